@@ -1,0 +1,35 @@
+# syntax=docker/dockerfile:1
+
+ARG PYTHON_VERSION=3.11
+
+FROM python:${PYTHON_VERSION}-slim AS build
+ENV UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy \
+    UV_NO_DEFAULT_GROUPS=1 \
+    UV_PYTHON_DOWNLOADS=never
+RUN pip install --no-cache-dir --root-user-action=ignore 'uv>=0.8,<1'
+WORKDIR /app
+# What we depend on changes less often than what we write: its layer is kept.
+COPY pyproject.toml uv.lock ./
+RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-install-project
+COPY README.md LICENSE ./
+COPY magent2 magent2
+RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-editable
+
+FROM python:${PYTHON_VERSION}-slim
+RUN groupadd --system --gid 10001 magent2 \
+ && useradd --system --uid 10001 --gid magent2 --home-dir /data --shell /usr/sbin/nologin magent2 \
+ && install -d -o magent2 -g magent2 -m 0700 /data
+COPY --from=build /app/.venv /app/.venv
+# Without a bus URL the log is a SQLite file on the volume.
+ENV PATH=/app/.venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    MAGENT2_DATA_DIR=/data
+# By number, so that a cluster can see that it is not root.
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+STOPSIGNAL SIGTERM
+# What can be started today; compose.yaml names the services. Health is asked of a service, not of the
+# image: a worker has no port.
+CMD ["python", "-m", "magent2.bus"]

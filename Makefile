@@ -1,0 +1,86 @@
+# Everything here sets itself up: Python 3.11 or newer and make are enough.
+#   make test ARGS="-k lanes"   hands arguments to pytest (and leaves coverage out)
+#   make test SKIP=redis        leaves Redis out on purpose
+#   make test JOBS=8            as many test processes as you like
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= 2
+ARGS ?=
+SKIP ?=
+export SKIP
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+# A part of the tests measures nothing: with SKIP the bar is off, with ARGS coverage is.
+COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)),--cov-fail-under=0)
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: run
+run: $(READY) ## open the default log and show where it is
+	@$(BIN)/python -m magent2.bus $(ARGS)
+
+.PHONY: test
+test: redis $(READY) ## run the tests
+	@rm -rf .cache/coverage && mkdir -p .cache/coverage
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(or $(ARGS),$(COVERAGE))
+
+.PHONY: soak
+soak: redis $(READY) ## run the long form of the tests
+	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
+
+.PHONY: check
+check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests
+	scripts/uv lock --check --offline --quiet
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+	$(BIN)/complexipy --quiet
+	scripts/check-secrets
+	$(MAKE) test
+
+.PHONY: fmt
+fmt: $(READY) ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: bench-bus ## run all benchmarks
+
+.PHONY: bench-bus
+bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
+	@$(BIN)/python -m bench.bus $(ARGS)
+
+.PHONY: schemas
+schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas
+	$(BIN)/python -m magent2.models.schemas docs/schemas
+
+.PHONY: hooks
+hooks: $(READY) ## run the quick checks before every commit
+	$(BIN)/pre-commit install
+
+.PHONY: lock
+lock: ## bring uv.lock up to date with pyproject.toml
+	scripts/uv lock
+
+.PHONY: clean
+clean: ## remove all that these commands made
+	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: redis
+redis:
+	@scripts/ensure-redis
+
+$(READY): pyproject.toml uv.lock
+	@echo "setup: .venv from uv.lock" >&2
+	@scripts/uv sync --frozen --quiet
+	@touch $@

@@ -1,0 +1,89 @@
+"""Which bus: `--bus` > `MAGENT2_BUS_URL` > `REDIS_URL` > the SQLite default, everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from magent2.bus.interface import Engine
+from magent2.errors import SettingsError
+from magent2.settings import Settings
+
+DEFAULT_FILE = "magent2.db"
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+URLS = "memory://, sqlite:///path/to/file.db or redis://host:6379/0"
+
+
+def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
+    """Open the bus that the URL names, or the one that the environment names, or the file in the user's data folder.
+
+    Nothing is contacted before the first operation but the file of SQLite, which is made when it is not there.
+    """
+    chosen = settings or Settings.read()
+    where = (url or chosen.bus_url or default_url(chosen)).strip()
+    scheme, separator, _ = where.partition("://")
+    if not separator:
+        raise SettingsError(f"{_shown(where)} is not a bus URL; use {URLS}")
+    if scheme == "memory":
+        return _memory(where, chosen)
+    if scheme == "sqlite":
+        return _sqlite(where, chosen)
+    if scheme in REDIS_SCHEMES:
+        return _redis(where, chosen)
+    raise SettingsError(f"there is no bus for {scheme[:40]!r}://; use {URLS}")
+
+
+def default_url(settings: Settings) -> str:
+    return f"sqlite:///{settings.data_dir / DEFAULT_FILE}"
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be printed."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    _, _, host = parts.netloc.rpartition("@")
+    user = f"{parts.username}:***@" if parts.username else ":***@"
+    return urlunsplit(parts._replace(netloc=user + host))
+
+
+def _shown(text: str) -> str:
+    return repr(text[:80]) if "@" not in text else "that"
+
+
+def _memory(url: str, settings: Settings) -> Engine:
+    from magent2.bus.memory import MemoryBus
+
+    if url != "memory://":
+        raise SettingsError(f"memory:// takes nothing after it, not {url[9:49]!r}")
+    return MemoryBus(payload_max_bytes=settings.payload_max_bytes)
+
+
+def _sqlite(url: str, settings: Settings) -> Engine:
+    from magent2.bus.sqlite import SqliteBus
+
+    if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
+        raise SettingsError(
+            "a SQLite bus is named by its file: sqlite:///relative/path.db,"
+            " or sqlite:////absolute/path.db with four slashes"
+        )
+    path = Path(unquote(url[len("sqlite:///") :])).expanduser()
+    return SqliteBus(path, payload_max_bytes=settings.payload_max_bytes)
+
+
+def _redis(url: str, settings: Settings) -> Engine:
+    from magent2.bus.redis_adapter import RedisBus
+
+    address, prefix = split_prefix(url)
+    if prefix is None:
+        return RedisBus(address, payload_max_bytes=settings.payload_max_bytes)
+    return RedisBus(address, prefix=prefix, payload_max_bytes=settings.payload_max_bytes)
+
+
+def split_prefix(url: str) -> tuple[str, str | None]:
+    """`redis://host/0?prefix=acme` → the URL without it, and `acme`: several logs can share one server."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    prefix = next((value for name, value in options if name == "prefix"), None)
+    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
+    return (url if prefix is None else urlunsplit(parts._replace(query=rest))), prefix

@@ -1,0 +1,101 @@
+"""Dead letters: mail that nobody could answer, kept in sight in `dead:{agent}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, Describe, Erase, Read, Settle
+from magent2.bus.records import ID_MAX_CHARS, Appended, NewRecord, Owner, Page, Record, TopicInfo
+from magent2.errors import UnknownCursor
+from magent2.models.address import dead_topic
+
+DEAD_PAGE = 100
+RETRY_OF = "retry_of"  # header: the dead letter that this mail was
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Mail that nobody could answer: why, after how many attempts, and the mail itself, unchanged."""
+
+    seq: int
+    agent: str
+    conversation_id: str
+    reason: str
+    attempts: int
+    mail: Mapping[str, Any] = field(repr=False)
+    buried_ms: int
+
+    @classmethod
+    def parse(cls, record: Record) -> DeadLetter:
+        payload = record.payload
+        return cls(
+            seq=record.seq,
+            agent=str(payload["agent"]),
+            conversation_id=str(payload["conversation_id"]),
+            reason=str(payload["reason"]),
+            attempts=int(payload["attempts"]),
+            mail=payload["mail"],
+            buried_ms=record.at_ms,
+        )
+
+
+def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[NewRecord, ...] = ()) -> Settle:
+    """Settle mail that cannot be answered, in sight: `dead:{agent}` holds it, `records` tell the conversation."""
+    dead = NewRecord(
+        dead_topic(owner.agent),
+        {
+            "agent": owner.agent,
+            "conversation_id": owner.conversation,
+            "reason": reason,
+            "attempts": attempts,
+            "mail": {
+                "topic": mail.topic,
+                "seq": mail.seq,
+                "id": mail.id,
+                "payload": mail.payload,
+                "headers": dict(mail.headers),
+            },
+        },
+    )
+    return Settle(owner=owner, mail=(mail.ref,), records=(dead, *records))
+
+
+def listing_dead(agent: str, after: int | None = None) -> Flow[tuple[DeadLetter, ...]]:
+    """Dead letters that were neither retried nor dropped, oldest first, a page at a time."""
+    topic = dead_topic(agent)
+    if after is None:
+        state: tuple[TopicInfo, ...] = yield Describe((topic,))
+        after = state[0].floor
+    page: Page = yield Read(topic, after, DEAD_PAGE)
+    return tuple(DeadLetter.parse(record) for record in page.records if not record.erased)
+
+
+def retrying_dead(agent: str, seq: int) -> Flow[Appended]:
+    """Put a dead letter's mail back into its inbox, once, and take the letter off the list."""
+    letter = yield from _dead_letter(agent, seq)
+    mail = letter.mail
+    again = NewRecord(
+        str(mail["topic"]),
+        mail["payload"],
+        id=f"retry:{seq}:{mail['id']}"[:ID_MAX_CHARS],
+        headers={**mail["headers"], RETRY_OF: seq},
+    )
+    appended: Appended = yield Append(records=(again,))
+    yield Erase(dead_topic(agent), (seq,))
+    return appended
+
+
+def dropping_dead(agent: str, seq: int) -> Flow[None]:
+    yield from _dead_letter(agent, seq)
+    yield Erase(dead_topic(agent), (seq,))
+
+
+def _dead_letter(agent: str, seq: int) -> Flow[DeadLetter]:
+    topic = dead_topic(agent)
+    page: Page = yield Read(topic, before=seq + 1, limit=1)
+    if not page.records or page.records[0].seq != seq or page.records[0].erased:
+        raise UnknownCursor(f"agent {agent!r} has no dead letter {seq}; it may have been retried or dropped already")
+    return DeadLetter.parse(page.records[0])

@@ -1,0 +1,178 @@
+"""The door for mail: builds every record of `chat:*`, `control:*` and `agent:*`, and nobody else does.
+
+Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` to the conversation's log and to the
+inbox of its active agent. Both are one append, conditional on who is active, so nobody answers mail meant for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
+from magent2.bus.records import Appended, NewRecord, Scalar, TopicInfo, digest_of
+from magent2.errors import AddressError, ConditionFailed, HopsExceeded, NameTaken
+from magent2.models.address import (
+    Address,
+    agent_topic,
+    chat_topic,
+    check_name,
+    control_topic,
+    stream_topic,
+)
+from magent2.models.envelope import MessageEnvelope
+
+HOPS_MAX = 16
+DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
+
+ACTIVE_AGENT = "active_agent"  # field of a conversation's head
+
+# Headers of mail
+PRINCIPAL = "principal"
+STEER = "steer"
+HOPS = "hops"
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What a sender says besides the envelope.
+
+    `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
+    """
+
+    principal: str | None = None
+    steer: bool = False
+    hops: int = 0  # how often what this message answers was passed on already
+    default_agent: str | None = None
+    with_records: tuple[NewRecord, ...] = ()
+    with_heads: tuple[SetHead, ...] = ()
+
+    def headers(self) -> dict[str, Scalar]:
+        if self.hops > HOPS_MAX:
+            raise HopsExceeded(
+                f"this message was passed on {self.hops} times, the limit is {HOPS_MAX};"
+                " two agents may be answering each other"
+            )
+        headers: dict[str, Scalar] = {PRINCIPAL: self.principal, STEER: self.steer or None, HOPS: self.hops or None}
+        return {name: value for name, value in headers.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Where an envelope went. `agent` is whoever will answer it, if anybody."""
+
+    envelope_id: str
+    topics: tuple[str, ...]
+    agent: str | None
+    appended: Appended
+
+
+def delivering(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Delivered]:
+    """Deliver an envelope once: under the same id a repeat answers as the first time did."""
+    chosen = sending or Sending()
+    recipient = check_envelope(envelope)
+    for _ in range(DELIVERY_TRIES_MAX):
+        state: tuple[TopicInfo, ...] = yield Describe((stream_topic(envelope.conversation_id),))
+        active = state[0].head.get(ACTIVE_AGENT)
+        agent = addressed_agent(recipient, envelope, active, chosen.default_agent)
+        append = mail_append(envelope, agent, active, chosen)
+        try:
+            appended: Appended = yield append
+        except ConditionFailed:
+            yield from _check_conversation_name(envelope.conversation_id)
+            continue
+        topics = tuple(record.topic for record in append.records[: len(append.records) - len(chosen.with_records)])
+        return Delivered(envelope.id, topics, agent, appended)
+    raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
+
+
+def check_envelope(envelope: MessageEnvelope) -> Address:
+    recipient = Address.parse(envelope.recipient)
+    check_name(envelope.conversation_id, "conversation id")
+    if recipient.kind == "chat" and recipient.name != envelope.conversation_id:
+        raise AddressError(
+            f"recipient {str(recipient)!r} and conversation {envelope.conversation_id!r} differ; make them one"
+        )
+    if recipient.kind == "agent" and recipient.name == envelope.conversation_id:
+        raise NameTaken(f"{recipient.name!r} is an agent; give the conversation another id")
+    return recipient
+
+
+def addressed_agent(
+    recipient: Address, envelope: MessageEnvelope, active: str | None, default_agent: str | None
+) -> str | None:
+    """Whose inbox the mail goes to. An agent's message to its own conversation opens no lane of its own.
+
+    Only a person's mail falls back to the default agent: agents that talk past each other must not wake a third.
+    """
+    if recipient.kind == "agent":
+        return recipient.name
+    agent = active or (None if envelope.sender.startswith("agent:") else default_agent)
+    if envelope.type == "message":
+        return None if envelope.sender == f"agent:{agent}" else agent
+    if agent is None:
+        raise AddressError(f"no agent is active in {recipient.name!r}; address the control message to 'agent:{{Name}}'")
+    return agent
+
+
+def mail_append(envelope: MessageEnvelope, agent: str | None, active: str | None, sending: Sending) -> Append:
+    """The append that is the delivery."""
+    conversation = envelope.conversation_id
+    own_log = stream_topic(conversation)
+    conditions: list[Condition] = [At(agent_topic(conversation), 0)]
+    heads = list(sending.with_heads)
+    if agent is not None:
+        conditions.append(HeadIs(own_log, ACTIVE_AGENT, active))
+        if active is None and envelope.type == "message":
+            heads = _with_active(heads, own_log, agent)
+    return Append(
+        records=(*mail_records(envelope, agent, sending.headers()), *sending.with_records),
+        conditions=tuple(conditions),
+        heads=tuple(heads),
+    )
+
+
+def _with_active(heads: list[SetHead], topic: str, agent: str) -> list[SetHead]:
+    others = [head for head in heads if head.topic != topic]
+    fields: dict[str, Any] = {ACTIVE_AGENT: agent}
+    for head in heads:
+        if head.topic == topic:
+            fields = {**fields, **head.fields}
+    return [*others, SetHead(topic, fields)]
+
+
+def mail_records(envelope: MessageEnvelope, agent: str | None, headers: Mapping[str, Scalar]) -> tuple[NewRecord, ...]:
+    """One record per topic, each under the envelope's id. Control goes to the agent alone."""
+    if envelope.type == "control":
+        topics = [control_topic(agent or "")]
+    else:
+        topics = [chat_topic(envelope.conversation_id)] + ([chat_topic(agent)] if agent else [])
+    payload = envelope.model_dump(mode="json")
+    digest = envelope_digest(envelope)
+    return tuple(NewRecord(topic, payload, envelope.id, headers, digest=digest) for topic in topics)
+
+
+def envelope_digest(envelope: MessageEnvelope) -> str:
+    """What the sender chose: never a default, whether it was left out or written down."""
+    chosen = envelope.model_dump(mode="json", exclude={"created_at"}, exclude_unset=True)
+    defaults: dict[str, object] = {"type": "message", "content": None, "metadata": {}}
+    return digest_of({name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]})
+
+
+def _check_conversation_name(conversation: str) -> Flow[None]:
+    state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
+    if state[0].last:
+        raise NameTaken(f"{conversation!r} is an agent; give the conversation another id")
+
+
+def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:
+    """Make an agent known, so that no conversation can take its name; refused when one has it already."""
+    check_name(agent, "agent name")
+    own_log = stream_topic(agent)
+    record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
+    try:
+        yield Append(records=(record,), conditions=(At(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))
+    except ConditionFailed as error:
+        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error

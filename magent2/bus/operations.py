@@ -1,0 +1,528 @@
+"""All that an engine can do, as values.
+
+An operation is checked when it is made, so an engine never sees a bad one. `Engine.call` and `Engine.acall` run it and
+return what its type names. Every operation that changes the log may be run again after a lost reply without harm.
+
+An engine checks an append in this order and changes nothing unless all of it holds:
+ 1. owner: the token (`Fenced`), then the counter (a number already seen is a repeat, one too far a `CounterGap`);
+ 2. key: a known id with the same digest is a repeat and answers as the first time did; another digest is `IdConflict`;
+ 3. deleted topics (`TopicDeleted`);
+ 4. the other ids (`IdConflict`; one with the same digest is left out, its seq is the first's);
+ 5. conditions (`ConditionFailed`);
+ 6. blobs (`BlobMissing`);
+ 7. the size of heads after the change (`HeadTooLarge`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from magent2.bus.records import (
+    Appended,
+    Claims,
+    LaneInfo,
+    LogInfo,
+    MailRef,
+    NewRecord,
+    Owner,
+    Page,
+    Record,
+    Scalar,
+    TopicInfo,
+    TopicList,
+    WorkerInfo,
+    canonical,
+    check_blob_names,
+    check_id,
+    encode_object,
+)
+from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError
+from magent2.models.address import check_name, check_topic
+
+RECORDS_PER_APPEND_MAX = 1000
+CONDITIONS_MAX = 256
+READ_LIMIT_MAX = 10_000
+CLAIM_LIMIT_MAX = 1000
+CLAIM_MAIL_MAX = 16  # how much of a lane's mail a claim brings along
+AGENTS_PER_WORKER_MAX = 256
+LEASE_MIN_S, LEASE_MAX_S = 0.01, 3600.0
+DELAY_MAX_S = 365 * 86_400.0
+HEAD_MAX_BYTES = 4096
+HEAD_FIELD_MAX_CHARS = 64
+BLOB_MAX_BYTES = 16 << 20
+DUMP_LIMIT_MAX = 1000
+
+OLDEST = -1  # as `Read.after`: from the oldest record that the topic still has
+
+R_co = TypeVar("R_co", covariant=True)
+Row: TypeAlias = dict[str, Any]
+
+
+class Operation(Generic[R_co]):
+    """Something to run on an engine, and what comes back."""
+
+    __slots__ = ()
+
+
+def _check_range(what: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise LimitError(f"{what} must be between {low:g} and {high:g}, not {value!r}")
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Condition: the topic's last seq is this; 0 for a topic that has no record yet."""
+
+    topic: str
+    seq: int
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check_range("the seq of a condition", self.seq, 0, 2**53)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadIs:
+    """Condition: the field of the topic's head has this value; `None` for one that is not set."""
+
+    topic: str
+    name: str
+    value: Scalar
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check_field(self.name)
+
+    @property
+    def text(self) -> str:
+        return "" if self.value is None else canonical(self.value)
+
+
+Condition: TypeAlias = At | HeadIs
+
+
+def _check_field(name: str) -> None:
+    if not name.isidentifier() or len(name) > HEAD_FIELD_MAX_CHARS:
+        raise InvalidInput(
+            f"a head's field is an identifier of at most {HEAD_FIELD_MAX_CHARS} characters, not {name[:80]!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SetHead:
+    """Set fields of a topic's head; `None` removes one, the others stay. Listing filters by the field `owner`."""
+
+    topic: str
+    fields: Mapping[str, Any]
+    texts: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if not self.fields:
+            raise InvalidInput("a head is set by at least one field")
+        encode_object(dict(self.fields), "head")
+        for name in self.fields:
+            _check_field(name)
+        texts = {name: "" if value is None else canonical(value) for name, value in self.fields.items()}
+        if head_size(texts) > HEAD_MAX_BYTES:
+            raise HeadTooLarge(head_too_large(self.topic, head_size(texts)))
+        owner = self.fields.get("owner")
+        if owner is not None:
+            check_name(str(owner), "owner")
+        object.__setattr__(self, "texts", texts)
+
+
+def head_size(texts: Mapping[str, str]) -> int:
+    """Bytes of a head: names and JSON texts of its fields."""
+    return sum(len(name) + len(text.encode()) for name, text in texts.items())
+
+
+def head_too_large(topic: str, size: int) -> str:
+    return f"the head of {topic!r} would take {size} bytes, the limit is {HEAD_MAX_BYTES}; keep content in records"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Write(Operation[Appended]):
+    """What all appends share: records for any topics, under any conditions, with any heads; all or nothing."""
+
+    records: tuple[NewRecord, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    heads: tuple[SetHead, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.records) > 1:
+            _check_records(self.records)
+        if len(self.conditions) > CONDITIONS_MAX:
+            raise LimitError(f"an append takes at most {CONDITIONS_MAX} conditions, not {len(self.conditions)}")
+        if len({head.topic for head in self.heads}) != len(self.heads):
+            raise InvalidInput("an append sets the head of one topic twice")
+
+
+def _check_records(records: tuple[NewRecord, ...]) -> None:
+    if len(records) > RECORDS_PER_APPEND_MAX:
+        raise LimitError(f"an append takes at most {RECORDS_PER_APPEND_MAX} records, not {len(records)}")
+    named = [(record.topic, record.id) for record in records if record.id is not None]
+    if len(named) != len(set(named)):
+        raise IdError("an append names the same id of one topic twice")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Append(Write):
+    """Append for nobody in particular. The first record is the key: if its id is known, the whole append is a repeat.
+
+    A key record without an id is given one, so that a lost reply can never double it.
+    """
+
+    def __post_init__(self) -> None:
+        Write.__post_init__(self)
+        if not self.records:
+            raise InvalidInput("an append needs at least one record; its first is the key that makes it happen once")
+        if self.records[0].id is None:
+            key = replace(self.records[0], id=str(uuid.uuid4()))
+            self.records = (key, *self.records[1:])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OwnedAppend(Write):
+    """Append for a lane, `n` counting 1, 2, 3 … per owner token; a number already seen answers as the first time did.
+
+    `mail` is removed from the lane in the same step (steers that an answer has seen). The lane stays with its owner.
+    The answer of a repeat is remembered for the last number only; for older ones `seqs` is empty.
+    """
+
+    owner: Owner
+    n: int
+    mail: tuple[MailRef, ...] = ()
+
+    def __post_init__(self) -> None:
+        Write.__post_init__(self)
+        _check_range("an owner's counter", self.n, 1, 2**53)
+        _check_mail(self.owner, self.mail)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Settle(Write):
+    """End a run: remove its mail, append its last records, give the lane up.
+
+    A lane with more mail goes to the end of the ready queue, and workers that watch the agent's inbox are woken.
+    Mail that is no longer in the lane is passed over. The attempts start again at 1. Settling again with the same token
+    answers as the first time did, until another owner has settled or handed back the lane; then it is `Fenced`.
+    """
+
+    owner: Owner
+    mail: tuple[MailRef, ...]
+
+    def __post_init__(self) -> None:
+        Write.__post_init__(self)
+        if not self.mail:
+            raise InvalidInput("settle names the mail that it ends; to give a lane back unanswered use Later")
+        _check_mail(self.owner, self.mail)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Later(Write):
+    """Give the lane up with its mail: ready again in `delay_s`, or, with `None`, parked until control mail comes.
+
+    Control mail makes a waiting lane ready at once, at the front. `refund`: this attempt does not count (a worker that
+    drains). Run twice with one token it answers as the first time did, as `Settle` does.
+    """
+
+    owner: Owner
+    delay_s: float | None
+    refund: bool = False
+
+    def __post_init__(self) -> None:
+        Write.__post_init__(self)
+        if self.delay_s is not None:
+            _check_range("a delay in seconds", self.delay_s, 0, DELAY_MAX_S)
+
+
+def _check_mail(owner: Owner, mail: Iterable[MailRef]) -> None:
+    inboxes = (f"chat:{owner.agent}", f"control:{owner.agent}")
+    for ref in mail:
+        if ref.topic not in inboxes or ref.seq < 1:
+            raise InvalidInput(f"{ref.topic!r} {ref.seq} is not mail of agent {owner.agent!r}")
+
+
+# --- lanes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Operation[Claims]):
+    """Renew the worker's lease, return lanes of expired workers to the front, sort new mail, take up to `limit` lanes.
+
+    One lease per worker. A lane has one owner at a time; its mail is handed out in order: control first, then by seq.
+    The same `nonce` again (a lost reply) hands out the same lanes that are still held from it, and no others.
+    `limit=0` takes nothing. Mail whose record was erased is not sorted into a lane.
+    """
+
+    worker: str
+    agents: tuple[str, ...]
+    limit: int
+    lease_s: float
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        check_name(self.worker, "worker id")
+        _check_range("the number of agents", len(self.agents), 1, AGENTS_PER_WORKER_MAX)
+        for agent in self.agents:
+            check_name(agent, "agent name")
+        _check_range("the limit of a claim", self.limit, 0, CLAIM_LIMIT_MAX)
+        _check_range("a lease in seconds", self.lease_s, LEASE_MIN_S, LEASE_MAX_S)
+        check_id(self.nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Operation[bool]):
+    """Extend a worker's lease. `False`: the worker is not known (any more); its lanes may have other owners."""
+
+    worker: str
+    lease_s: float
+
+    def __post_init__(self) -> None:
+        check_name(self.worker, "worker id")
+        _check_range("a lease in seconds", self.lease_s, LEASE_MIN_S, LEASE_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Operation[int]):
+    """End a worker's lease now, as if it had run out. How many lanes went back."""
+
+    worker: str
+
+    def __post_init__(self) -> None:
+        check_name(self.worker, "worker id")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(Operation[tuple[Record, ...]]):
+    """The mail that waits in the owner's lane now, control first; `Fenced` for anybody else."""
+
+    owner: Owner
+    limit: int = CLAIM_MAIL_MAX
+
+    def __post_init__(self) -> None:
+        _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes(Operation[tuple[LaneInfo, ...]]):
+    """Lanes of an agent that hold mail, oldest first, of what claims have sorted so far."""
+
+    agent: str
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        check_name(self.agent, "agent name")
+        _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Operation[tuple[WorkerInfo, ...]]):
+    """Every worker that holds a lease, or held one that nobody has cleared yet."""
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Operation[Page]):
+    """Up to `limit` records, oldest first.
+
+    `after`: a seq or an id (exclusive), `OLDEST`, or `None`: the last `limit`. `before` a seq: the last ones below it.
+    A seq cursor is good while floor ≤ seq ≤ last, an id while its record is in the log; otherwise `UnknownCursor`.
+    A page stops short of a malformed record; it raises `MalformedRecord` when that is the first.
+    """
+
+    topic: str
+    after: int | str | None = None
+    limit: int = 100
+    before: int | None = None
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
+        if self.after is not None and self.before is not None:
+            raise InvalidInput("read after one record or before one, not both")
+        if isinstance(self.after, str) and not self.after:
+            raise IdError("an empty id is no cursor; leave it out to read the last records")
+        if self.before is not None:
+            _check_range("before", self.before, 1, 2**53)
+
+
+@dataclass(frozen=True, slots=True)
+class Find(Operation[Record | None]):
+    """The record of this id, if the topic still has it."""
+
+    topic: str
+    id: str
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if not self.id:
+            raise IdError("find needs an id")
+
+
+@dataclass(frozen=True, slots=True)
+class Describe(Operation[tuple[TopicInfo, ...]]):
+    """State of the named topics at one moment; one that never was has last = 0."""
+
+    topics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_range("the number of topics", len(self.topics), 1, READ_LIMIT_MAX)
+        for topic in self.topics:
+            check_topic(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics(Operation[TopicList]):
+    """Topics that begin with `prefix`, most recently active first (then by name, descending); deleted ones left out.
+
+    `owner`: only those whose head says so. `before`: `TopicList.next` of the page before.
+    """
+
+    prefix: str = ""
+    owner: str | None = None
+    before: tuple[int, str] | None = None
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Info(Operation[LogInfo]):
+    """Which log this is."""
+
+
+# --- keeping house -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(Operation[int]):
+    """Retention: drop the oldest records beyond `keep` in number or `max_age_s` in age; returns the floor.
+
+    Unsettled mail is never dropped, nor anything after it. At least the last 10,000 ids stay remembered.
+    """
+
+    topic: str
+    keep: int | None = None
+    max_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if (self.keep is None) == (self.max_age_s is None):
+            raise InvalidInput("trim by number or by age: give exactly one of keep and max_age_s")
+        if self.keep is not None:
+            _check_range("keep", self.keep, 0, 2**53)
+        if self.max_age_s is not None:
+            _check_range("max_age_s", self.max_age_s, 0, 1e11)
+
+
+@dataclass(frozen=True, slots=True)
+class Compact(Operation[int]):
+    """Drop a topic's drafts whose closing record is at least `min_age_s` old; returns how many. The floor stays."""
+
+    topic: str
+    min_age_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check_range("min_age_s", self.min_age_s, 0, 1e11)
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Operation[int]):
+    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go."""
+
+    topic: str
+    seqs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        _check_range("the number of records", len(self.seqs), 1, RECORDS_PER_APPEND_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Operation[None]):
+    """Delete topics for good: no record, no head, appends are `TopicDeleted`; the last seq is kept as a tombstone.
+
+    With a conversation, in the same step: its copies in other topics are erased, its lanes gone, their owners fenced.
+    A topic that never was gets its tombstone too.
+    """
+
+    topics: tuple[str, ...]
+    conversation: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("the number of topics", len(self.topics), 1, RECORDS_PER_APPEND_MAX)
+        for topic in self.topics:
+            check_topic(topic)
+        if self.conversation is not None:
+            check_name(self.conversation, "conversation id")
+
+
+@dataclass(frozen=True, slots=True)
+class PutBlob(Operation[str]):
+    """Keep bytes under their sha256, which is returned. Putting them again starts their age anew."""
+
+    data: bytes = field(repr=False)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.data) > BLOB_MAX_BYTES:
+            raise BlobTooLarge(f"a blob takes at most {BLOB_MAX_BYTES} bytes, not {len(self.data)}")
+        object.__setattr__(self, "name", hashlib.sha256(self.data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class GetBlob(Operation[bytes]):
+    """The bytes of this name, or `BlobMissing`."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_blob_names((self.name,))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBlobs(Operation[int]):
+    """Drop blobs that no record names and that are at least `min_age_s` old; returns how many."""
+
+    min_age_s: float
+
+    def __post_init__(self) -> None:
+        _check_range("min_age_s", self.min_age_s, 0, 1e11)
+
+
+# --- moving house ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dump(Operation[tuple[tuple[Row, ...], str | None]]):
+    """The whole log in the neutral form of `bus/transfer.py`, a chunk at a time: no cursor first, `None` at the end."""
+
+    cursor: str = ""
+    limit: int = 500
+
+    def __post_init__(self) -> None:
+        _check_range("limit", self.limit, 1, DUMP_LIMIT_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Operation[None]):
+    """Write dumped rows as they are, seqs and times included. `first`: the log must be empty, else `NotEmpty`."""
+
+    rows: tuple[Row, ...]
+    first: bool = False
+
+    def __post_init__(self) -> None:
+        _check_range("the number of rows", len(self.rows), 1, DUMP_LIMIT_MAX)

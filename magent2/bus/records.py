@@ -1,0 +1,310 @@
+"""Records: what goes onto a log and what comes back. Everything an engine stores of a record is decided here, once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from magent2.bus.interface import BusMessage
+from magent2.errors import IdError, LimitError, PayloadError
+from magent2.models.address import checked_topic, is_name
+
+ID_MAX_CHARS = 256
+HEADERS_MAX_BYTES = 2048
+BLOBS_PER_RECORD_MAX = 64
+DRAFT_MAX_CHARS = 256
+ASSIGNED_ID_MARK = "@"  # `@17` is the id of record 17 whose sender gave none
+DIGEST_BYTES = 16
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+_STRICT_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+
+class MailRef(NamedTuple):
+    """Which mail: the inbox it lies in (`chat:{agent}` or `control:{agent}`) and its seq there."""
+
+    topic: str
+    seq: int
+
+
+def encode_object(value: object, what: str) -> bytes:
+    """JSON of an object, or a refusal that says what is wrong with it."""
+    if not isinstance(value, dict):
+        raise PayloadError(f"{what} must be a JSON object (a dict with string keys), not {type(value).__name__}")
+    try:
+        text = orjson.dumps(value, option=_STRICT_JSON)
+    except (orjson.JSONEncodeError, RecursionError) as error:
+        raise PayloadError(f"{what} is not JSON: {error}") from error
+    if b"null" in text:  # the encoder writes NaN and infinity as null, which would change what was sent
+        _refuse_non_finite(value, what)
+    return text
+
+
+def _refuse_non_finite(value: object, what: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PayloadError(f"{what} holds {value}, which JSON cannot carry; send null or a string")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_non_finite(item, what)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_non_finite(item, what)
+
+
+def canonical(value: object) -> str:
+    """One text per JSON value, for comparing."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def digest_of(payload: Mapping[str, Any]) -> str:
+    """What makes two bodies the same: all that the sender chose, so never when it was made."""
+    chosen = (
+        {name: value for name, value in payload.items() if name != "created_at"} if "created_at" in payload else payload
+    )
+    return hashlib.blake2b(orjson.dumps(chosen, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def conversation_of(payload: Mapping[str, Any]) -> str:
+    """The conversation a payload says it belongs to, or nothing."""
+    value = payload.get("conversation_id")
+    return str(value) if is_name(value) else ""
+
+
+def lane_of(topic: str, payload: Mapping[str, Any]) -> str | None:
+    """The conversation whose lane this record is mail for, if an agent of the topic's name is ever served.
+
+    `None`: not mail (another kind of topic, a conversation's own log, an agent's own message).
+    Empty: mail that names no conversation; it waits in the lane without a name, to be buried in sight.
+    """
+    kind, name = checked_topic(topic)
+    if kind == "control":
+        return conversation_of(payload)
+    if kind != "chat":
+        return None
+    conversation = conversation_of(payload)
+    if conversation == name or payload.get("sender") == f"agent:{name}":
+        return None
+    return conversation
+
+
+def check_id(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise IdError("a record id must be a non-empty string")
+    if len(value) > ID_MAX_CHARS:
+        raise IdError(f"record id has {len(value)} characters, the limit is {ID_MAX_CHARS}")
+    if value.startswith(ASSIGNED_ID_MARK):
+        raise IdError(f"record ids that begin with {ASSIGNED_ID_MARK!r} are assigned by the log; choose another")
+    if not value.isprintable():
+        raise IdError(f"record id {value[:80]!r} has characters that cannot be printed")
+    return value
+
+
+def assigned_id(seq: int) -> str:
+    return f"{ASSIGNED_ID_MARK}{seq}"
+
+
+def assigned_seq(record_id: str) -> int | None:
+    """The seq that an assigned id names; `None` for an id that a sender chose."""
+    number = record_id[1:]
+    if record_id[:1] != ASSIGNED_ID_MARK or not (number.isascii() and number.isdigit()) or len(number) > 18:
+        return None
+    return int(number)
+
+
+@dataclass(slots=True, eq=False)
+class NewRecord:
+    """A record to be appended, checked and encoded when it is made. Read only: what engines store is fixed then.
+
+    `id`      the sender's name for it; without one the log assigns `@{seq}`, and a repeat cannot be told.
+    `headers` small facts about the record that are not its content: principal, steer, hops, schema version.
+    `draft`   the message this piece will be contained in; `closes` on a later record says that it now is,
+              and from then on the pieces may be compacted.
+    `blobs`   sha256 names of blobs that must exist and are kept as long as this record.
+    `digest`  stands for the body when ids are compared; by default all of the payload but `created_at`.
+    """
+
+    topic: str
+    payload: dict[str, Any]
+    id: str | None = None
+    headers: Mapping[str, Scalar] = field(default_factory=dict)
+    draft: str | None = None
+    closes: str | None = None
+    blobs: tuple[str, ...] = ()
+    digest: str = ""
+    body: bytes = field(init=False, repr=False)
+    header_text: bytes = field(init=False, repr=False)
+    lane: str | None = field(init=False, repr=False)
+    copy: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _, name = checked_topic(self.topic)
+        self.body = encode_object(self.payload, "payload")
+        self.header_text = _encode_headers(self.headers)
+        conversation = conversation_of(self.payload)
+        self.lane = lane_of(self.topic, self.payload)
+        self.copy = "" if conversation == name else conversation
+        if self.id is not None:
+            check_id(self.id)
+            self.digest = self.digest or digest_of(self.payload)
+        if self.draft is not None or self.closes is not None:
+            _check_draft(self.draft, self.closes)
+        if self.blobs:
+            check_blob_names(self.blobs)
+
+
+def _check_draft(draft: str | None, closes: str | None) -> None:
+    for name in (draft, closes):
+        if name is not None and not 0 < len(name) <= DRAFT_MAX_CHARS:
+            raise IdError(f"a draft's name must have 1 to {DRAFT_MAX_CHARS} characters")
+    if draft is not None and closes is not None:
+        raise IdError("a record cannot be a draft and close one")
+
+
+def _encode_headers(headers: Mapping[str, Scalar]) -> bytes:
+    if not headers:
+        return b""
+    text = encode_object(dict(headers), "headers")
+    if len(text) > HEADERS_MAX_BYTES:
+        raise LimitError(
+            f"headers take {len(text)} bytes, the limit is {HEADERS_MAX_BYTES}; put content into the payload"
+        )
+    return text
+
+
+def check_blob_names(blobs: Sequence[str]) -> None:
+    if len(blobs) > BLOBS_PER_RECORD_MAX:
+        raise LimitError(f"a record names at most {BLOBS_PER_RECORD_MAX} blobs, not {len(blobs)}")
+    for name in blobs:
+        if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
+            raise IdError(f"a blob is named by its sha256 in 64 hexadecimal digits, not {name[:80]!r}")
+
+
+@dataclass(frozen=True)
+class Record(BusMessage):
+    """A record as it stands on a log."""
+
+    seq: int = 0
+    at_ms: int = 0  # the engine's wall clock at the append
+    headers: Mapping[str, Scalar] = field(default_factory=dict)
+    draft: str | None = None
+    closes: str | None = None
+    blobs: tuple[str, ...] = ()
+    erased: bool = False
+    malformed: str = ""  # why the payload could not be read; only on mail, where it has to be buried
+
+    @property
+    def ref(self) -> MailRef:
+        return MailRef(self.topic, self.seq)
+
+
+def decode_object(text: bytes | str) -> dict[str, Any]:
+    """A stored JSON object; `ValueError` when it is none."""
+    value = orjson.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {type(value).__name__} in place of an object")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What is known of a topic without reading it."""
+
+    topic: str
+    last: int = 0
+    floor: int = 0
+    deleted: bool = False
+    head: Mapping[str, Any] = field(default_factory=dict)
+    active_ms: int = 0  # when the topic began or its head was last set
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Records in order, and the state of the topic at the moment they were read."""
+
+    records: tuple[Record, ...]
+    last: int
+    floor: int
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """Topics, most recently active first; `next` continues after the last of them, `None` at the end."""
+
+    topics: tuple[TopicInfo, ...]
+    next: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The seq of each record of the append, in its order. `repeat`: nothing was appended this time."""
+
+    seqs: tuple[int, ...]
+    repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The right to write for one lane. `token` is unique for ever; nothing else is compared."""
+
+    worker: str
+    agent: str
+    conversation: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A lane handed to a worker: its first mail, control ahead of the rest."""
+
+    owner: Owner
+    attempt: int  # 1 for the first
+    mail: tuple[Record, ...]
+    pending: int  # how much mail the lane holds in all
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a claim brought. `more`: new mail is left to sort, claim again. `wait_s`: when the next thing falls due."""
+
+    lanes: tuple[Claimed, ...]
+    more: bool
+    wait_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """A lane with mail, as an operator sees it. `state`: ready, held, later (due in `due_s`), parked."""
+
+    agent: str
+    conversation: str
+    pending: int
+    attempt: int
+    state: str
+    worker: str | None = None
+    due_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    worker: str
+    agents: tuple[str, ...]
+    lease_s: float  # what is left of it; negative when it ran out
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """Which log this is, and what keeps it from keeping its promises."""
+
+    engine: str
+    schema: int
+    log_id: str
+    release: str
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,80 @@
+"""Keeping house on the whole log: what may go, and when. Off unless asked for, and never unsettled mail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Compact, Delete, SweepBlobs, Topics, Trim
+from magent2.bus.records import TopicInfo, TopicList
+from magent2.errors import InvalidInput
+from magent2.models.address import checked_topic, conversation_topics
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+TOPICS_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much of a topic stays: the newest `count` records, or those younger than `age_s`."""
+
+    count: int | None = None
+    age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.age_s is None):
+            raise InvalidInput("keep by number or by age: give exactly one of count and age_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a sweep does. Kinds of topics that `keep` does not name are kept whole."""
+
+    keep: Mapping[str, Keep] = field(default_factory=dict)  # by kind of topic: "chat", "dead" …
+    compact_after_s: float = HOUR_S
+    blobs_after_s: float = DAY_S
+    expire_idle_s: float | None = None  # conversations without activity for so long are deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    topics: int = 0
+    drafts: int = 0
+    blobs: int = 0
+    expired: int = 0
+
+
+def sweeping(policy: Policy, now_ms: int) -> Flow[Swept]:
+    """One round over the log. Every step may be repeated, so a sweep that was cut short just starts again."""
+    drafts = expired = 0
+    topics = yield from _all_topics()
+    for info in topics:
+        kind, name = checked_topic(info.topic)
+        if kind == "stream" and _is_idle(info, policy, now_ms):
+            yield Delete(conversation_topics(name), conversation=name)
+            expired += 1
+            continue
+        if kind == "stream":
+            drafts += yield Compact(info.topic, policy.compact_after_s)
+        keep = policy.keep.get(kind)
+        if keep is not None:
+            yield Trim(info.topic, keep=keep.count, max_age_s=keep.age_s)
+    blobs: int = yield SweepBlobs(policy.blobs_after_s)
+    return Swept(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
+
+
+def _is_idle(info: TopicInfo, policy: Policy, now_ms: int) -> bool:
+    return policy.expire_idle_s is not None and now_ms - info.active_ms >= policy.expire_idle_s * 1000
+
+
+def _all_topics() -> Flow[list[TopicInfo]]:
+    found: list[TopicInfo] = []
+    before: tuple[int, str] | None = None
+    while True:
+        page: TopicList = yield Topics(before=before, limit=TOPICS_PAGE)
+        found.extend(page.topics)
+        if page.next is None:
+            return found
+        before = page.next

@@ -1,0 +1,142 @@
+"""Carrying a whole log from one engine to another: a file with one JSON object per line.
+
+The last line counts the rows and names the sha256 of all before it: a file that was cut short is told from a whole one.
+On Redis an export is exact per topic but not one moment of the whole log; stop the writers where that matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import orjson
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Dump, Load, Row
+from magent2.errors import InvalidInput, StorageUnwritable
+
+FORMAT = 1
+LOAD_ROWS = 500
+LOAD_BYTES = 8 << 20  # of lines, so that a chunk of large rows stays a small request
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    rows: int
+    sha256: str
+
+
+@runtime_checkable
+class HasFile(Protocol):
+    """An engine that can copy itself into a file of its own kind."""
+
+    def backup(self, path: Path) -> None: ...
+
+
+def backup(bus: Engine, path: Path) -> None:
+    """A copy to go back to: the engine's own file where it has one, else an export."""
+    if isinstance(bus, HasFile):
+        bus.backup(path)
+    else:
+        export_log(bus, path)
+
+
+def export_log(bus: Engine, path: Path) -> Transferred:
+    """Write the whole log. The file appears under its name when it is complete, never before."""
+    if path.exists():
+        raise StorageUnwritable(f"{path} exists already; choose another name or move it away")
+    partial = path.with_name(path.name + ".partial")
+    digest = hashlib.sha256()
+    rows = 0
+    try:
+        with partial.open("wb") as file:
+            for row in _dumped(bus):
+                line = orjson.dumps(row) + b"\n"
+                digest.update(line)
+                file.write(line)
+                rows += 1
+            end = {"kind": "end", "format": FORMAT, "rows": rows, "sha256": digest.hexdigest()}
+            file.write(orjson.dumps(end) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StorageUnwritable(f"cannot write {path}: {error.strerror}; choose another place") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return Transferred(rows, digest.hexdigest())
+
+
+def _dumped(bus: Engine) -> Iterator[Row]:
+    cursor: str | None = ""
+    while cursor is not None:
+        rows, cursor = bus.call(Dump(cursor))
+        yield from rows
+
+
+def import_log(bus: Engine, path: Path) -> Transferred:
+    """Load an export into an empty log. The whole file is checked before the first row is written."""
+    found = check_export(path)
+    first = True
+    for chunk in _chunks(path):
+        bus.call(Load(chunk, first=first))
+        first = False
+    return found
+
+
+def check_export(path: Path) -> Transferred:
+    """What the last line promises, if the rest of the file keeps it."""
+    digest = hashlib.sha256()
+    rows = 0
+    last = b""
+    for line in _lines(path):
+        if last:
+            digest.update(last)
+            rows += 1
+        last = line
+    end = _end_line(path, last)
+    if end.get("format") != FORMAT:
+        raise InvalidInput(
+            f"{path} has format {end.get('format')!r}, this release reads {FORMAT}; use the release that wrote it"
+        )
+    if (end.get("rows"), end.get("sha256")) != (rows, digest.hexdigest()):
+        raise InvalidInput(f"{path} was changed or cut short after the export; export again")
+    return Transferred(rows, digest.hexdigest())
+
+
+def _end_line(path: Path, line: bytes) -> dict[str, Any]:
+    try:
+        end = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        end = None
+    if not isinstance(end, dict) or end.get("kind") != "end":
+        raise InvalidInput(f"{path} is not a complete export: its last line is missing; export again")
+    return end
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _chunks(path: Path) -> Iterator[tuple[Row, ...]]:
+    rows: list[Row] = []
+    size = 0
+    for line in _lines(path):
+        row = orjson.loads(line)
+        if row["kind"] == "end":
+            break
+        if rows and (len(rows) == LOAD_ROWS or size + len(line) > LOAD_BYTES):
+            yield tuple(rows)
+            rows, size = [], 0
+        rows.append(row)
+        size += len(line)
+    if rows:
+        yield tuple(rows)

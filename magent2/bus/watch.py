@@ -1,0 +1,170 @@
+"""Waiting for topics to change, on a thread or on an event loop. The one place where the two meet."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+
+class Watch(ABC):
+    """Tells which of some topics changed since it was last asked.
+
+    A change is an append, a new head, a deletion, or, on an agent's inbox, a lane that became ready. No change that
+    comes after `add` is missed; several may be told as one. A topic may be told without a change: once when watching
+    it has really begun, and after a connection was lost and found again. So: add, read, wait, read.
+    One task or thread waits on a watch at a time.
+    """
+
+    @abstractmethod
+    def add(self, *topics: str) -> None: ...
+
+    @abstractmethod
+    def discard(self, *topics: str) -> None: ...
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None) -> frozenset[str]:
+        """Block this thread until a topic changed; empty when the time ran out."""
+
+    @abstractmethod
+    async def changed(self, timeout_s: float | None) -> frozenset[str]:
+        """`wait` for an event loop."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Hub:
+    """Who watches what, in this process. Engines tell it what changed, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: dict[str, set[LocalWatch]] = {}
+
+    def watch(self, topics: Iterable[str] = ()) -> LocalWatch:
+        watch = LocalWatch(self)
+        watch.add(*topics)
+        return watch
+
+    def notify(self, topics: Iterable[str]) -> None:
+        if not self._watches:
+            return
+        with self._lock:
+            woken = [(watch, topic) for topic in topics for watch in self._watches.get(topic, ())]
+        for watch, topic in woken:
+            watch.wake(topic)
+
+    def notify_all(self) -> None:
+        self.notify(self.watched())
+
+    def watched(self) -> list[str]:
+        with self._lock:
+            return list(self._watches)
+
+    def enter(self, watch: LocalWatch, topic: str) -> None:
+        with self._lock:
+            self._watches.setdefault(topic, set()).add(watch)
+            first = len(self._watches[topic]) == 1
+        self.entered(watch, topic, first)
+
+    def leave(self, watch: LocalWatch, topic: str) -> None:
+        with self._lock:
+            others = self._watches.get(topic, set())
+            others.discard(watch)
+            last = not others and self._watches.pop(topic, None) is not None
+        if last:
+            self.left(topic)
+
+    def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
+        """A watch was added. For a hub whose news come from elsewhere: `first` asks to begin listening."""
+
+    def left(self, topic: str) -> None:
+        """Nobody watches the topic any more."""
+
+
+class LocalWatch(Watch):
+    """A watch on a hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._lock = threading.Lock()
+        self._topics: set[str] = set()
+        self._changed: set[str] = set()
+        self._event = threading.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._waiter_thread = 0
+
+    def add(self, *topics: str) -> None:
+        for topic in topics:
+            if topic not in self._topics:
+                self._topics.add(topic)
+                self._hub.enter(self, topic)
+
+    def discard(self, *topics: str) -> None:
+        for topic in topics:
+            if topic in self._topics:
+                self._topics.discard(topic)
+                self._hub.leave(self, topic)
+
+    def close(self) -> None:
+        self.discard(*self._topics)
+
+    def wake(self, topic: str) -> None:
+        with self._lock:
+            self._changed.add(topic)
+            waiter = self._waiter
+        self._event.set()
+        if waiter is not None:
+            self._release(waiter)
+
+    def _release(self, waiter: asyncio.Future[None]) -> None:
+        if threading.get_ident() == self._waiter_thread:
+            _finish(waiter)
+            return
+        try:
+            waiter.get_loop().call_soon_threadsafe(_finish, waiter)
+        except RuntimeError:  # the loop was closed while its task was still waiting: nobody is left to wake
+            self._waiter = None
+
+    def _take(self) -> frozenset[str]:
+        with self._lock:
+            taken = frozenset(self._changed)
+            self._changed.clear()
+            self._event.clear()
+        return taken & self._topics
+
+    def wait(self, timeout_s: float | None) -> frozenset[str]:
+        self._event.wait(timeout_s)
+        return self._take()
+
+    async def changed(self, timeout_s: float | None) -> frozenset[str]:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiter, self._waiter_thread = waiter, threading.get_ident()
+            if self._changed:
+                _finish(waiter)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _finish, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._take()
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

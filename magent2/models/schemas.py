@@ -1,0 +1,33 @@
+"""The contract as JSON Schema: `python -m magent2.models.schemas docs/schemas` writes one file per model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+
+from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
+
+CONTRACT: tuple[type[BaseModel], ...] = (MessageEnvelope, BaseStreamEvent, TokenEvent, ToolStepEvent, OutputEvent)
+
+
+def schema_files() -> dict[str, str]:
+    """File name → text, for everything in the contract."""
+    return {f"{model.__name__}.json": _text(model.model_json_schema()) for model in CONTRACT}
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode() + "\n"
+
+
+def write_schemas(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schema_files().items():
+        (folder / name).write_text(text)
+
+
+if __name__ == "__main__":
+    write_schemas(Path(sys.argv[1]))

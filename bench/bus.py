@@ -1,0 +1,142 @@
+"""The log, measured beside what one would write by hand: `make bench-bus`.
+
+Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.support import FULL, QUICK, Connect, Figures, Goal, Scale, run, skipped
+from bench.support_lanes import lanes_per_s
+from bench.support_publish import redis_publish, redis_sync_publish, sqlite_publish, sync_publish
+from bench.support_redis import flush, redis_server
+from bench.support_seek import seek
+from bench.support_size import (
+    disk_bytes_per_record,
+    heap_bytes_per_record,
+    payload_bytes,
+    redis_bytes_per_conversation,
+    redis_bytes_per_record,
+)
+from bench.support_wake import redis_wake
+from magent2.bus.face import EngineBase
+
+GOALS = {
+    "redis_publish_ratio": Goal(0.7),
+    "redis_sync_publish_ratio": Goal(0.75),
+    "redis_wake_ratio": Goal(2.0, at_most=True),
+    "redis_wake_2000_ratio": Goal(2.0, at_most=True),
+    "sqlite_publish_ratio_64": Goal(0.4),
+    "sqlite_publish_ratio_512": Goal(0.6),
+    "seek_ratio_sqlite": Goal(1.5, at_most=True),
+    "seek_ratio_redis": Goal(1.5, at_most=True),
+    "lanes_per_s_redis": Goal(8_000),
+}
+FOLLOWED = "redis_wake_2000_ratio"
+
+
+def measure_memory(figures: Figures, scale: Scale) -> None:
+    from magent2.bus.memory import MemoryBus
+
+    figures.add("memory_publish_per_s", sync_publish(MemoryBus, scale))
+    figures.add("bytes_per_record_memory", heap_bytes_per_record(MemoryBus, scale), payload_note())
+
+
+def measure_sqlite(figures: Figures, scale: Scale) -> None:
+    from magent2.bus.sqlite import SqliteBus
+
+    with tempfile.TemporaryDirectory(prefix="magent2-bench-") as name:
+
+        def file(stem: str) -> Connect:
+            return lambda: SqliteBus(Path(name, f"{stem}.db"))
+
+        for concurrency in (64, 512):
+            raw = Path(name, f"raw-{concurrency}.db")
+            pair = sqlite_publish(raw, file(f"ours-{concurrency}"), scale, concurrency)
+            figures.add_pair(f"sqlite_publish_ratio_{concurrency}", pair, "/s")
+        figures.add("lanes_per_s_sqlite", run(_lanes(file("lanes"), scale)))
+        _seek(figures, "sqlite", file("seek"), scale)
+        size = disk_bytes_per_record(Path(name, "sized.db"), file("sized"), scale)
+        figures.add("bytes_per_record_sqlite", size, payload_note())
+
+
+def measure_redis(figures: Figures, scale: Scale) -> None:
+    from magent2.bus.redis_adapter import RedisBus
+
+    with redis_server() as url:
+
+        def empty() -> EngineBase:
+            flush(url)
+            return RedisBus(url, prefix="bench")
+
+        figures.add_pair("redis_publish_ratio", redis_publish(url, empty, scale), "/s")
+        figures.add_pair("redis_sync_publish_ratio", redis_sync_publish(url, empty, scale), "/s")
+        _wake(figures, url, empty, scale)
+        figures.add("lanes_per_s_redis", run(_lanes(empty, scale)))
+        figures.add("bytes_per_record_redis", redis_bytes_per_record(url, empty, scale), payload_note())
+        size = redis_bytes_per_conversation(url, empty, scale)
+        figures.add("bytes_per_conversation_redis", size, "7 records in 4 topics, a head, an empty lane")
+        _seek(figures, "redis", empty, scale)
+
+
+def payload_note() -> str:
+    return f"payload {payload_bytes()} bytes"
+
+
+def _wake(figures: Figures, url: str, connect: Connect, scale: Scale) -> None:
+    pair, _ = redis_wake(url, connect, scale, 1)
+    figures.add_pair("redis_wake_ratio", pair, "ms")
+    pair, raw_many = redis_wake(url, connect, scale, scale.followed)
+    figures.add_pair(FOLLOWED, pair, "ms")
+    figures.notes[FOLLOWED] += f" with one topic, {raw_many:.3g} with {scale.followed:,}"
+    figures.values["redis_wake_2000_raw_2000_ms"] = raw_many
+
+
+async def _lanes(connect: Connect, scale: Scale) -> float:
+    bus = connect()
+    try:
+        return await lanes_per_s(bus, scale)
+    finally:
+        await bus.aclose()
+
+
+def _seek(figures: Figures, engine: str, connect: Connect, scale: Scale) -> None:
+    begun, bus = time.monotonic(), connect()
+    pair = seek(bus, scale)
+    bus.close()
+    name = f"seek_ratio_{engine}"
+    note = f"{pair.ours:.3g} ms at {scale.seek_large:,} records, {pair.raw:.3g} ms at {scale.seek_small:,}"
+    figures.add(name, pair.ratio, note)
+    figures.values |= {f"seek_large_{engine}_ms": pair.ours, f"seek_small_{engine}_ms": pair.raw}
+    print(f"bench: seek on {engine} took {time.monotonic() - begun:.0f} s", file=sys.stderr)
+
+
+PARTS: dict[str, Callable[[Figures, Scale], None]] = {
+    "memory": measure_memory,
+    "sqlite": measure_sqlite,
+    "redis": measure_redis,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.bus", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small counts: does it all work?")
+    parser.add_argument("--only", choices=sorted(PARTS), help="measure one engine")
+    chosen = parser.parse_args()
+    figures = Figures(GOALS)
+    for name, measure in PARTS.items():
+        if chosen.only in (None, name) and not skipped(name):
+            print(f"bench: {name}", file=sys.stderr)
+            measure(figures, QUICK if chosen.quick else FULL)
+    print(figures.table())
+    print(figures.json())
+
+
+if __name__ == "__main__":
+    main()

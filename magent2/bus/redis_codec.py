@@ -1,0 +1,254 @@
+"""Records, answers and refusals, between what the scripts of the Redis engine say and what operations say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from magent2.bus.operations import HeadIs, SetHead, Write, head_too_large
+from magent2.bus.records import (
+    Appended,
+    MailRef,
+    NewRecord,
+    Owner,
+    Record,
+    TopicInfo,
+    assigned_id,
+    decode_object,
+)
+from magent2.bus.redis_scripts import Reply
+from magent2.errors import (
+    BlobMissing,
+    ConditionFailed,
+    CounterGap,
+    Fenced,
+    HeadTooLarge,
+    IdConflict,
+    Magent2Error,
+    PayloadTooLarge,
+    StorageCorrupt,
+    TopicDeleted,
+    UnknownCursor,
+)
+
+Argument = str | bytes | int
+
+
+# --- to the server -----------------------------------------------------------------------------------------------
+
+
+def check_size(record: NewRecord, payload_max_bytes: int) -> None:
+    if len(record.body) > payload_max_bytes:
+        raise PayloadTooLarge(
+            f"the payload for {record.topic!r} takes {len(record.body)} bytes, the limit is {payload_max_bytes};"
+            " put the content into a blob and name it, or raise the limit"
+        )
+
+
+def belonging(record: NewRecord) -> str:
+    """What the record belongs to, as `_records.lua` has it."""
+    if record.lane is None:
+        return f"-{record.copy}" if record.copy else ""
+    return f"={record.lane}" if record.lane == record.copy else f"~{record.lane}"
+
+
+def is_plain(record: NewRecord) -> bool:
+    return not (record.header_text or record.draft or record.closes or record.blobs)
+
+
+def record_arguments(record: NewRecord) -> tuple[Argument, ...]:
+    return (
+        record.topic,
+        record.id or "",
+        record.digest,
+        belonging(record),
+        record.body,
+        record.header_text,
+        record.draft or "",
+        record.closes or "",
+        ",".join(record.blobs),
+    )
+
+
+def write_arguments(write: Write, payload_max_bytes: int) -> list[Argument]:
+    """Records, conditions and heads, each list behind its length."""
+    arguments: list[Argument] = [len(write.records)]
+    for record in write.records:
+        check_size(record, payload_max_bytes)
+        arguments += record_arguments(record)
+    arguments.append(len(write.conditions))
+    for condition in write.conditions:
+        if isinstance(condition, HeadIs):
+            arguments += ("head", condition.topic, condition.name, condition.text)
+        else:
+            arguments += ("at", condition.topic, "", condition.seq)
+    arguments.append(len(write.heads))
+    for head in write.heads:
+        arguments += head_arguments(head)
+    return arguments
+
+
+def head_arguments(head: SetHead) -> list[Argument]:
+    arguments: list[Argument] = [head.topic, len(head.texts)]
+    for name, text in head.texts.items():
+        arguments += (name, text)
+    return arguments
+
+
+def owner_arguments(owner: Owner) -> tuple[Argument, ...]:
+    return owner.agent, owner.conversation, owner.worker, owner.token
+
+
+def mail_members(mail: Sequence[MailRef]) -> list[Argument]:
+    return [len(mail), *(f"{'c' if ref.topic.startswith('control:') else 'm'}{ref.seq}" for ref in mail)]
+
+
+# --- from the server ---------------------------------------------------------------------------------------------
+
+
+def decode_record(topic: str, seq: int, fields: Sequence[bytes]) -> Record:
+    """A record from its entry; `ValueError` when this program cannot have written it."""
+    found = dict(zip(fields[::2], fields[1::2], strict=False))
+    try:
+        payload, at_ms, record_id = decode_object(found[b"p"]), int(found[b"a"]), found[b"i"].decode()
+    except KeyError as error:
+        raise ValueError(f"the field {error.args[0].decode()!r} is missing") from error
+    if len(found) == 4:
+        return Record(topic, payload, record_id or assigned_id(seq), seq, at_ms)
+    headers, blobs = found.get(b"h"), found.get(b"b")
+    return Record(
+        topic,
+        payload,
+        record_id or assigned_id(seq),
+        seq,
+        at_ms,
+        decode_object(headers) if headers else {},
+        _text(found.get(b"d")),
+        _text(found.get(b"c")),
+        tuple(blobs.decode().split(",")) if blobs else (),
+    )
+
+
+def decode_erased(topic: str, kept: bytes) -> Record:
+    seq, at_ms, record_id, mark, name = kept.split(b"\n", 4)
+    return Record(
+        topic,
+        {},
+        record_id.decode(errors="replace") or assigned_id(int(seq)),
+        int(seq),
+        int(at_ms),
+        draft=name.decode(errors="replace") if mark == b"d" else None,
+        closes=name.decode(errors="replace") if mark == b"c" else None,
+        erased=True,
+    )
+
+
+def decode_news(topic: str, news: bytes) -> Record | None:
+    """The record that a notification carries, if it carries one."""
+    parts = news.split(b"\n", 7)
+    if len(parts) < 8:
+        return None
+    seq, at_ms, record_id, headers, draft, closes, blobs, body = parts
+    return Record(
+        topic,
+        decode_object(body),
+        record_id.decode() or assigned_id(int(seq)),
+        int(seq),
+        int(at_ms),
+        decode_object(headers) if headers else {},
+        _text(draft),
+        _text(closes),
+        tuple(blobs.decode().split(",")) if blobs else (),
+    )
+
+
+def decode_mail(reply: Reply) -> tuple[Record, ...]:
+    """Mail comes whatever its state: what cannot be read or was erased has to be settled too."""
+    return tuple(_decode_letter(topic.decode(), int(seq), found) for topic, seq, found in reply)
+
+
+def _decode_letter(topic: str, seq: int, found: list[bytes] | bytes) -> Record:
+    if not found:
+        return Record(topic, {}, assigned_id(seq), seq, erased=True)
+    if isinstance(found, bytes):
+        return decode_erased(topic, found)
+    try:
+        return decode_record(topic, seq, found)
+    except ValueError as error:
+        return Record(topic, {}, assigned_id(seq), seq, malformed=str(error))
+
+
+def entry_seq(topic: str, entry_id: bytes) -> int:
+    first, _, seq = entry_id.partition(b"-")
+    if first != b"0":
+        raise StorageCorrupt(
+            f"the stream of {topic!r} has entry {entry_id.decode()}, which another program wrote;"
+            " remove it with XDEL and set the stream back with XSETID"
+        )
+    return int(seq)
+
+
+def decode_topic(reply: Reply) -> TopicInfo:
+    topic, last, floor, deleted, active, *head = reply
+    texts = zip(head[::2], head[1::2], strict=True)
+    fields = decode_object(b"{" + b",".join(b'"%b":%b' % pair for pair in texts) + b"}")
+    return TopicInfo(topic.decode(), last, floor, bool(deleted), fields, int(float(active)))
+
+
+def decode_appended(reply: Reply) -> Appended:
+    status, answer = check(reply)[:2]
+    seqs = tuple(map(int, answer.split(b","))) if answer else ()
+    return Appended(seqs, status == b"repeat")
+
+
+def check(reply: list[bytes]) -> list[bytes]:
+    """The reply itself, unless it is a refusal."""
+    refusal = _REFUSALS.get(reply[0])
+    if refusal is not None:
+        raise refusal(*(part.decode() for part in reply[1:]))
+    return reply
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode() if value else None
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+def _id_conflict(topic: str, record_id: str, seqs: str) -> Magent2Error:
+    first = seqs.partition(",")[0]
+    return IdConflict(
+        f"id {record_id!r} of {topic!r} is record {first} with another body; take a new id or send the same body"
+    )
+
+
+def _condition_failed(kind: str, topic: str, name: str, wanted: str, found: str) -> Magent2Error:
+    if kind == "at":
+        return ConditionFailed(f"{topic!r} is at {found}, not at {wanted}; read on and decide again")
+    return ConditionFailed(
+        f"head field {name!r} of {topic!r} is {found or 'not set'}, not {wanted or 'absent'}; read it and decide again"
+    )
+
+
+def _fenced(agent: str, conversation: str) -> Magent2Error:
+    return Fenced(f"the lane of agent {agent!r} in conversation {conversation!r} has another owner now; stop this run")
+
+
+def _unknown_cursor(topic: str, cursor: str, floor: str, last: str) -> Magent2Error:
+    return UnknownCursor(f"{cursor!r} is no place in {topic!r}, which has {floor} to {last}; start over from the floor")
+
+
+def _counter_gap(n: str, seen: str) -> Magent2Error:
+    return CounterGap(f"append {n} of this owner follows {seen}; send {int(seen) + 1} first")
+
+
+_REFUSALS: dict[bytes, Callable[..., Magent2Error]] = {
+    b"Fenced": _fenced,
+    b"CounterGap": _counter_gap,
+    b"IdConflict": _id_conflict,
+    b"TopicDeleted": lambda topic: TopicDeleted(f"{topic!r} was deleted; nothing can be written to it"),
+    b"ConditionFailed": _condition_failed,
+    b"BlobMissing": lambda name: BlobMissing(f"there is no blob {name}; put it first"),
+    b"HeadTooLarge": lambda topic, size: HeadTooLarge(head_too_large(topic, int(size))),
+    b"UnknownCursor": _unknown_cursor,
+}

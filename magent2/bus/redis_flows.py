@@ -1,0 +1,352 @@
+"""What each operation says to Redis, without saying how it gets there: both faces run the same exchanges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.bus.operations import (
+    CLAIM_MAIL_MAX,
+    OLDEST,
+    Append,
+    Claim,
+    Compact,
+    Delete,
+    Describe,
+    Erase,
+    Find,
+    GetBlob,
+    Lanes,
+    Later,
+    Leave,
+    Operation,
+    OwnedAppend,
+    Pending,
+    PutBlob,
+    Read,
+    Renew,
+    Settle,
+    SweepBlobs,
+    Topics,
+    Trim,
+    Workers,
+)
+from magent2.bus.records import (
+    Appended,
+    Claimed,
+    Claims,
+    LaneInfo,
+    Owner,
+    Page,
+    Record,
+    TopicInfo,
+    TopicList,
+    WorkerInfo,
+    assigned_seq,
+    canonical,
+)
+from magent2.bus.redis_codec import (
+    Argument,
+    belonging,
+    check,
+    check_size,
+    decode_appended,
+    decode_erased,
+    decode_mail,
+    decode_record,
+    decode_topic,
+    entry_seq,
+    is_plain,
+    mail_members,
+    owner_arguments,
+    write_arguments,
+)
+from magent2.bus.redis_scripts import Exchange, Reply, run
+from magent2.errors import BlobMissing, MalformedRecord, UnknownCursor
+
+log = logging.getLogger(__name__)
+
+KEEPING_PAGE = 256  # records that one script call looks at when it trims, compacts or seeks
+SWEEP_PAGE = 64  # blobs that one script call drops
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which log on the server, and its caps."""
+
+    prefix: str
+    payload_max_bytes: int
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def append(place: Place, op: Append) -> Exchange[Appended]:
+    first = op.records[0]
+    if len(op.records) == 1 and not op.conditions and not op.heads and is_plain(first):
+        check_size(first, place.payload_max_bytes)
+        key = first.id or ""
+        reply = yield run("publish", place.prefix, first.topic, key, first.digest, belonging(first), first.body)
+    else:
+        reply = yield run("append", place.prefix, *write_arguments(op, place.payload_max_bytes))
+    return decode_appended(reply)
+
+
+def owned_append(place: Place, op: OwnedAppend) -> Exchange[Appended]:
+    written = write_arguments(op, place.payload_max_bytes)
+    return decode_appended(
+        (yield run("owned_append", place.prefix, *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
+    )
+
+
+def settle(place: Place, op: Settle) -> Exchange[Appended]:
+    written = write_arguments(op, place.payload_max_bytes)
+    return decode_appended(
+        (yield run("settle", place.prefix, *owner_arguments(op.owner), *mail_members(op.mail), *written))
+    )
+
+
+def later(place: Place, op: Later) -> Exchange[Appended]:
+    written = write_arguments(op, place.payload_max_bytes)
+    delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
+    return decode_appended(
+        (yield run("later", place.prefix, *owner_arguments(op.owner), delay, int(op.refund), *written))
+    )
+
+
+def _ms(seconds: float) -> int:
+    """Rounded up, so that a short time never becomes none."""
+    return -int(-seconds * 1000 // 1)
+
+
+# --- lanes -------------------------------------------------------------------------------------------------------
+
+
+def claim(place: Place, op: Claim) -> Exchange[Claims]:
+    agents = list(dict.fromkeys(op.agents))
+    more, wait_ms, lanes = yield run(
+        "claim", place.prefix, op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
+    )
+    claimed = tuple(_claimed(op.worker, lane) for lane in lanes)
+    return Claims(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
+
+
+def _claimed(worker: str, reply: Reply) -> Claimed:
+    agent, conversation, token, attempt, pending, mail = reply
+    owner = Owner(worker, agent.decode(), conversation.decode(), token.decode())
+    return Claimed(owner, attempt, decode_mail(mail), pending)
+
+
+def renew(place: Place, op: Renew) -> Exchange[bool]:
+    return bool((yield run("renew", place.prefix, op.worker, _ms(op.lease_s))))
+
+
+def leave(place: Place, op: Leave) -> Exchange[int]:
+    return int((yield run("leave", place.prefix, op.worker)))
+
+
+def pending(place: Place, op: Pending) -> Exchange[tuple[Record, ...]]:
+    reply = yield run("pending", place.prefix, *owner_arguments(op.owner), op.limit)
+    return decode_mail(check(reply)[1])
+
+
+def lanes(place: Place, op: Lanes) -> Exchange[tuple[LaneInfo, ...]]:
+    now, found = yield run("lanes", place.prefix, op.agent, op.limit)
+    return tuple(_lane_info(op.agent, int(now), *lane) for lane in found)
+
+
+def _lane_info(
+    agent: str, now_ms: int, conversation: bytes, count: int, attempt: bytes, state: bytes, worker: bytes, due: bytes
+) -> LaneInfo:
+    return LaneInfo(
+        agent,
+        conversation.decode(),
+        count,
+        int(attempt),
+        state.decode(),
+        worker.decode() or None,
+        max(0.0, (float(due) - now_ms) / 1000) if due else None,
+    )
+
+
+def workers(place: Place, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
+    now, found = yield run("workers", place.prefix)
+    return tuple(
+        WorkerInfo(worker.decode(), tuple(agents.decode().split("\n")), (float(deadline) - int(now)) / 1000, held)
+        for worker, deadline, agents, held in found
+    )
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def read(place: Place, op: Read) -> Exchange[Page]:
+    how, cursor = _cursor(op)
+    reply = yield run("read", place.prefix, op.topic, how, cursor, op.limit)
+    if reply[0] == b"seek":
+        seq = yield from _seek(place, op.topic, str(cursor))
+        if seq is None:
+            raise UnknownCursor(f"no record of {op.topic!r} has id {cursor!r}; start over from the floor")
+        reply = yield run("read", place.prefix, op.topic, "after", seq, op.limit)
+    _, last, floor, deleted, entries, erased = check(reply)
+    backwards = how in ("last", "before")
+    return Page(_records(op.topic, op.limit, entries, erased, backwards), int(last), int(floor), bool(deleted))
+
+
+def _cursor(op: Read) -> tuple[str, Argument]:
+    if op.before is not None:
+        return "before", op.before
+    if op.after is None:
+        return "last", 0
+    if isinstance(op.after, str):
+        seq = assigned_seq(op.after)
+        return ("id", op.after) if seq is None else ("after", seq)
+    return ("oldest", 0) if op.after == OLDEST else ("after", op.after)
+
+
+def _records(topic: str, limit: int, entries: Reply, erased: Reply, backwards: bool) -> tuple[Record, ...]:
+    """Entries and erased records as one page in order, up to the first that cannot be read."""
+    found: list[tuple[int, Any]] = [(entry_seq(topic, entry_id), fields) for entry_id, fields in entries]
+    if erased:
+        found += [(int(kept.partition(b"\n")[0]), kept) for kept in erased]
+        found.sort(key=lambda item: item[0], reverse=backwards)
+        del found[limit:]
+    if backwards:
+        found.reverse()
+    records: list[Record] = []
+    for seq, content in found:
+        try:
+            records.append(_record(topic, seq, content))
+        except ValueError as error:
+            if not records:
+                raise MalformedRecord(topic, seq, str(error)) from error
+            break
+    return tuple(records)
+
+
+def _record(topic: str, seq: int, content: list[bytes] | bytes) -> Record:
+    return decode_erased(topic, content) if isinstance(content, bytes) else decode_record(topic, seq, content)
+
+
+def _seek(place: Place, topic: str, record_id: str) -> Exchange[int | None]:
+    """The seq of an id that is no longer remembered, looked for from the end."""
+    log.warning("an id is older than those remembered, looking through the topic", extra={"topic": topic})
+    start = "+"
+    while True:
+        status, *seq = yield run("seek", place.prefix, topic, record_id, start, KEEPING_PAGE)
+        if status != b"more":
+            return int(seq[0]) if status == b"found" else None
+        start = f"(0-{int(seq[0])}"
+
+
+def find(place: Place, op: Find) -> Exchange[Record | None]:
+    seq = assigned_seq(op.id)
+    by, name = ("id", op.id) if seq is None else ("seq", str(seq))
+    reply = yield run("find", place.prefix, op.topic, by, name)
+    if reply[0] == b"seek":
+        sought = yield from _seek(place, op.topic, op.id)
+        if sought is None:
+            return None
+        reply = yield run("find", place.prefix, op.topic, "seq", sought)
+    if reply[0] != b"done":
+        return None
+    _, found_seq, content = reply
+    try:
+        return _record(op.topic, int(found_seq), content)
+    except ValueError as error:
+        raise MalformedRecord(op.topic, int(found_seq), str(error)) from error
+
+
+def describe(place: Place, op: Describe) -> Exchange[tuple[TopicInfo, ...]]:
+    return tuple(map(decode_topic, (yield run("describe", place.prefix, *op.topics))))
+
+
+def topics(place: Place, op: Topics) -> Exchange[TopicList]:
+    owner = "" if op.owner is None else canonical(op.owner)
+    before: tuple[Argument, str] = ("", "") if op.before is None else op.before
+    found: list[TopicInfo] = []
+    while True:
+        wanted = op.limit - len(found)
+        page, edge_ms, edge_topic = yield run("topics", place.prefix, op.prefix, owner, *before, wanted)
+        found += map(decode_topic, page)
+        if len(found) > op.limit:
+            last = found[op.limit - 1]
+            return TopicList(tuple(found[: op.limit]), (last.active_ms, last.topic))
+        if not edge_ms:
+            return TopicList(tuple(found), None)
+        before = int(edge_ms), edge_topic.decode()
+
+
+# --- keeping house -----------------------------------------------------------------------------------------------
+
+
+def trim(place: Place, op: Trim) -> Exchange[int]:
+    by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
+    more = True
+    floor = 0
+    while more:
+        floor, more = yield run("trim", place.prefix, op.topic, by, int(amount), KEEPING_PAGE)
+    return int(floor)
+
+
+def compact(place: Place, op: Compact) -> Exchange[int]:
+    dropped, more = 0, True
+    while more:
+        count, more = yield run("compact", place.prefix, op.topic, _ms(op.min_age_s), KEEPING_PAGE)
+        dropped += count
+    return dropped
+
+
+def erase(place: Place, op: Erase) -> Exchange[int]:
+    return int((yield run("erase", place.prefix, op.topic, *dict.fromkeys(op.seqs))))
+
+
+def delete(place: Place, op: Delete) -> Exchange[None]:
+    yield run("delete", place.prefix, len(op.topics), *op.topics, op.conversation or "")
+
+
+def put_blob(place: Place, op: PutBlob) -> Exchange[str]:
+    yield run("put_blob", place.prefix, op.name, op.data)
+    return op.name
+
+
+def get_blob(place: Place, op: GetBlob) -> Exchange[bytes]:
+    data: bytes | None = yield ("HGET", f"{place.prefix}:b:{op.name}", "d")
+    if data is None:
+        raise BlobMissing(f"there is no blob {op.name}; put it first")
+    return data
+
+
+def sweep_blobs(place: Place, op: SweepBlobs) -> Exchange[int]:
+    dropped, page = 0, SWEEP_PAGE
+    while page == SWEEP_PAGE:
+        page = yield run("sweep_blobs", place.prefix, _ms(op.min_age_s), SWEEP_PAGE)
+        dropped += page
+    return dropped
+
+
+FLOWS: dict[type[Operation[Any]], Callable[[Place, Any], Exchange[Any]]] = {
+    Append: append,
+    OwnedAppend: owned_append,
+    Settle: settle,
+    Later: later,
+    Claim: claim,
+    Renew: renew,
+    Leave: leave,
+    Pending: pending,
+    Lanes: lanes,
+    Workers: workers,
+    Read: read,
+    Find: find,
+    Describe: describe,
+    Topics: topics,
+    Trim: trim,
+    Compact: compact,
+    Erase: erase,
+    Delete: delete,
+    PutBlob: put_blob,
+    GetBlob: get_blob,
+    SweepBlobs: sweep_blobs,
+}

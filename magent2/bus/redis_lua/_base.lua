@@ -1,0 +1,23 @@
+-- Every script: ARGV[1] is the key prefix, the rest its own arguments. Keys are put together here (single primary).
+local call = redis.call
+local P = ARGV[1] .. ':'
+local at_argument = 1
+
+local function take()
+  at_argument = at_argument + 1
+  return ARGV[at_argument]
+end
+
+local function take_number()
+  return tonumber(take())
+end
+
+-- Never `tostring`: it writes large numbers in scientific notation.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end

@@ -1,0 +1,105 @@
+-- A lane (agent, conversation): mail `m` by order, state `l`:
+-- s = ready, held, later or parked (absent: idle), o = owner token, v = its worker, t = attempt,
+-- n = the owner's counter, g = answer of that append, f = token that finished last, y = its answer.
+-- Of an agent: `r` ready queue, `d` due times, `u` and `uc` lanes by their oldest chat and control mail, `q` what is sorted.
+-- `epoch` counts owners. Of a worker: `w` leases by deadline, `v` facts, `x` lanes held, `y` lanes of its last claim.
+local CONTROL_FIRST = 9007199254740992
+
+local function lane_name(agent, conversation)
+  return #agent .. ':' .. agent .. ':' .. conversation
+end
+
+local function lane_parts(lane)
+  local size, rest = string.match(lane, '^(%d+):(.*)$')
+  size = tonumber(size)
+  return string.sub(rest, 1, size), string.sub(rest, size + 2)
+end
+
+local function mail_score(member)
+  local seq = tonumber(string.sub(member, 2))
+  return digits(string.byte(member) == 99 and seq - CONTROL_FIRST or seq)
+end
+
+local function mail_topic(agent, member)
+  return (string.byte(member) == 99 and 'control:' or 'chat:') .. agent
+end
+
+local function make_ready(agent, conversation, lane, front)
+  call('HSET', P .. 'l:' .. lane, 's', 'ready')
+  call(front and 'LPUSH' or 'RPUSH', P .. 'r:' .. agent, conversation)
+end
+
+local function index_oldest(key, conversation, lane, low, high)
+  local oldest = call('ZRANGEBYSCORE', P .. 'm:' .. lane, low, high, 'LIMIT', 0, 1)[1]
+  if oldest then
+    call('ZADD', key, string.sub(oldest, 2), conversation)
+  else
+    call('ZREM', key, conversation)
+  end
+end
+
+local function index_mail(agent, conversation, lane, chat, control)
+  if chat then
+    index_oldest(P .. 'u:' .. agent, conversation, lane, '(0', '+inf')
+  end
+  if control then
+    index_oldest(P .. 'uc:' .. agent, conversation, lane, '-inf', '0')
+  end
+end
+
+local function remove_mail(agent, conversation, lane, members)
+  if #members == 0 then
+    return
+  end
+  call('ZREM', P .. 'm:' .. lane, unpack(members))
+  local chat, control = false, false
+  for _, member in ipairs(members) do
+    if string.byte(member) == 99 then control = true else chat = true end
+  end
+  index_mail(agent, conversation, lane, chat, control)
+end
+
+local function rest(lane)
+  call('HDEL', P .. 'l:' .. lane, 's')
+  call('PEXPIRE', P .. 'l:' .. lane, LANE_MEMORY_MS)
+end
+
+-- Takes a lane from its owner as a lease that ran out does; the attempt counts.
+local function take_back(lane)
+  local agent, conversation = lane_parts(lane)
+  call('HDEL', P .. 'l:' .. lane, 'o', 'v', 'n', 'g')
+  if call('EXISTS', P .. 'm:' .. lane) == 1 then
+    make_ready(agent, conversation, lane, true)
+  else
+    rest(lane)
+  end
+  return agent
+end
+
+-- Ends a worker; its lanes go back to the front and the inboxes concerned are told.
+local function end_worker(worker)
+  local held = call('SMEMBERS', P .. 'x:' .. worker)
+  local agents = {}
+  for _, lane in ipairs(held) do
+    agents[take_back(lane)] = true
+  end
+  call('DEL', P .. 'x:' .. worker, P .. 'v:' .. worker, P .. 'y:' .. worker)
+  call('ZREM', P .. 'w', worker)
+  for agent in pairs(agents) do
+    notify('chat:' .. agent, '')
+  end
+  return #held
+end
+
+local function drop_lane(agent, conversation)
+  local lane = lane_name(agent, conversation)
+  local worker = call('HGET', P .. 'l:' .. lane, 'v')
+  if worker then
+    call('SREM', P .. 'x:' .. worker, lane)
+  end
+  call('DEL', P .. 'l:' .. lane, P .. 'm:' .. lane)
+  call('LREM', P .. 'r:' .. agent, 0, conversation)
+  for _, index in ipairs({'d:', 'u:', 'uc:'}) do
+    call('ZREM', P .. index .. agent, conversation)
+  end
+end

@@ -1,0 +1,52 @@
+-- needs: base topics blobs entries lanes
+local count = take_number()
+local topics = {}
+for i = 1, count do
+  topics[i] = take()
+end
+local conversation = take()
+
+local function free_all_blobs(topic)
+  local held = call('HGETALL', P .. 'B:' .. topic)
+  for i = 2, #held, 2 do
+    free_blobs(held[i])
+  end
+end
+
+local function entomb(topic)
+  if is_deleted(topic) then
+    return
+  end
+  local last = digits(last_seq(topic))
+  local active = call('ZSCORE', P .. 'k:' .. kind_of(topic), topic) or digits(now_ms())
+  unlist(topic)
+  free_all_blobs(topic)
+  for _, part in ipairs({'t:', 'h:', 'i0:', 'i1:', 'z:', 'g:', 'f:', 'B:'}) do
+    call('UNLINK', P .. part .. topic)
+  end
+  call('HSET', P .. 's:' .. topic, 'x', 1, 'f', last, 'g', last, 'a', active)
+  call('SADD', P .. 'kinds', ':deleted')
+  call('ZADD', P .. 'k::deleted', active, topic)
+  notify(topic, '')
+end
+
+local function forget_conversation()
+  local copies = P .. 'c:' .. conversation
+  for _, member in ipairs(call('SMEMBERS', copies)) do
+    local seq, name = string.match(member, '^(%S+) (.*)$')
+    if seq == '@' then
+      drop_lane(name, conversation)
+    else
+      erase(name, seq)
+    end
+  end
+  call('DEL', copies)
+end
+
+for _, topic in ipairs(topics) do
+  entomb(topic)
+end
+if conversation ~= '' then
+  forget_conversation()
+end
+return 1

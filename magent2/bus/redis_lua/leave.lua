@@ -1,0 +1,2 @@
+-- needs: base topics lanes
+return end_worker(take())

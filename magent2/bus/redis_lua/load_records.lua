@@ -1,0 +1,32 @@
+-- needs: base ids topics records blobs drafts entries
+-- Records in the order of their seqs; one that is there already is passed over.
+local function add_at(topic, seq, fields)
+  local stream, last = P .. 't:' .. topic, digits(last_seq(topic))
+  call('XSETID', stream, '0-' .. digits(tonumber(seq) - 1))
+  call('XADD', stream, '0-' .. seq, unpack(fields))
+  call('XSETID', stream, '0-' .. last)
+  call('HINCRBY', P .. 's:' .. topic, 'g', -1)
+end
+
+local function load_record()
+  local topic, seq, at, erased = take(), take(), take(), take()
+  local id, lane, body, headers, draft, closes, blobs = take(), take(), take(), take(), take(), take(), take()
+  if entry_at(topic, seq) or erased_at(topic, seq) then
+    return
+  end
+  if erased == '1' then
+    local mark = draft ~= '' and 'd' or closes ~= '' and 'c' or '-'
+    call('ZADD', P .. 'z:' .. topic, seq, table.concat({seq, at, id, mark, draft .. closes}, '\n'))
+  else
+    add_at(topic, seq, full_fields(id, at, lane, body, headers, draft, closes, blobs))
+    if blobs ~= '' then hold_blobs(topic, seq, blobs) end
+    index_copy(topic, seq, lane)
+  end
+  if draft ~= '' then note_draft(topic, seq, draft) end
+  if closes ~= '' then close_draft(topic, seq, closes, at) end
+end
+
+for _ = 1, take_number() do
+  load_record()
+end
+return 1

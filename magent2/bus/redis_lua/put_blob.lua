@@ -1,0 +1,3 @@
+-- needs: base blobs
+keep_blob(take(), digits(now_ms()), take())
+return 1

@@ -1,0 +1,283 @@
+"""A whole log out of Redis and into it, in the neutral rows of `bus/transfer.py`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import orjson
+
+from magent2.bus.operations import OLDEST, Dump, Info, Load, Read, Row
+from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
+from magent2.bus.redis_codec import Argument, belonging, decode_topic
+from magent2.bus.redis_flows import Place, read
+from magent2.bus.redis_opening import SCHEMA, info
+from magent2.bus.redis_scripts import Exchange, run
+from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
+
+BLOBS_PER_DUMP = 4
+LANES_PER_DUMP = 100
+
+Position: TypeAlias = list[Any]  # the phase, then where in it
+Step: TypeAlias = "tuple[list[Row], Position | None]"  # some rows, and where they go on; None: the phase is over
+
+
+# --- out ---------------------------------------------------------------------------------------------------------
+
+
+def dump(place: Place, op: Dump) -> Exchange[tuple[tuple[Row, ...], str | None]]:
+    phase, *at = orjson.loads(op.cursor) if op.cursor else [0]
+    rows, position = yield from _PHASES[phase](place, op.limit, at)
+    if position is not None:
+        return tuple(rows), orjson.dumps([phase, *position]).decode()
+    following = phase + 1
+    return tuple(rows), orjson.dumps([following]).decode() if following < len(_PHASES) else None
+
+
+def _dump_log(place: Place, _: int, __: Position) -> Exchange[Step]:
+    found = yield from info(place, Info())
+    return [{"kind": "log", "log_id": found.log_id, "schema": found.schema, "release": found.release}], None
+
+
+def _dump_blobs(place: Place, limit: int, at: Position) -> Exchange[Step]:
+    start = at[0] if at else 0
+    count = min(limit, BLOBS_PER_DUMP)
+    names = yield ("ZRANGE", f"{place.prefix}:blobs", start, start + count - 1)
+    rows: list[Row] = []
+    for name in names:
+        data, put_ms = yield ("HMGET", f"{place.prefix}:b:{name.decode()}", "d", "a")
+        if data is not None:
+            text = base64.b64encode(data).decode()
+            rows.append({"kind": "blob", "name": name.decode(), "at_ms": int(put_ms), "data": text})
+    return rows, [start + count] if len(names) == count else None
+
+
+def _topic_page(place: Place, limit: int, at: Position) -> Exchange[tuple[list[TopicInfo], Position | None]]:
+    kind, active, topic = at[:3] if at else ("", "", "")
+    found = yield run("dump_topics", place.prefix, kind, active, topic, limit)
+    infos = [decode_topic(described) for _, _, described in found]
+    if len(found) < limit:
+        return infos, None
+    return infos, [found[-1][0].decode(), found[-1][1].decode(), infos[-1].topic]
+
+
+def _dump_topics(place: Place, limit: int, at: Position) -> Exchange[Step]:
+    infos, position = yield from _topic_page(place, limit, at)
+    return [_topic_row(found) for found in infos], position
+
+
+def _topic_row(found: TopicInfo) -> Row:
+    return {
+        "kind": "topic",
+        "topic": found.topic,
+        "last": found.last,
+        "floor": found.floor,
+        "deleted": found.deleted,
+        "head": dict(found.head),
+        "active_ms": found.active_ms,
+    }
+
+
+def _dump_records(place: Place, limit: int, at: Position) -> Exchange[Step]:
+    return (yield from _per_topic(place, limit, at, _record_rows))
+
+
+def _dump_ids(place: Place, limit: int, at: Position) -> Exchange[Step]:
+    return (yield from _per_topic(place, limit, at, _id_rows))
+
+
+Part: TypeAlias = Callable[[Place, str, Any, int], "Exchange[tuple[list[Row], Any]]"]
+
+
+def _per_topic(place: Place, limit: int, at: Position, part: Part) -> Exchange[Step]:
+    """Rows of one topic after the other; `at` is a place in the list of topics, the topic there, and a place in it."""
+    position, topic, inside = at if at else [[], None, None]
+    if topic is None:
+        infos, position = yield from _topic_page(place, 1, position)
+        if not infos:
+            return [], None
+        topic = infos[0].topic
+    rows, inside = yield from part(place, topic, inside, limit)
+    if inside is not None:
+        return rows, [position, topic, inside]
+    return rows, None if position is None else [position, None, None]
+
+
+def _record_rows(place: Place, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[Row], Any]]:
+    page = yield from read(place, Read(topic, OLDEST if after is None else after, limit))
+    rows = [_record_row(record) for record in page.records]
+    return rows, page.records[-1].seq if len(rows) == limit else None
+
+
+def _record_row(record: Record) -> Row:
+    return {
+        "kind": "record",
+        "topic": record.topic,
+        "seq": record.seq,
+        "id": None if record.id.startswith(ASSIGNED_ID_MARK) else record.id,
+        "at_ms": record.at_ms,
+        "payload": None if record.erased else record.payload,
+        "headers": dict(record.headers),
+        "draft": record.draft,
+        "closes": record.closes,
+        "blobs": list(record.blobs),
+    }
+
+
+def _id_rows(place: Place, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[Row], Any]]:
+    generation, cursor = inside or ["i1", "0"]
+    following, found = yield ("HSCAN", f"{place.prefix}:{generation}:{topic}", cursor, "COUNT", limit)
+    rows = [_id_row(topic, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
+    if following != b"0":
+        return rows, [generation, following.decode()]
+    return rows, ["i0", "0"] if generation == "i1" else None
+
+
+def _id_row(topic: str, record_id: bytes, value: bytes) -> Row:
+    seqs, _, digest = value.decode().partition(" ")
+    seq, is_key, answer = seqs.partition(":")
+    numbers = [int(number) for number in answer.split(",")] if answer else [int(seq)]
+    return {
+        "kind": "id",
+        "topic": topic,
+        "id": record_id.decode(),
+        "seq": int(seq),
+        "digest": digest,
+        "answer": numbers if is_key else [],
+    }
+
+
+def _dump_inboxes(place: Place, _: int, __: Position) -> Exchange[Step]:
+    rows: list[Row] = []
+    for agent in sorted((yield ("SMEMBERS", f"{place.prefix}:agents"))):
+        chat, control = yield ("HMGET", f"{place.prefix}:q:{agent.decode()}", "chat", "control")
+        rows.append({"kind": "inbox", "agent": agent.decode(), "chat": int(chat or 0), "control": int(control or 0)})
+    return rows, None
+
+
+def _dump_lanes(place: Place, limit: int, at: Position) -> Exchange[Step]:
+    agents = sorted(agent.decode() for agent in (yield ("SMEMBERS", f"{place.prefix}:agents")))
+    agent, after = at if at else ["", ""]
+    waiting = [name for name in agents if name >= agent]
+    if not waiting:
+        return [], None
+    if waiting[0] != agent:
+        agent, after = waiting[0], ""
+    count = min(limit, LANES_PER_DUMP)
+    found = yield run("dump_lanes", place.prefix, agent, after, count)
+    rows = [_lane_row(agent, *lane) for lane in found]
+    if len(found) == count:
+        return rows, [agent, "=" + rows[-1]["conversation"]]
+    return rows, [waiting[1], ""] if len(waiting) > 1 else None
+
+
+def _lane_row(agent: str, conversation: bytes, mail: Any, attempt: bytes, due: bytes, parked: int) -> Row:
+    return {
+        "kind": "lane",
+        "agent": agent,
+        "conversation": conversation.decode(),
+        "mail": [[topic.decode(), int(seq)] for topic, seq in mail],
+        "attempt": int(attempt),
+        "due_ms": int(float(due)) if due else None,
+        "parked": bool(parked),
+    }
+
+
+_PHASES: list[Callable[[Place, int, Position], Exchange[Step]]] = [
+    _dump_log,
+    _dump_blobs,
+    _dump_topics,
+    _dump_records,
+    _dump_ids,
+    _dump_inboxes,
+    _dump_lanes,
+]
+
+
+# --- in ----------------------------------------------------------------------------------------------------------
+
+
+def load(place: Place, op: Load) -> Exchange[None]:
+    if op.first:
+        yield from _check_empty(place)
+    for kind, rows in _runs(op.rows):
+        if kind == "log":
+            yield from _load_log(place, rows[0])
+            continue
+        name, arguments = _LOADERS[kind]
+        yield run(name, place.prefix, len(rows), *(part for row in rows for part in arguments(row)))
+
+
+def _check_empty(place: Place) -> Exchange[None]:
+    for key in ("kinds", "blobs"):
+        if (yield ("EXISTS", f"{place.prefix}:{key}")):
+            raise NotEmpty(f"the log under {place.prefix!r} has content; import into another prefix or database")
+
+
+def _runs(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """Neighbours of one kind together."""
+    runs: list[tuple[str, list[Row]]] = []
+    for row in rows:
+        kind = row.get("kind", "")
+        if kind != "log" and kind not in _LOADERS:
+            raise InvalidInput(
+                f"a row of kind {str(kind)[:40]!r} cannot be loaded; was it exported by a newer release?"
+            )
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, []))
+        runs[-1][1].append(row)
+    return runs
+
+
+def _load_log(place: Place, row: Row) -> Exchange[None]:
+    if row["schema"] > SCHEMA:
+        raise SchemaTooNew(f"the export has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
+    yield ("HSET", f"{place.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
+
+
+def _topic_arguments(row: Row) -> list[Argument]:
+    head = [part for name, value in row["head"].items() for part in (name, canonical(value))]
+    state = [row["topic"], row["last"], row["floor"], int(row["deleted"]), row["active_ms"]]
+    return [*state, len(row["head"]), *head]
+
+
+def _record_arguments(row: Row) -> list[Argument]:
+    erased = row["payload"] is None
+    record = NewRecord(
+        row["topic"],
+        row["payload"] or {},
+        row["id"],
+        row["headers"],
+        row["draft"],
+        row["closes"],
+        tuple(row["blobs"]),
+    )
+    return [
+        *(row["topic"], row["seq"], row["at_ms"], int(erased)),
+        *(row["id"] or "", belonging(record), record.body, record.header_text),
+        *(record.draft or "", record.closes or "", ",".join(record.blobs)),
+    ]
+
+
+def _id_arguments(row: Row) -> list[Argument]:
+    seq, answer = row["seq"], row["answer"]
+    text = ",".join(map(str, answer)) if answer != [seq] else ""
+    return [row["topic"], row["id"], f"{seq}:{text}" if answer else f"{seq}", row["digest"]]
+
+
+def _lane_arguments(row: Row) -> list[Argument]:
+    members = [f"{'c' if topic.startswith('control:') else 'm'}{seq}" for topic, seq in row["mail"]]
+    due: Argument = "" if row["due_ms"] is None else row["due_ms"]
+    state = [row["agent"], row["conversation"], row["attempt"], due, int(row["parked"])]
+    return [*state, len(members), *members]
+
+
+_LOADERS: dict[str, tuple[str, Callable[[Row], list[Argument]]]] = {
+    "blob": ("load_blobs", lambda row: [row["name"], row["at_ms"], base64.b64decode(row["data"])]),
+    "topic": ("load_topics", _topic_arguments),
+    "record": ("load_records", _record_arguments),
+    "id": ("load_ids", _id_arguments),
+    "inbox": ("load_inboxes", lambda row: [row["agent"], row["chat"], row["control"]]),
+    "lane": ("load_lanes", _lane_arguments),
+}

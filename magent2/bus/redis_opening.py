@@ -1,0 +1,72 @@
+"""The first words with a server: can it keep the promises, and whose log is this?"""
+
+from __future__ import annotations
+
+import uuid
+
+from magent2 import __version__
+from magent2.bus.operations import Info
+from magent2.bus.records import LogInfo
+from magent2.bus.redis_flows import Place
+from magent2.bus.redis_scripts import Exchange
+from magent2.errors import SchemaTooNew, StorageError, UnsupportedServer
+
+SCHEMA = 1
+OLDEST_SERVER = (7, 0)
+
+
+def info(place: Place, _: Info) -> Exchange[LogInfo]:
+    """Check the server, and find the log or found it."""
+    warnings = yield from _check_server()
+    schema, log_id, release = yield from _meta(place)
+    return LogInfo("redis", schema, log_id, release, warnings)
+
+
+def _check_server() -> Exchange[tuple[str, ...]]:
+    try:
+        reply = yield ("INFO",)
+    except UnsupportedServer:
+        raise
+    except StorageError as error:
+        return (f"version, persistence and eviction could not be checked, INFO is not allowed: {error}",)
+    facts = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
+    _check_version(facts)
+    if facts.get("cluster_enabled") == "1":
+        raise UnsupportedServer("this is a Redis Cluster, which cannot keep the promises; use a single primary")
+    return tuple(_threats(facts))
+
+
+def _check_version(facts: dict[str, str]) -> None:
+    name = "valkey" if "valkey_version" in facts else "redis"
+    version = facts.get(f"{name}_version", "0")
+    major, minor, *_ = (int(part) if part.isdigit() else 0 for part in f"{version}.0".split("."))
+    if (major, minor) < OLDEST_SERVER:
+        raise UnsupportedServer(f"this is {name} {version}; upgrade to Redis or Valkey 7.0 or newer")
+
+
+def _threats(facts: dict[str, str]) -> list[str]:
+    threats = []
+    if facts.get("aof_enabled") != "1":
+        threats.append(
+            "appendonly is off: a crash of the server loses records that were acknowledged; set 'appendonly yes'"
+        )
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        threats.append(f"maxmemory-policy is {policy}: a full server drops records; set 'maxmemory-policy noeviction'")
+    return threats
+
+
+def _meta(place: Place) -> Exchange[tuple[int, str, str]]:
+    key = f"{place.prefix}:meta"
+    names = ("schema", "log_id", "release")
+    found = yield ("HMGET", key, *names)
+    if None in found:
+        for name, value in zip(names, (str(SCHEMA), str(uuid.uuid4()), __version__), strict=True):
+            yield ("HSETNX", key, name, value)
+        found = yield ("HMGET", key, *names)
+    schema, log_id, release = (value.decode() for value in found)
+    if int(schema) > SCHEMA:
+        raise SchemaTooNew(
+            f"the log under {place.prefix!r} has schema {schema}, this release knows {SCHEMA}; upgrade magent2"
+        )
+    return int(schema), log_id, release

@@ -1,0 +1,76 @@
+"""Taking turns between processes. SQLite's own waiting sleeps and retries, so a busy writer starves the others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class FileLock:
+    """One writer at a time over all processes. Only fairness hangs on it: the file itself is guarded by SQLite.
+
+    Two locks, taken one after the other: whoever waits for the turn stands at the gate, so the one who has just given
+    the turn back finds the gate closed and cannot overtake.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._gate = os.open(path, flags, 0o666)
+        self._turn = os.open(path.with_name(path.name + ".turn"), flags, 0o666)
+
+    def try_acquire(self) -> bool:
+        if not _try(self._gate):
+            return False
+        taken = _try(self._turn)
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        return taken
+
+    def acquire(self) -> None:
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._turn, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def release(self) -> None:
+        fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._gate)
+        os.close(self._turn)
+
+
+def _try(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class WalSize:
+    """Whether the write-ahead log has grown past its limit.
+
+    The file keeps its size when it is begun anew, so its length says nothing. Each frame carries the salt of its round:
+    if the frame at the limit has the salt of the header, this round has come that far.
+    """
+
+    _HEADER, _FRAME_HEADER = 32, 24
+
+    def __init__(self, path: str, page_bytes: int, limit_bytes: int) -> None:
+        self._path = path
+        frame = self._FRAME_HEADER + page_bytes
+        self._place = self._HEADER + limit_bytes // frame * frame + 8
+        self._handle = -1
+
+    def is_past_limit(self) -> bool:
+        if self._handle < 0:
+            self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        salt = os.pread(self._handle, 8, 16)
+        return os.pread(self._handle, 8, self._place) == salt
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1

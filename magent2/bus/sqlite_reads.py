@@ -1,0 +1,251 @@
+"""Reading. Each function runs in one short read transaction, or under the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from magent2.bus.operations import (
+    OLDEST,
+    Describe,
+    Find,
+    GetBlob,
+    Info,
+    Lanes,
+    Pending,
+    Read,
+    Topics,
+    Workers,
+)
+from magent2.bus.records import (
+    LaneInfo,
+    LogInfo,
+    MailRef,
+    Owner,
+    Page,
+    Record,
+    TopicInfo,
+    TopicList,
+    WorkerInfo,
+    assigned_id,
+    assigned_seq,
+    decode_object,
+)
+from magent2.bus.sqlite_state import SEQ_BITS, SEQ_MASK, View, rid_of
+from magent2.errors import BlobMissing, Fenced, MalformedRecord, UnknownCursor
+
+COLUMNS = "rid, id, at_ms, headers, draft, closes, blobs, payload"
+_AFTER = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid <= ? ORDER BY rid LIMIT ?"  # noqa: S608
+_BEFORE = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid < ? ORDER BY rid DESC LIMIT ?"  # noqa: S608
+_BY_RID = f"SELECT {COLUMNS} FROM records WHERE rid = ?"  # noqa: S608
+
+
+def decode(topic: str, row: tuple[Any, ...]) -> Record:
+    """A stored row as a record; `ValueError` when somebody else has written it."""
+    rid, record_id, at_ms, headers, draft, closes, blobs, payload = row
+    seq = rid & SEQ_MASK
+    return Record(
+        topic,
+        {} if payload is None else decode_object(payload),
+        record_id or assigned_id(seq),
+        seq,
+        at_ms,
+        decode_object(headers) if headers else {},
+        draft or None,
+        closes or None,
+        tuple(blobs.split(",")) if blobs else (),
+        payload is None,
+    )
+
+
+def read(view: View, operation: Read) -> Page:
+    row = view.one("SELECT tid, last, floor, deleted FROM topics WHERE name = ?", operation.topic)
+    tid, last, floor, deleted = row or (0, 0, 0, 0)
+    if deleted:  # whatever the cursor was: a follower has to learn that the topic is gone
+        return Page((), last, floor, True)
+    rows = _rows(view, operation, tid, last, floor)
+    return Page(_decode_until_malformed(operation.topic, rows), last, floor, False)
+
+
+def _rows(view: View, operation: Read, tid: int, last: int, floor: int) -> list[tuple[Any, ...]]:
+    base = rid_of(tid, 0)
+    if operation.after is None:
+        before = last + 1 if operation.before is None else min(operation.before, last + 1)
+        rows = view.all(_BEFORE, base, base + before, operation.limit)
+        rows.reverse()
+        return rows
+    cursor = _cursor(view, operation, tid, floor)
+    if not floor <= cursor <= last:
+        raise UnknownCursor(
+            f"{operation.topic!r} has records {floor + 1} to {last}, nothing at cursor {operation.after!r};"
+            f" start over with after=OLDEST"
+        )
+    return view.all(_AFTER, base + cursor, base + last, operation.limit)
+
+
+def _cursor(view: View, operation: Read, tid: int, floor: int) -> int:
+    after = operation.after
+    if isinstance(after, int):
+        return floor if after == OLDEST else after
+    seq = assigned_seq(after or "")
+    if seq is not None:
+        return seq
+    known = view.resolve_id(tid, after or "")
+    if known is None or view.one("SELECT 1 FROM records WHERE rid = ?", rid_of(tid, known.seq)) is None:
+        raise UnknownCursor(f"{operation.topic!r} has no record with id {after!r}; start over with after=OLDEST")
+    return known.seq
+
+
+def _decode_until_malformed(topic: str, rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
+    records: list[Record] = []
+    for row in rows:
+        try:
+            records.append(decode(topic, row))
+        except (ValueError, TypeError, AttributeError) as error:
+            if records:
+                break
+            raise MalformedRecord(topic, row[0] & SEQ_MASK, str(error)) from error
+    return tuple(records)
+
+
+def find(view: View, operation: Find) -> Record | None:
+    row = view.one("SELECT tid, last FROM topics WHERE name = ?", operation.topic)
+    if row is None:
+        return None
+    tid, last = row
+    seq = assigned_seq(operation.id)
+    if seq is None:
+        known = view.resolve_id(tid, operation.id)
+        seq = known.seq if known else 0
+    if not 0 < seq <= last:
+        return None
+    found = view.one(_BY_RID, rid_of(tid, seq))
+    if found is None or (found[1] or assigned_id(seq)) != operation.id:
+        return None
+    return _decode_until_malformed(operation.topic, [found])[0]
+
+
+def describe(view: View, operation: Describe) -> tuple[TopicInfo, ...]:
+    sql = "SELECT last, floor, deleted, head, active_ms FROM topics WHERE name = ?"
+    found = []
+    for topic in operation.topics:
+        row = view.one(sql, topic)
+        found.append(_topic_info(topic, *row) if row else TopicInfo(topic))
+    return tuple(found)
+
+
+def _topic_info(topic: str, last: int, floor: int, deleted: int, head: str, active_ms: int) -> TopicInfo:
+    return TopicInfo(topic, last, floor, bool(deleted), decode_object(head), active_ms)
+
+
+def topics(view: View, operation: Topics) -> TopicList:
+    wanted, values = ["deleted = 0"], []
+    if operation.owner is not None:
+        wanted.append("owner = ?")
+        values.append(operation.owner)
+    if operation.prefix:
+        wanted.append("substr(name, 1, length(?)) = ?")
+        values += [operation.prefix, operation.prefix]
+    if operation.before is not None:
+        wanted.append("(active_ms, name) < (?, ?)")
+        values += [*operation.before]
+    sql = (
+        "SELECT name, last, floor, deleted, head, active_ms FROM topics"  # noqa: S608 - only the constants above
+        f" WHERE {' AND '.join(wanted)} ORDER BY active_ms DESC, name DESC LIMIT ?"
+    )
+    rows = view.all(sql, *values, operation.limit + 1)
+    found = tuple(_topic_info(*row) for row in rows[: operation.limit])
+    more = len(rows) > operation.limit
+    return TopicList(found, (found[-1].active_ms, found[-1].topic) if more else None)
+
+
+# --- lanes ---
+
+
+def mail_of(view: View, agent: str, lid: int, limit: int) -> tuple[Record, ...]:
+    """A lane's first mail. What cannot be read comes along, to be buried in sight."""
+    rows = view.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq LIMIT ?", lid, limit)
+    return tuple(_mail_record(view, mail_ref(agent, chat, seq)) for chat, seq in rows)
+
+
+def mail_ref(agent: str, chat: int, seq: int) -> MailRef:
+    return MailRef(f"chat:{agent}" if chat else f"control:{agent}", seq)
+
+
+def _mail_record(view: View, ref: MailRef) -> Record:
+    sql = f"SELECT {COLUMNS} FROM records WHERE rid = (SELECT tid FROM topics WHERE name = ?) << {SEQ_BITS} | ?"  # noqa: S608
+    row = view.one(sql, ref.topic, ref.seq)
+    if row is None:
+        return Record(ref.topic, {}, assigned_id(ref.seq), ref.seq, malformed="the record is not in the log")
+    try:
+        return decode(ref.topic, row)
+    except (ValueError, TypeError, AttributeError) as error:
+        return Record(ref.topic, {}, row[1] or assigned_id(ref.seq), ref.seq, row[2], malformed=str(error))
+
+
+def fenced(owner: Owner) -> Fenced:
+    return Fenced(
+        f"the lane of {owner.agent!r} in {owner.conversation!r} is not held under {owner.token!r} any more;"
+        " stop this run"
+    )
+
+
+def pending(view: View, operation: Pending) -> tuple[Record, ...]:
+    owner = operation.owner
+    row = view.one("SELECT lid, owner FROM lanes WHERE conversation = ? AND agent = ?", owner.conversation, owner.agent)
+    if row is None or row[1] != owner.token:
+        raise fenced(owner)
+    return mail_of(view, owner.agent, row[0], operation.limit)
+
+
+def lanes(view: View, operation: Lanes) -> tuple[LaneInfo, ...]:
+    rows = view.all(
+        "SELECT conversation, (SELECT count(*) FROM mail WHERE mail.lid = lanes.lid), attempt, worker, due_ms, parked"
+        " FROM lanes WHERE agent = ? AND EXISTS (SELECT 1 FROM mail WHERE mail.lid = lanes.lid)"
+        " ORDER BY since_ms, lid LIMIT ?",
+        operation.agent,
+        operation.limit,
+    )
+    now_ms = view.clock.wall_ms()
+    return tuple(_lane_info(operation.agent, row, now_ms) for row in rows)
+
+
+def _lane_info(agent: str, row: tuple[Any, ...], now_ms: int) -> LaneInfo:
+    conversation, count, attempt, worker, due_ms, parked = row
+    if worker is not None:
+        return LaneInfo(agent, conversation, count, attempt, "held", worker)
+    if parked:
+        return LaneInfo(agent, conversation, count, attempt, "parked")
+    if due_ms is not None:
+        return LaneInfo(agent, conversation, count, attempt, "later", None, max(0.0, (due_ms - now_ms) / 1000))
+    return LaneInfo(agent, conversation, count, attempt, "ready")
+
+
+def workers(view: View, _operation: Workers) -> tuple[WorkerInfo, ...]:
+    rows = view.all(
+        "SELECT worker, agents, deadline, boot, (SELECT count(*) FROM lanes WHERE lanes.worker = workers.worker)"
+        " FROM workers ORDER BY worker"
+    )
+    now_ms = view.clock.monotonic_ms()
+    return tuple(
+        WorkerInfo(worker, tuple(orjson.loads(agents)), (deadline - now_ms) / 1000 if boot == view.boot else -1.0, held)
+        for worker, agents, deadline, boot, held in rows
+    )
+
+
+# --- the rest ---
+
+
+def get_blob(view: View, operation: GetBlob) -> bytes:
+    row = view.one("SELECT data FROM blobs WHERE name = ?", operation.name)
+    if row is None:
+        raise BlobMissing(f"there is no blob {operation.name}; it was never put, or no record named it for long")
+    data: bytes = row[0]
+    return data
+
+
+def info(view: View, _operation: Info) -> LogInfo:
+    facts = dict(view.all("SELECT key, value FROM meta"))
+    return LogInfo("", int(facts["schema"]), facts["log_id"], facts["release"])

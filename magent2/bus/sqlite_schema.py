@@ -1,0 +1,180 @@
+"""The file: its tables, how a connection is opened, how an older file is brought up to date."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from magent2 import __version__
+from magent2.errors import SchemaTooNew, StorageCorrupt, StorageUnwritable
+
+SCHEMA = 1
+APPLICATION_ID = 0x6D616732  # "mag2" in the file's header tells our files from any other SQLite file
+BUSY_TIMEOUT_MS = 10_000  # how long to wait for a program that does not take our file lock
+CACHE_KIB = 16_384  # pages a connection keeps in memory
+STATEMENTS_CACHED = 256
+
+# `rid` is tid << 36 | seq, so a topic's records lie together in order, and finding one is one descent.
+# What a record does not have is an empty text; a payload of NULL is an erased record. Mail has `=` before its lane.
+# `ids` and `fresh` hold tid << 36 | 36 bits of a hash of the id: new ones go to
+# the small `fresh` and move to `ids` in bulk, because every random place written costs a page in the write-ahead log.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE counters (
+    one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, front INTEGER NOT NULL, back INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, fresh INTEGER NOT NULL);
+INSERT INTO counters VALUES (1, 0, 0, 0, 0, 0);
+CREATE TABLE topics (
+    tid INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, last INTEGER NOT NULL, floor INTEGER NOT NULL,
+    deleted INTEGER NOT NULL, head TEXT NOT NULL, owner TEXT, active_ms INTEGER NOT NULL, version INTEGER NOT NULL);
+CREATE INDEX topics_version ON topics (version);
+CREATE INDEX topics_active ON topics (active_ms, name) WHERE deleted = 0;
+CREATE INDEX topics_owner ON topics (owner, active_ms, name) WHERE deleted = 0 AND owner IS NOT NULL;
+CREATE TABLE records (
+    rid INTEGER PRIMARY KEY, id TEXT NOT NULL, digest TEXT NOT NULL, answer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    headers TEXT NOT NULL, lane TEXT NOT NULL, copy TEXT NOT NULL, draft TEXT NOT NULL, closes TEXT NOT NULL,
+    blobs TEXT NOT NULL, payload BLOB);
+CREATE INDEX records_copy ON records (copy) WHERE copy <> '';
+CREATE INDEX records_draft ON records (rid) WHERE draft <> '';
+CREATE INDEX records_closes ON records (closes) WHERE closes <> '';
+CREATE TABLE fresh (key INTEGER, seq INTEGER, PRIMARY KEY (key, seq)) WITHOUT ROWID;
+CREATE TABLE ids (key INTEGER, seq INTEGER, PRIMARY KEY (key, seq)) WITHOUT ROWID;
+CREATE TABLE old_ids (rid INTEGER PRIMARY KEY, id TEXT NOT NULL, digest TEXT NOT NULL, answer TEXT NOT NULL);
+CREATE TABLE inboxes (agent TEXT PRIMARY KEY, chat INTEGER NOT NULL, control INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE lanes (
+    lid INTEGER PRIMARY KEY, conversation TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT, worker TEXT, nonce TEXT,
+    n INTEGER NOT NULL DEFAULT 0, answer TEXT, attempt INTEGER NOT NULL DEFAULT 0,
+    since_ms INTEGER NOT NULL DEFAULT 0, ready INTEGER, due_ms INTEGER, parked INTEGER NOT NULL DEFAULT 0,
+    done TEXT, done_answer TEXT, idle_ms INTEGER, UNIQUE (conversation, agent));
+CREATE INDEX lanes_ready ON lanes (agent, ready) WHERE ready IS NOT NULL;
+CREATE INDEX lanes_due ON lanes (agent, due_ms) WHERE due_ms IS NOT NULL;
+CREATE INDEX lanes_worker ON lanes (worker) WHERE worker IS NOT NULL;
+CREATE INDEX lanes_idle ON lanes (idle_ms) WHERE idle_ms IS NOT NULL;
+CREATE TABLE mail (lid INTEGER, chat INTEGER, seq INTEGER, PRIMARY KEY (lid, chat, seq)) WITHOUT ROWID;
+CREATE TABLE wakes (agent TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE workers (
+    worker TEXT PRIMARY KEY, agents TEXT NOT NULL, deadline INTEGER NOT NULL, boot TEXT NOT NULL, nonce TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE blobs (name TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE blob_refs (rid INTEGER, name TEXT, PRIMARY KEY (rid, name)) WITHOUT ROWID;
+CREATE INDEX blob_refs_name ON blob_refs (name);
+"""
+
+# From schema n to n + 1, each inside the transaction of the whole migration.
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
+
+
+def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_CACHED
+    )
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables, or bring an older file up to date. The caller holds the file lock."""
+    if _is_empty(connection):
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # must come before the first table
+    _check_ours(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    if _is_empty(connection):
+        create_tables(connection)
+    else:
+        migrate(connection, path)
+    with transaction(connection):  # a file that cannot be written says so now, not at the first append
+        pass
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        for statement in TABLES.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+        facts = {
+            "schema": str(SCHEMA),
+            "log_id": str(uuid.uuid4()),
+            "release": __version__,
+            "salt": secrets.token_hex(16),
+        }
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+class transaction:  # noqa: N801 - used as a statement
+    """All or nothing."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    if mark != APPLICATION_ID and not _is_empty(connection):
+        raise StorageCorrupt(f"{path} is an SQLite file of another program; choose another path")
+
+
+def schema_of(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    if row is None:
+        raise StorageCorrupt("the log does not say its schema; restore a backup")
+    return int(row[0])
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    found = schema_of(connection)
+    if found > SCHEMA:
+        raise SchemaTooNew(f"{path} has schema {found}, this release knows {SCHEMA}; upgrade magent2 to open it")
+    if found == SCHEMA:
+        return
+    saved = Path(f"{path}.bak-{found}")
+    if not saved.exists():
+        write_backup(connection, saved)
+    with transaction(connection):
+        for number in range(found, SCHEMA):
+            MIGRATIONS[number](connection)
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA),))
+
+
+def write_backup(connection: sqlite3.Connection, target: Path) -> None:
+    """A copy of the whole log at one moment, on disk when this returns. Never by copying the file: closing a plain
+    handle on it would drop the locks that SQLite holds for this process."""
+    if target.exists():
+        raise StorageUnwritable(f"{target} exists already; choose another name or move it away")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    connection.execute("VACUUM INTO ?", (str(part),))
+    _sync(part)
+    part.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

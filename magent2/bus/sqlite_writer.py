@@ -1,0 +1,219 @@
+"""The writer thread: operations that wait together are committed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from magent2.bus.sqlite_errors import explain, is_busy
+from magent2.bus.sqlite_lock import FileLock, WalSize
+from magent2.bus.sqlite_schema import BUSY_TIMEOUT_MS
+from magent2.bus.sqlite_state import State
+from magent2.bus.sqlite_store import AnyOperation, run_group
+from magent2.errors import BusUnavailable
+
+log = logging.getLogger(__name__)
+
+GROUP_MAX = 1024  # operations per commit
+WAL_MAX_BYTES = 8 << 20
+CHECKPOINT_WAIT_MS = 50  # how long a checkpoint may wait for readers before the next group goes on
+LOCK_WAIT_MAX_S = 30.0  # how long to wait for a process that holds the lock and does not move
+LOCK_WATCH_S = 0.5
+FREED_ROWS_MIN = 1000  # dropped rows that make it worth while to look for free pages
+VACUUM_PAGES_MAX = 4096  # pages given back per group, so that nobody waits long
+
+
+class ThreadWaiter:
+    """A thread that waits for one outcome."""
+
+    __slots__ = ("_lock", "outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.outcome: Any = None
+
+    def finish(self, outcome: Any) -> None:
+        self.outcome = outcome
+        self._lock.release()
+
+    def wait(self) -> Any:
+        self._lock.acquire()
+        return self.outcome
+
+
+Waiter = ThreadWaiter | asyncio.Future[Any]
+Notify = Callable[[set[str], int], None]
+
+
+class Writer:
+    """Runs operations in groups on a thread of its own, for waiters on threads and on event loops."""
+
+    def __init__(self, state: State, lock: FileLock, path: str, notify: Notify) -> None:
+        self._state = state
+        self._connection = state.connection
+        self._lock = lock
+        self._path = path
+        self._notify = notify
+        page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
+        self._wal = WalSize(f"{path}-wal", page_bytes, WAL_MAX_BYTES)
+        self._queue: deque[tuple[AnyOperation, Waiter]] = deque()
+        self._wake = threading.Event()
+        self._idle = False
+        self._closing = False
+        self._blocked_since: float | None = None
+        self._watchman: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name="magent2-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: AnyOperation, waiter: Waiter) -> None:
+        self._queue.append((operation, waiter))
+        if self._idle:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Run what waits, then stop."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        self._wal.close()
+
+    # --- the thread ---
+
+    def _work(self) -> None:
+        while self._wait_for_work():
+            self._take_turn()
+            try:
+                group = self._take_group()
+                outcomes = self._run([operation for operation, _ in group])
+                self._tidy()
+            finally:
+                self._lock.release()
+            finish_all([waiter for _, waiter in group], outcomes)
+
+    def _wait_for_work(self) -> bool:
+        while not self._queue:
+            if self._closing:
+                return False
+            self._idle = True
+            if not self._queue and not self._closing:
+                self._wake.wait()
+            self._idle = False
+            self._wake.clear()
+        return True
+
+    def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
+        group: list[tuple[AnyOperation, Waiter]] = []
+        while self._queue and len(group) < GROUP_MAX:
+            group.append(self._queue.popleft())
+        return group
+
+    def _run(self, operations: Sequence[AnyOperation]) -> list[Any]:
+        try:
+            return self._commit(operations)
+        except Exception as error:  # noqa: BLE001 - the thread bridge: whoever waits gets it
+            self._roll_back()
+            failure = error
+        if len(operations) == 1 or is_busy(failure):
+            return [explain(failure, self._path) for _ in operations]
+        return [self._run([operation])[0] for operation in operations]
+
+    def _commit(self, operations: Sequence[AnyOperation]) -> list[Any]:
+        if not operations:
+            return []
+        self._connection.execute("BEGIN IMMEDIATE")
+        outcomes = run_group(self._state, operations)
+        self._connection.execute("COMMIT")
+        if self._state.changed:
+            self._notify(self._state.changed, self._state.version)
+        return outcomes
+
+    def _roll_back(self) -> None:
+        self._state.reset()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    # --- taking turns ---
+
+    def _take_turn(self) -> None:
+        if self._lock.try_acquire():
+            return
+        self._blocked_since = time.monotonic()
+        if self._watchman is None or not self._watchman.is_alive():
+            self._watchman = threading.Thread(target=self._watch_lock, name="magent2-sqlite-lock", daemon=True)
+            self._watchman.start()
+        self._lock.acquire()
+        self._blocked_since = None
+
+    def _watch_lock(self) -> None:
+        """While another process does not let go of the lock, refuse what has waited for too long."""
+        while True:
+            time.sleep(LOCK_WATCH_S)
+            since = self._blocked_since
+            if since is None:
+                return
+            if time.monotonic() - since > LOCK_WAIT_MAX_S:
+                self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        group = self._take_group()
+        text = (
+            f"another process has held the lock of {self._path} for {LOCK_WAIT_MAX_S:g} s;"
+            " continue or end it, then try again"
+        )
+        finish_all([waiter for _, waiter in group], [BusUnavailable(text) for _ in group])
+
+    # --- between groups ---
+
+    def _tidy(self) -> None:
+        """A log that cannot be tidied now is still a good log: say so and go on."""
+        try:
+            if self._state.freed >= FREED_ROWS_MIN:
+                self._give_pages_back()
+            if self._wal.is_past_limit():
+                self._checkpoint()
+        except (sqlite3.Error, OSError) as error:
+            log.warning("sqlite log could not be tidied", extra={"path": self._path, "error": str(error)})
+
+    def _give_pages_back(self) -> None:
+        self._state.freed = 0
+        # `execute` would stop after the first page.
+        self._connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES_MAX})")
+
+    def _checkpoint(self) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+
+
+def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[Any]) -> None:
+    """Hand every outcome to whoever waits for it; an event loop is woken once for all of its own."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for waiter, outcome in zip(waiters, outcomes, strict=True):
+        if isinstance(waiter, ThreadWaiter):
+            waiter.finish(outcome)
+        else:
+            loops.setdefault(waiter.get_loop(), []).append((waiter, outcome))
+    for loop, pairs in loops.items():
+        try:
+            loop.call_soon_threadsafe(_finish_futures, pairs)
+        except RuntimeError:  # the loop was closed while its tasks waited: nobody is left to tell
+            log.info("an event loop was closed before its operations ended", extra={"operations": len(pairs)})
+
+
+def _finish_futures(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in pairs:
+        if future.done():  # cancelled
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

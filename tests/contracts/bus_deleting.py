@@ -1,0 +1,160 @@
+"""Promise 6: what is deleted is gone for good, with everything that the conversation left elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from magent2.bus.operations import (
+    OLDEST,
+    Claim,
+    Delete,
+    Find,
+    GetBlob,
+    OwnedAppend,
+    Pending,
+    PutBlob,
+    SetHead,
+    SweepBlobs,
+)
+from magent2.bus.records import NewRecord, Page
+from magent2.errors import BlobMissing, Fenced, TopicDeleted
+from tests.support.faces import LEASE_S, Face
+
+CONVERSATION = ("stream:c1", "chat:c1", "history:c1")
+
+
+class Deleting:
+    # --- topics
+
+    def test_a_deleted_topic_has_no_record_and_no_head_but_keeps_its_last_number(self, bus: Face) -> None:
+        bus.fill("stream:a", 3)
+        bus.set_head("stream:a", owner="ann")
+
+        bus.do(Delete(("stream:a",)))
+
+        info = bus.info("stream:a")
+        assert (info.last, info.floor, info.deleted, dict(info.head)) == (3, 3, True, {})
+        for cursor in (None, OLDEST, 3):
+            assert bus.page("stream:a", after=cursor) == Page((), 3, 3, True)
+        assert bus.do(Find("stream:a", "r1")) is None
+
+    def test_an_append_to_a_deleted_topic_is_refused_for_ever(self, bus: Face) -> None:
+        bus.fill("stream:a", 1)
+
+        bus.do(Delete(("stream:a",)))
+
+        with pytest.raises(TopicDeleted):
+            bus.put("stream:a")
+        with pytest.raises(TopicDeleted):
+            bus.put("stream:a", {"n": 1}, "r1")
+
+    def test_the_head_of_a_deleted_topic_cannot_be_set(self, bus: Face) -> None:
+        bus.do(Delete(("stream:a",)))
+
+        with pytest.raises(TopicDeleted):
+            bus.append(NewRecord("stream:b", {}), heads=(SetHead("stream:a", {"x": 1}),))
+
+        assert bus.info("stream:b").last == 0
+
+    def test_a_topic_that_never_was_gets_its_tombstone_too(self, bus: Face) -> None:
+        bus.do(Delete(("stream:a",)))
+
+        assert (bus.info("stream:a").last, bus.info("stream:a").deleted) == (0, True)
+        with pytest.raises(TopicDeleted):
+            bus.put("stream:a")
+
+    def test_deleting_again_changes_nothing(self, bus: Face) -> None:
+        bus.fill("stream:a", 2)
+        bus.do(Delete(("stream:a",)))
+
+        bus.do(Delete(("stream:a", "stream:b")))
+
+        assert (bus.info("stream:a").last, bus.info("stream:a").floor) == (2, 2)
+        assert bus.info("stream:b").deleted
+
+    def test_blobs_go_with_the_topic(self, bus: Face) -> None:
+        name = bus.do(PutBlob(b"x"))
+        bus.put("stream:a", {}, blobs=(name,))
+
+        bus.do(Delete(("stream:a",)))
+
+        assert bus.do(SweepBlobs(min_age_s=0)) == 1
+        with pytest.raises(BlobMissing):
+            bus.do(GetBlob(name))
+
+    # --- conversations
+
+    def test_copies_of_a_deleted_conversation_are_erased_everywhere(self, bus: Face) -> None:
+        bus.put("stream:c1", {"conversation_id": "c1"})
+        bus.mail("A", "c1", "secret")
+        bus.mail("A", "c2", "other")
+        bus.put("dead:B", {"conversation_id": "c1", "content": "secret"}, "d1")
+        bus.put("outbox:web", {"conversation_id": "c1", "content": "secret"})
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        assert [(r.seq, r.erased) for r in bus.read("chat:A")] == [(1, True), (2, False)]
+        assert [(r.id, r.erased, r.payload) for r in bus.read("dead:B")] == [("d1", True, {})]
+        assert bus.read("outbox:web")[0].erased
+        assert bus.info("stream:c1").deleted
+
+    def test_blobs_of_erased_copies_are_let_go(self, bus: Face) -> None:
+        name = bus.do(PutBlob(b"x"))
+        bus.put("outbox:web", {"conversation_id": "c1"}, blobs=(name,))
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        assert bus.do(SweepBlobs(min_age_s=0)) == 1
+
+    def test_mail_of_a_deleted_conversation_is_never_handed_out(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        bus.do(Claim(worker="w0", agents=("A",), limit=0, lease_s=LEASE_S))
+        bus.mail("A", "c1")
+        bus.control("A", "c1")
+        bus.mail("B", "c1")
+        bus.mail("B", "c2")
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        assert bus.claimed(agents=("A", "B")) == ["c2"]
+
+    def test_the_owner_of_a_deleted_conversation_is_fenced(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        lane = bus.claim_one()
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        for operation in (
+            OwnedAppend(owner=lane.owner, n=1, records=(NewRecord("stream:x", {}),)),
+            Pending(lane.owner),
+        ):
+            with pytest.raises(Fenced):
+                bus.do(operation)
+        with pytest.raises(Fenced):
+            bus.settle(lane, NewRecord("stream:x", {}))
+        with pytest.raises(Fenced):
+            bus.later(lane.owner, 0)
+        assert bus.info("stream:x").last == 0
+
+    def test_other_lanes_are_left_alone(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        bus.mail("A", "c2")
+        lanes = {lane.owner.conversation: lane for lane in bus.claim().lanes}
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        assert len(bus.do(Pending(lanes["c2"].owner))) == 1
+        bus.settle(lanes["c2"])
+
+    def test_a_token_of_a_deleted_lane_is_worth_nothing_in_a_lane_of_the_same_name(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        old = bus.claim_one()
+        bus.do(Delete(("stream:c1",), "c1"))
+        bus.mail("A", "c1", "raw publish after the deletion")
+
+        new = bus.claim_one()
+
+        assert (new.attempt, new.pending, new.owner.token != old.owner.token) == (1, 1, True)
+        with pytest.raises(Fenced):
+            bus.settle(old)
+        bus.settle(new)

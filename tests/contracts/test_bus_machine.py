@@ -1,0 +1,43 @@
+"""Each engine against the model, through random histories."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from magent2.bus.interface import Engine
+from tests.contracts.bus_machine import BusMachine
+from tests.support.engines import ENGINES, NewEngine, new_engines
+
+STEPS = 40
+EXAMPLES = {"memory": 60, "sqlite": 20, "redis": 20}
+SOAK_STEPS = 120
+SOAK_EXAMPLES = {"memory": 3000, "sqlite": 500, "redis": 500}
+
+
+def run(new_engine: NewEngine, examples: int, steps: int) -> None:
+    class Machine(BusMachine):
+        def open_engine(self) -> Engine:
+            return new_engine()
+
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    run_state_machine_as_test(Machine, settings=chosen)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_engine_answers_as_the_model_does(kind: str, request: pytest.FixtureRequest) -> None:
+    run(new_engines(kind, request), EXAMPLES[kind], STEPS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_engine_answers_as_the_model_does_for_long(kind: str, request: pytest.FixtureRequest) -> None:
+    run(new_engines(kind, request), SOAK_EXAMPLES[kind], SOAK_STEPS)

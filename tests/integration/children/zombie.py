@@ -1,0 +1,43 @@
+"""A process that claims one lane, and at each `go` tries all that only an owner may do, whether it still is one or not.
+
+Settings: `url`, `agent`, `trail`, `lease_s`.
+"""
+
+from __future__ import annotations
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Claim, Operation, Pending, Renew
+from magent2.errors import Magent2Error
+from tests.support.lane_work import handing_back, settling, starting
+from tests.support.processes import await_line, report, settings
+
+WORKER = "zombie"
+
+
+def main() -> None:
+    given = settings()
+    engine = connect(given["url"])
+    claim = Claim(worker=WORKER, agents=(given["agent"],), limit=1, lease_s=given["lease_s"])
+    (lane,) = engine.call(claim).lanes
+    report(token=lane.owner.token)
+    while await_line() == "go":
+        report(
+            renewed=engine.call(Renew(WORKER, given["lease_s"])),
+            append=_outcome(engine, starting(given["trail"], lane)),
+            pending=_outcome(engine, Pending(lane.owner)),
+            later=_outcome(engine, handing_back(given["trail"], lane, 2, 0.0)),
+            settle=_outcome(engine, settling(given["trail"], lane, 2)),
+        )
+
+
+def _outcome(engine: Engine, operation: Operation[object]) -> str:
+    try:
+        engine.call(operation)
+    except Magent2Error as error:
+        return type(error).__name__
+    return "done"
+
+
+if __name__ == "__main__":
+    main()

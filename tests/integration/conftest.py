@@ -1,0 +1,49 @@
+"""Logs that outlive a process: each test here runs on a SQLite file and on Redis."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from tests.support.processes import Crew
+from tests.support.redis_server import RedisServer
+
+SEED_VARIABLE = "TEST_SEED"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new log that any process can open by its URL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'log.db'}"
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return f"{server.url}?prefix={uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def engine(log_url: str) -> Iterator[Engine]:
+    """The test's own view of the log."""
+    engine = connect(log_url)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    """Chance that can be had again: `TEST_SEED=… pytest …`. The seed shows in the output of a failed test."""
+    seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(2**32)))
+    print(f"{SEED_VARIABLE}={seed}")
+    return random.Random(seed)

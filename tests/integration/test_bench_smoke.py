@@ -1,0 +1,45 @@
+"""The benchmark runs to its end and says what it promises; what it measured is not looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.redis_server import skip_if_left_out
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 120.0
+KEYS = {
+    "redis_publish_ratio",
+    "redis_sync_publish_ratio",
+    "redis_wake_ratio",
+    "redis_wake_2000_ratio",
+    "sqlite_publish_ratio_64",
+    "sqlite_publish_ratio_512",
+    "seek_ratio_sqlite",
+    "seek_ratio_redis",
+    "lanes_per_s_redis",
+    "lanes_per_s_sqlite",
+    "memory_publish_per_s",
+    "bytes_per_record_memory",
+    "bytes_per_record_sqlite",
+    "bytes_per_record_redis",
+    "bytes_per_conversation_redis",
+}
+
+
+@pytest.mark.redis
+def test_the_benchmark_of_the_log_ends_with_one_line_of_json() -> None:
+    skip_if_left_out()
+    command = [sys.executable, "-m", "bench.bus", "--quick"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures.keys() >= KEYS
+    assert all(value > 0 for value in figures.values())

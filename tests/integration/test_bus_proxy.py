@@ -1,0 +1,150 @@
+"""A network that loses connections: replies of commands that ran, and commands that never arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Claim
+from magent2.bus.records import Claimed, MailRef, NewRecord
+from magent2.bus.redis_adapter import RedisBus
+from tests.support.audit import assert_clean, lane_findings, sequence_findings, whole_log
+from tests.support.lane_work import insist, mail_to, persist, settling, starting
+from tests.support.proxy import LossyProxy
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+AGENT, TRAIL, TOPIC = "Ada", "audit:lanes", "stream:one"
+REQUEST_LOSS, REPLY_LOSS = 0.1, 0.25  # chances per piece of traffic
+REQUEST_LOSS_SYNC, REPLY_LOSS_SYNC = 0.03, 0.1  # one call at a time: each loss is waited for
+APPENDS, SETTLES = 1000, 1000
+APPENDS_SYNC, SETTLES_SYNC = 200, 100
+LANES = 100
+AT_A_TIME = 8
+LOSSES_MIN = 40
+LOSSES_SYNC_MIN = 15
+LEASE_S = 600.0
+
+
+@pytest.fixture
+def prefix() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+@pytest.fixture
+def direct(redis_server: RedisServer, prefix: str) -> Iterator[Engine]:
+    """The log as it is, past the proxy."""
+    engine = RedisBus(redis_server.url, prefix=prefix)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, dice: random.Random) -> Iterator[LossyProxy]:
+    with LossyProxy(redis_server.port, dice, REQUEST_LOSS, REPLY_LOSS) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def bus(proxy: LossyProxy, prefix: str) -> AsyncIterator[Engine]:
+    """The log through the proxy."""
+    engine = RedisBus(proxy.url, prefix=prefix)
+    yield engine
+    proxy.behave()
+    await engine.aclose()
+
+
+def numbered(n: int) -> Append:
+    return Append(records=(NewRecord(TOPIC, {"n": n}, f"id-{n}"),))
+
+
+def check_losses(proxy: LossyProxy, at_least: int) -> None:
+    print(proxy.losses)
+    assert proxy.losses.replies + proxy.losses.requests >= at_least
+    assert proxy.losses.requests > 0
+
+
+async def test_appends_are_neither_lost_nor_doubled(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
+    room = asyncio.Semaphore(AT_A_TIME)
+
+    async def append(n: int) -> tuple[str, int]:
+        async with room:
+            return f"id-{n}", (await persist(bus, numbered(n))).seqs[0]
+
+    answers = await asyncio.gather(*(append(n) for n in range(APPENDS)))
+
+    records = whole_log(direct, TOPIC)
+    assert_clean(sequence_findings(records))
+    assert {record.id: record.seq for record in records} == dict(answers)
+    assert len(answers) == APPENDS
+    check_losses(proxy, LOSSES_MIN)
+
+
+async def test_settles_are_neither_lost_nor_doubled(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
+    lanes = [f"lane-{n % LANES}" for n in range(SETTLES)]
+    seqs = direct.call(mail_to(AGENT, lanes)).seqs
+    settled = 0
+
+    async def run(lane: Claimed) -> None:
+        assert (await persist(bus, starting(TRAIL, lane))).seqs
+        assert (await persist(bus, settling(TRAIL, lane, 2))).seqs
+
+    while settled < SETTLES:
+        claim = Claim(worker="w1", agents=(AGENT,), limit=AT_A_TIME, lease_s=LEASE_S)
+        claimed = (await persist(bus, claim)).lanes
+        await asyncio.gather(*(run(lane) for lane in claimed))
+        settled += len(claimed)
+
+    mail = {
+        lane: [MailRef(f"chat:{AGENT}", seq) for seq in seqs[number::LANES]]
+        for number, lane in enumerate(lanes[:LANES])
+    }
+    trail = whole_log(direct, TRAIL)
+    assert_clean(sequence_findings(trail) + lane_findings(mail, trail))
+    assert len(trail) == 2 * SETTLES
+    check_losses(proxy, LOSSES_MIN)
+
+
+async def test_a_follower_sees_every_record_once(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
+    async def append_all() -> None:
+        for n in range(APPENDS_SYNC):
+            await direct.acall(numbered(n))
+
+    appending = asyncio.create_task(append_all())
+    seen = []
+    async for record in bus.follow(TOPIC, after=0):
+        seen.append(record.id)
+        if len(seen) == APPENDS_SYNC:
+            break
+        if len(seen) % 20 == 0:
+            proxy.cut()
+    await appending
+    await direct.aclose()
+
+    assert seen == [f"id-{n}" for n in range(APPENDS_SYNC)]
+
+
+def test_the_synchronous_face_neither_loses_nor_doubles(proxy: LossyProxy, direct: Engine, prefix: str) -> None:
+    proxy.request_loss, proxy.reply_loss = REQUEST_LOSS_SYNC, REPLY_LOSS_SYNC
+    bus = RedisBus(proxy.url, prefix=prefix)
+    seqs = direct.call(mail_to(AGENT, ["one"] * SETTLES_SYNC)).seqs
+
+    answers = {f"id-{n}": insist(bus, numbered(n)).seqs[0] for n in range(APPENDS_SYNC)}
+    for _ in range(SETTLES_SYNC):
+        (lane,) = insist(bus, Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
+        insist(bus, starting(TRAIL, lane))
+        insist(bus, settling(TRAIL, lane, 2))
+    proxy.behave()
+    bus.close()
+
+    records = whole_log(direct, TOPIC)
+    assert {record.id: record.seq for record in records} == answers
+    mail = {"one": [MailRef(f"chat:{AGENT}", seq) for seq in seqs]}
+    assert_clean(sequence_findings(records) + lane_findings(mail, whole_log(direct, TRAIL)))
+    check_losses(proxy, LOSSES_SYNC_MIN)

@@ -1,0 +1,143 @@
+"""Several processes write to one log, and die at any moment."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe
+from tests.support.audit import (
+    append_findings,
+    assert_clean,
+    sequence_findings,
+    series_findings,
+    share_findings,
+    whole_log,
+)
+from tests.support.processes import Child, Crew
+from tests.support.waiting import eventually
+from tests.support.writing import append_id, numbered_append
+
+WRITER = "tests.integration.children.writer"
+DEADLINE_S = 60.0
+TOPICS = ("stream:one", "history:one", "chat:one")
+
+WRITERS = 4
+RECORDS_TOGETHER = 2000  # written after all writers have begun
+
+ALIVE = 3  # writers at any time while some are killed
+KILLS = 50
+KILLS_SOAK = 1000
+APPENDS_BEFORE_KILL_MAX = 12
+BURST = 40  # appends at a time, so that the log stays small while others are started
+WITHOUT_END = 10**9
+
+
+@dataclass
+class Writer:
+    """A writer's series of appends, carried on by one process after another."""
+
+    name: str
+    child: Child
+    acknowledged: int = 0
+    seqs: dict[int, int] = field(default_factory=dict)
+
+    def note(self, message: dict[str, Any]) -> None:
+        if "n" in message:
+            self.acknowledged = message["n"]
+            self.seqs[message["n"]] = message["seq"]
+
+    def write(self, appends: int) -> None:
+        """Wait until so many more are acknowledged."""
+        target = self.acknowledged + appends
+        while self.acknowledged < target:
+            self.note(self.child.hear())
+
+    def note_the_rest(self) -> None:
+        for message in self.child.last_words():
+            self.note(message)
+
+
+def begin(crew: Crew, url: str, name: str, topics: tuple[str, ...], burst: int, start: int = 1) -> Child:
+    return crew.spawn(WRITER, url=url, name=name, topics=topics, burst=burst, start=start, patient=False)
+
+
+def test_four_writers_make_one_unbroken_sequence_and_none_starves(log_url: str, engine: Engine, crew: Crew) -> None:
+    topic = TOPICS[0]
+    names = [f"w{number}" for number in range(WRITERS)]
+    writers = [Writer(name, begin(crew, log_url, name, (topic,), WITHOUT_END)) for name in names]
+    for writer in writers:
+        assert writer.child.hear() == {"ready": writer.name}
+    for writer in writers:
+        writer.child.tell("go")
+    for writer in writers:
+        writer.write(1)
+    begun = engine.call(Describe((topic,)))[0].last
+
+    eventually(lambda: engine.call(Describe((topic,)))[0].last >= begun + RECORDS_TOGETHER, DEADLINE_S)
+    for writer in writers:
+        writer.child.tell("stop")
+    for writer in writers:
+        assert writer.child.finish() == 0, writer.child.errors()
+        writer.note_the_rest()
+
+    records = whole_log(engine, topic)
+    together = [record.payload["writer"] for record in records[begun : begun + RECORDS_TOGETHER]]
+    assert_clean(sequence_findings(records) + series_findings(records))
+    assert_clean(share_findings(together, everybody=set(names)))
+    assert {record.id: record.seq for record in records} == {
+        append_id(writer.name, n): seq for writer in writers for n, seq in writer.seqs.items()
+    }
+
+
+def kill_writers(kills: int, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
+    """Each killed writer is followed by one that begins with the append that was not acknowledged.
+
+    They take turns, so that the next victims start while the others write.
+    """
+    names = [f"w{number}" for number in range(ALIVE)]
+    writers = [Writer(name, begin(crew, url, name, TOPICS, BURST)) for name in names]
+    for number in range(kills):
+        for writer in writers:
+            writer.child.tell("go")
+        victim = writers[number % ALIVE]
+        victim.write(dice.randint(1, APPENDS_BEFORE_KILL_MAX))
+        kill(victim)
+        victim.child = begin(crew, url, victim.name, TOPICS, BURST, victim.acknowledged + 1)
+    for writer in writers:
+        kill(writer)
+    audit_kills(engine, writers)
+
+
+def kill(writer: Writer) -> None:
+    writer.child.kill()
+    writer.note_the_rest()
+
+
+def audit_kills(engine: Engine, writers: list[Writer]) -> None:
+    acknowledged = [append_id(writer.name, n) for writer in writers for n in range(1, writer.acknowledged + 1)]
+    for writer in writers:
+        again = numbered_append(TOPICS, writer.name, writer.acknowledged)
+        assert engine.call(again).repeat
+        assert engine.call(again).seqs[0] == writer.seqs[writer.acknowledged]
+    logs = {topic: whole_log(engine, topic) for topic in TOPICS}
+    assert_clean(append_findings(logs, acknowledged))
+    for records in logs.values():
+        assert_clean(series_findings(records))
+
+
+def test_a_writer_killed_at_any_moment_leaves_all_of_an_append_or_none(
+    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+) -> None:
+    kill_writers(KILLS, log_url, engine, crew, dice)
+
+
+@pytest.mark.soak
+def test_many_writers_killed_at_any_moment_leave_all_of_an_append_or_none(
+    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+) -> None:
+    kill_writers(KILLS_SOAK, log_url, engine, crew, dice)

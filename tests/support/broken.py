@@ -1,0 +1,172 @@
+"""Engines with one promise taken away, to show that the suites notice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from magent2.bus.interface import BusMessage, Engine
+from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Read, Settle, Write
+from magent2.bus.records import Appended, NewRecord, Owner, Record
+from magent2.bus.watch import Watch
+from magent2.errors import Fenced, UnknownCursor
+
+R = TypeVar("R")
+
+
+class Broken:
+    """An engine behind a wrapper that passes everything on; each kind of breakage changes `answer`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inner = engine
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        return self.inner.call(operation)
+
+    def call(self, operation: Operation[R]) -> R:
+        answer: R = self.answer(operation)
+        return answer
+
+    async def acall(self, operation: Operation[R]) -> R:
+        return self.call(operation)
+
+    def watch(self, topics: Iterable[str] = ()) -> Watch:
+        return self.inner.watch(topics)
+
+    def publish(self, topic: str, message: BusMessage) -> str:
+        self.call(Append(records=(NewRecord(topic, message.payload, message.id),)))
+        return message.id
+
+    def read(self, topic: str, last_id: str | None = None, limit: int = 100) -> list[Record]:
+        return list(self.call(Read(topic, last_id, limit)).records)
+
+    def read_blocking(
+        self, topic: str, last_id: str | None = None, limit: int = 100, timeout_s: float = 10.0
+    ) -> list[Record]:
+        return self.inner.read_blocking(topic, last_id, limit, timeout_s)
+
+    def follow(self, topic: str, after: int | str | None = None) -> AsyncIterator[Record]:
+        return self.inner.follow(topic, after)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class WithoutDedupe(Broken):
+    """Every append is new."""
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Append):
+            nameless = tuple(replace(record, id=None) for record in operation.records)
+            operation = Append(records=nameless, conditions=operation.conditions, heads=operation.heads)
+        return self.inner.call(operation)
+
+
+class WithoutFence(Broken):
+    """Whoever knocks is taken for the owner."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.owners: dict[tuple[str, str], Owner] = {}
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Claim):
+            claims = self.inner.call(operation)
+            self.owners |= {(lane.owner.agent, lane.owner.conversation): lane.owner for lane in claims.lanes}
+            return claims
+        try:
+            return self.inner.call(operation)
+        except Fenced:
+            return self.let_through(operation)
+
+    def let_through(self, operation: Any) -> Any:
+        current = self.owners[operation.owner.agent, operation.owner.conversation]
+        return self.inner.call(replace(operation, owner=current))
+
+
+class WithoutAtomicity(Broken):
+    """An append of many is many appends, each looked at when its turn comes."""
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if not isinstance(operation, Append):
+            return self.inner.call(operation)
+        seqs: list[int] = []
+        for record in operation.records[:-1]:
+            seqs += self.inner.call(Append(records=(record,))).seqs
+        last = Append(records=operation.records[-1:], conditions=operation.conditions, heads=operation.heads)
+        return Appended((*seqs, *self.inner.call(last).seqs))
+
+
+class WithoutConditions(Broken):
+    """The log may have moved on, nobody looks."""
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Write):
+            operation = replace(operation, conditions=())
+        return self.inner.call(operation)
+
+
+class AckBeforeAppend(Broken):
+    """Says yes at once and appends with the next call: a crash between the two loses what was acknowledged."""
+
+    waiting: Append | None = None
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Append):
+            waiting, self.waiting = self.waiting, operation
+            if waiting is not None:
+                self.inner.call(waiting)
+            return Appended(tuple(1 for _ in operation.records))
+        return self.inner.call(operation)
+
+
+class WithoutCounter(Broken):
+    """An owner's append is done as often as it is sent."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.counted: dict[str, int] = {}
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, OwnedAppend):
+            n = self.counted[operation.owner.token] = self.counted.get(operation.owner.token, 0) + 1
+            operation = replace(operation, n=n)
+        return self.inner.call(operation)
+
+
+class SettlesOnClaim(Broken):
+    """Mail is gone when it is handed out, not when it is answered."""
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        answer = self.inner.call(operation)
+        if isinstance(operation, Claim):
+            for lane in answer.lanes:
+                self.inner.call(Settle(owner=lane.owner, mail=tuple(record.ref for record in lane.mail)))
+        return answer
+
+
+class ForgivesCursors(Broken):
+    """A cursor that is no good starts over in silence."""
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        try:
+            return self.inner.call(operation)
+        except UnknownCursor:
+            assert isinstance(operation, Read)
+            return self.inner.call(replace(operation, after=-1))
+
+
+BREAKAGES: dict[str, Callable[[Engine], Broken]] = {
+    "dedupe": WithoutDedupe,
+    "fence": WithoutFence,
+    "atomicity": WithoutAtomicity,
+    "conditions": WithoutConditions,
+    "early ack": AckBeforeAppend,
+    "counter": WithoutCounter,
+    "settled on claim": SettlesOnClaim,
+    "cursors": ForgivesCursors,
+}

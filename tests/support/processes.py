@@ -1,0 +1,176 @@
+"""Real processes for tests: started, talked to, killed, frozen, resumed, and always reaped."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[2]
+MESSAGE_DEADLINE_S = 60.0  # a child that says nothing for so long is stuck
+REAP_DEADLINE_S = 30.0
+STDERR_SHOWN_BYTES = 4000
+
+
+class ChildSilent(AssertionError):
+    """A child ended, or said nothing in time."""
+
+
+class Child:
+    """A Python module run as a process. It gets its settings as JSON, and reports in lines of JSON."""
+
+    def __init__(self, module: str, settings: Mapping[str, Any]) -> None:
+        self._errors = TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(dict(settings))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=ROOT,
+            env=_environment(),
+        )
+        self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._ended = False
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):  # a killed child may leave half a line
+                self._inbox.put(json.loads(line))
+        self._inbox.put(None)
+
+    def hear(self, timeout_s: float = MESSAGE_DEADLINE_S) -> dict[str, Any]:
+        """The next report; `ChildSilent` when there is none and will be none."""
+        try:
+            message = None if self._ended else self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ChildSilent(f"child {self.pid} said nothing for {timeout_s:g} s: {self.errors()}") from None
+        if message is None:
+            self._ended = True
+            raise ChildSilent(f"child {self.pid} ended: {self.errors()}")
+        return message
+
+    def heard(self) -> list[dict[str, Any]]:
+        """All that it reported by now, without waiting."""
+        messages = []
+        while not self._ended and not self._inbox.empty():
+            message = self._inbox.get_nowait()
+            self._ended = message is None
+            if message is not None:
+                messages.append(message)
+        return messages
+
+    def last_words(self) -> list[dict[str, Any]]:
+        """All reports of a child that has ended."""
+        self._reader.join(REAP_DEADLINE_S)
+        return self.heard()
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self._process.kill()
+        self._process.wait(REAP_DEADLINE_S)
+
+    def finish(self) -> int:
+        """Wait for a child that ends by itself; its exit code."""
+        return self._process.wait(REAP_DEADLINE_S)
+
+    def errors(self) -> str:
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - STDERR_SHOWN_BYTES))
+        return self._errors.read().decode(errors="replace") or "nothing on stderr"
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        self._reader.join(REAP_DEADLINE_S)
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._process.stdout.close()
+        self._process.stdin.close()
+        self._errors.close()
+
+
+class Crew:
+    """Children that end with it, whatever happens in between."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def spawn(self, module: str, **settings: Any) -> Child:
+        child = Child(module, settings)
+        self._children.append(child)
+        return child
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._children:
+            child.close()
+
+
+def _environment() -> dict[str, str]:
+    # A child that is killed has no coverage to report, and one that finds compiled modules starts twice as fast.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept | {"PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache")}
+
+
+# --- inside a child ----------------------------------------------------------------------------------------------
+
+
+def settings() -> dict[str, Any]:
+    """What the parent gave to this child."""
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    return given
+
+
+def report(**facts: Any) -> None:
+    """One line to the parent, written in one piece."""
+    os.write(1, json.dumps(facts).encode() + b"\n")
+
+
+def await_line() -> str:
+    """The parent's next line; a parent that is gone ends this child."""
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(1)
+    return line.strip()
+
+
+def end_with_parent() -> None:
+    """Listen for the end of the parent, so that no child outlives its test."""
+    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+
+
+def _wait_for_the_end() -> None:
+    while True:
+        await_line()

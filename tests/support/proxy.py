@@ -1,0 +1,131 @@
+"""A TCP proxy that loses connections at the worst moments: before a request is passed on, or before its reply is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+CHUNK_BYTES = 65_536
+START_DEADLINE_S = 10.0
+
+
+@dataclass
+class Losses:
+    """How often a connection was lost, and where."""
+
+    requests: int = 0  # before the server saw all of it
+    replies: int = 0  # after the server had answered
+
+    @property
+    def total(self) -> int:
+        return self.requests + self.replies
+
+
+class LossyProxy:
+    """Stands before a server on this machine. `request_loss` and `reply_loss` are chances per piece of traffic.
+
+    A piece that is lost may be passed on in part; then both ends are cut off.
+    """
+
+    def __init__(self, port: int, dice: random.Random, request_loss: float = 0.0, reply_loss: float = 0.0) -> None:
+        self.request_loss = request_loss
+        self.reply_loss = reply_loss
+        self.losses = Losses()
+        self.port = 0
+        self._upstream_port = port
+        self._dice = dice
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._started.wait(START_DEADLINE_S), "the proxy did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def behave(self) -> None:
+        """Lose nothing any more."""
+        self.request_loss = self.reply_loss = 0.0
+
+    def cut(self) -> None:
+        """Lose every connection now."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _run(self) -> None:
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        self._loop.run_forever()
+        server.close()
+        self._cut()
+        self._loop.run_until_complete(self._settled())
+
+    async def _settled(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._pass_on(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until either end or chance closes it."""
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            replies, upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+            ways = (self._pump(reader, upstream, self._loses_request), self._pump(replies, writer, self._loses_reply))
+            pumps = [asyncio.ensure_future(way) for way in ways]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            return  # the server is away: so is the proxy
+        finally:
+            writer.transport.abort()
+            if upstream is not None:
+                upstream.transport.abort()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, loses: Callable[[], bool]
+    ) -> None:
+        while piece := await source.read(CHUNK_BYTES):
+            lost = loses()
+            target.write(piece[: self._dice.randrange(len(piece))] if lost else piece)
+            await target.drain()
+            if lost:
+                return
+
+    def _loses_request(self) -> bool:
+        lost = self._dice.random() < self.request_loss
+        self.losses.requests += lost
+        return lost
+
+    def _loses_reply(self) -> bool:
+        lost = self._dice.random() < self.reply_loss
+        self.losses.replies += lost
+        return lost

@@ -10,10 +10,11 @@ from statistics import median
 from bench.support import Pair, Scale, paired, run
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Append
-from magent2.bus.records import NewRecord
+from magent2.bus.records import NewRecord, assigned_seq
 
 FILLERS = 4  # appends under way at a time
 NEAR_THE_END = 500  # records; the cursors are ids of these
+NAMED_EVERY = 20  # records
 LIMIT = 10  # records read after the cursor
 
 
@@ -43,15 +44,16 @@ async def _fill(bus: EngineBase, topic: str, count: int) -> None:
 
 
 def _token(topic: str, number: int) -> NewRecord:
-    """Long topics are streams of tokens; every other one has its sender's id, the rest get theirs from the log."""
-    return NewRecord(
-        topic, {"event": "token", "text": " word", "index": number}, None if number % 2 else f"token-{number}"
-    )
+    """Long topics are streams of tokens; few have an id of their sender's, the rest get theirs from the log."""
+    record_id = None if number % NAMED_EVERY else f"token-{number}"
+    return NewRecord(topic, {"event": "token", "text": " word", "index": number}, record_id)
 
 
 def _cursors(bus: EngineBase, topic: str) -> list[str]:
-    """Ids as a reader has them, each with enough records behind it."""
-    return [record.id for record in bus.read(topic, limit=NEAR_THE_END)][:-LIMIT]
+    """Ids as a reader has them, as many of one kind as of the other, each with enough records behind it."""
+    ids = [record.id for record in bus.read(topic, limit=NEAR_THE_END)][:-LIMIT]
+    named = [record_id for record_id in ids if assigned_seq(record_id) is None]
+    return named + [record_id for record_id in ids if assigned_seq(record_id) is not None][: len(named)]
 
 
 def _read_ms(bus: EngineBase, topic: str, cursors: dict[str, list[str]]) -> float:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.redis_server import RedisServer, skip_if_left_out
+
+# A machine that is busy is no failure, and a run depends on nothing that an earlier one has left behind.
+settings.register_profile("magent2", deadline=None, database=None)
+settings.load_profile("magent2")
 
 
 @pytest.fixture(scope="session")

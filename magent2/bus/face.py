@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from magent2.bus.interface import BusMessage
 from magent2.bus.operations import Append, Describe, Operation, Read
-from magent2.bus.records import NewRecord, Record
+from magent2.bus.records import NewRecord, Page, Record
 from magent2.bus.watch import Watch
 from magent2.errors import TopicError, TransientError
 
@@ -65,12 +65,7 @@ class EngineBase(ABC):
         with self.watch([topic]) as watch:
             cursor = (await self.acall(Describe((topic,))))[0].last if after is None else after
             while True:
-                try:
-                    page = await self.acall(Read(topic, cursor, FOLLOW_PAGE))
-                except TransientError as error:
-                    log.warning("follower waits for the bus", extra={"topic": topic, "error": str(error)})
-                    await asyncio.sleep(FOLLOW_RETRY_S)
-                    continue
+                page = await self._read_on(watch, topic, cursor)
                 for record in page.records:
                     cursor = record.seq
                     yield record
@@ -78,6 +73,18 @@ class EngineBase(ABC):
                     return
                 if cursor == page.last or not page.records:
                     await watch.changed(FOLLOW_SWEEP_S)
+
+    async def _read_on(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        while True:
+            try:
+                return await self.next_page(watch, topic, cursor)
+            except TransientError as error:
+                log.warning("follower waits for the bus", extra={"topic": topic, "error": str(error)})
+                await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        """What comes after the cursor; an engine whose watch brings records along need not read them."""
+        return await self.acall(Read(topic, cursor, FOLLOW_PAGE))
 
 
 def publishing(topic: str, message: BusMessage) -> Append:

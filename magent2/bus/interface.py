@@ -38,7 +38,7 @@ class Bus(Protocol):
         ...
 
     def read(self, topic: str, last_id: str | None = None, limit: int = 100) -> Iterable[BusMessage]:
-        """Up to `limit` records after `last_id`, which is always a `BusMessage.id`, oldest first; `None`: the last `limit`."""
+        """Up to `limit` records after `last_id` (always a `BusMessage.id`), oldest first; `None`: the last `limit`."""
         ...
 
 

@@ -230,8 +230,9 @@ class Settle(Write):
 class Later(Write):
     """Give the lane up with its mail: ready again in `delay_s`, or, with `None`, parked until control mail comes.
 
-    Control mail makes a waiting lane ready at once, at the front. `refund`: this attempt does not count (a worker that
-    drains). Run twice with one token it answers as the first time did, as `Settle` does.
+    Control mail makes a waiting lane ready at once, at the front; a lane that holds some does not wait at all.
+    `refund`: this attempt does not count (a worker that drains). Run twice with one token it answers as the first time
+    did, as `Settle` does.
     """
 
     owner: Owner
@@ -338,6 +339,7 @@ class Read(Operation[Page]):
 
     `after`: a seq or an id (exclusive), `OLDEST`, or `None`: the last `limit`. `before` a seq: the last ones below it.
     A seq cursor is good while floor ≤ seq ≤ last, an id while its record is in the log; otherwise `UnknownCursor`.
+    A deleted topic answers every cursor with an empty page that says so.
     A page stops short of a malformed record; it raises `MalformedRecord` when that is the first.
     """
 
@@ -359,7 +361,7 @@ class Read(Operation[Page]):
 
 @dataclass(frozen=True, slots=True)
 class Find(Operation[Record | None]):
-    """The record of this id, if the topic still has it."""
+    """The record of this id, or, as `@{seq}`, of this number, if the topic still has it."""
 
     topic: str
     id: str

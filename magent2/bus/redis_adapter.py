@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from magent2.bus.face import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
-from magent2.bus.operations import Describe, Dump, Info, Load, Operation, Read
-from magent2.bus.records import LogInfo, Record
+from magent2.bus.face import EngineBase
+from magent2.bus.operations import Dump, Info, Load, Operation
+from magent2.bus.records import LogInfo, Page
 from magent2.bus.redis_codec import decode_news
 from magent2.bus.redis_drivers import Links, run_on
 from magent2.bus.redis_errors import RETRY_FOR_S
@@ -23,7 +24,8 @@ from magent2.bus.redis_opening import info
 from magent2.bus.redis_scripts import Exchange
 from magent2.bus.redis_watch import LoopHub, LoopThread, RedisWatch
 from magent2.bus.redis_wire import CLOSED, Wire
-from magent2.errors import BusUnavailable, SettingsError, TransientError
+from magent2.bus.watch import Watch
+from magent2.errors import BusUnavailable, SettingsError
 from magent2.settings import PAYLOAD_MAX_BYTES
 
 log = logging.getLogger(__name__)
@@ -48,10 +50,23 @@ class LoopSide:
 
     wire: Wire
     hub: LoopHub
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def close(self) -> None:
         self.wire.close()
         self.hub.close()
+
+
+_BUSES: weakref.WeakSet[RedisBus] = weakref.WeakSet()
+
+
+def _begin_again() -> None:
+    for bus in list(_BUSES):
+        bus._abandon()
+        bus._begin()
+
+
+os.register_at_fork(after_in_child=_begin_again)
 
 
 class RedisBus(EngineBase):
@@ -72,31 +87,44 @@ class RedisBus(EngineBase):
         self._server = Server.parse(redis_url or DEFAULT_URL)
         self._place = Place(prefix, payload_max_bytes)
         self._retry_for_s = retry_for_s
-        self._lock = threading.Lock()
         self._found: LogInfo | None = None
         self._closed = False
         self._begin()
+        _BUSES.add(self)
 
     def _begin(self) -> None:
-        """With no connection; also in a child process, which must not touch those of its parent."""
-        self._process = os.getpid()
+        """With no connection: at first, and in a child process, which must not touch those of its parent."""
+        self._lock = threading.Lock()
         self._links = Links(self._server, self._retry_for_s)
         self._sides: dict[asyncio.AbstractEventLoop, LoopSide] = {}
         self._thread: tuple[LoopThread, LoopHub] | None = None
 
+    def _abandon(self) -> None:
+        """In a child process: let go of the parent's connections without a word to the server."""
+        self._links.close()
+        for side in self._sides.values():
+            side.wire.abandon()
+            side.hub.abandon()
+        if self._thread is not None:
+            self._thread[1].abandon()
+
     # --- operations
 
     def call(self, operation: Operation[R]) -> R:
-        self._check_alive()
         if self._found is None:
             self._opened(self._links.run(info(self._place, Info())))
         return self._links.run(self._exchange(operation))
 
     async def acall(self, operation: Operation[R]) -> R:
-        wire = self._side().wire
+        side = self._sides.get(asyncio.get_running_loop()) or self._side()
         if self._found is None:
-            self._opened(await run_on(wire, info(self._place, Info()), self._retry_for_s))
-        return await run_on(wire, self._exchange(operation), self._retry_for_s)
+            await self._open(side)
+        return await run_on(side.wire, self._exchange(operation), self._retry_for_s)
+
+    async def _open(self, side: LoopSide) -> None:
+        async with side.opening:
+            if self._found is None:
+                self._opened(await run_on(side.wire, info(self._place, Info()), self._retry_for_s))
 
     def _exchange(self, operation: Operation[R]) -> Exchange[R]:
         return _FLOWS[type(operation)](self._place, operation)
@@ -114,55 +142,32 @@ class RedisBus(EngineBase):
         watch.add(*topics)
         return watch
 
-    async def follow(self, topic: str, after: int | str | None = None) -> AsyncIterator[Record]:
-        """As every engine does, but a small record that comes with the news is not read again."""
-        with self.watch([topic]) as watch:
-            cursor = (await self.acall(Describe((topic,))))[0].last if after is None else after
-            while True:
-                try:
-                    page = await self.acall(Read(topic, cursor, FOLLOW_PAGE))
-                except TransientError as error:
-                    log.warning("follower waits for the bus", extra={"topic": topic, "error": str(error)})
-                    await asyncio.sleep(FOLLOW_RETRY_S)
-                    continue
-                for record in page.records:
-                    cursor = record.seq
-                    yield record
-                if page.deleted:
-                    return
-                while cursor == page.last or not page.records:
-                    await watch.changed(FOLLOW_SWEEP_S)
-                    news = watch.take_news(topic)
-                    record_ = decode_news(topic, news) if news else None
-                    if record_ is None or not isinstance(cursor, int) or record_.seq != cursor + 1:
-                        break
-                    cursor = record_.seq
-                    yield record_
+    async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        """A small record that comes with the news is not read again."""
+        told = _told(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
+        return told if told is not None else await super().next_page(watch, topic, cursor)
 
     # --- connections
 
-    def _check_alive(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise BusUnavailable(CLOSED)
-        if self._process != os.getpid():
-            self._begin()
 
     def _side(self) -> LoopSide:
-        self._check_alive()
+        """Where this event loop keeps its connections; those of loops that are closed go."""
         loop = asyncio.get_running_loop()
-        return self._sides.get(loop) or self._new_side(loop)
-
-    def _new_side(self, loop: asyncio.AbstractEventLoop) -> LoopSide:
         with self._lock:
+            self._check_open()
             for other in [other for other in self._sides if other.is_closed()]:
                 self._sides.pop(other).close()
-            hub = LoopHub(self._server, self._place.prefix, loop, self._retry_for_s)
-            side = self._sides[loop] = LoopSide(Wire(self._server, loop, self._retry_for_s), hub)
-        return side
+            if loop not in self._sides:
+                hub = LoopHub(self._server, self._place.prefix, loop, self._retry_for_s)
+                self._sides[loop] = LoopSide(Wire(self._server, loop, self._retry_for_s), hub)
+            return self._sides[loop]
 
     def _thread_hub(self) -> LoopHub:
-        self._check_alive()
         with self._lock:
+            self._check_open()
             if self._thread is None:
                 thread = LoopThread()
                 self._thread = thread, LoopHub(self._server, self._place.prefix, thread.loop, self._retry_for_s)
@@ -170,8 +175,6 @@ class RedisBus(EngineBase):
 
     def close(self) -> None:
         """From any thread; no event loop need run."""
-        if self._process != os.getpid():
-            self._begin()
         with self._lock:
             self._closed = True
             sides, self._sides = self._sides, {}
@@ -187,3 +190,12 @@ class RedisBus(EngineBase):
         if self._thread is not None:
             await asyncio.to_thread(self.close)
         self.close()
+
+
+def _told(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
+    """The record that came with the news, if it is the one right after the cursor."""
+    news = watch.take_news(topic)
+    record = decode_news(topic, news) if news else None
+    if record is None or record.seq - 1 != cursor:
+        return None
+    return Page((record,), record.seq, 0, deleted=False)

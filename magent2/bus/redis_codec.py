@@ -32,6 +32,8 @@ from magent2.errors import (
 
 Argument = str | bytes | int
 
+_ANSWERS = (b"done", b"repeat")
+
 
 # --- to the server -----------------------------------------------------------------------------------------------
 
@@ -180,10 +182,7 @@ def _decode_letter(topic: str, seq: int, found: list[bytes] | bytes) -> Record:
 def entry_seq(topic: str, entry_id: bytes) -> int:
     first, _, seq = entry_id.partition(b"-")
     if first != b"0":
-        raise StorageCorrupt(
-            f"the stream of {topic!r} has entry {entry_id.decode()}, which another program wrote;"
-            " remove it with XDEL and set the stream back with XSETID"
-        )
+        raise _foreign(topic)
     return int(seq)
 
 
@@ -195,7 +194,10 @@ def decode_topic(reply: Reply) -> TopicInfo:
 
 
 def decode_appended(reply: Reply) -> Appended:
-    status, answer = check(reply)[:2]
+    status = reply[0]
+    if status not in _ANSWERS:
+        check(reply)
+    answer: bytes = reply[1]
     seqs = tuple(map(int, answer.split(b","))) if answer else ()
     return Appended(seqs, status == b"repeat")
 
@@ -238,6 +240,13 @@ def _unknown_cursor(topic: str, cursor: str, floor: str, last: str) -> Magent2Er
     return UnknownCursor(f"{cursor!r} is no place in {topic!r}, which has {floor} to {last}; start over from the floor")
 
 
+def _foreign(topic: str) -> Magent2Error:
+    return StorageCorrupt(
+        f"the stream of {topic!r} has entries that another program numbered;"
+        " remove them with XDEL and set the stream back with XSETID"
+    )
+
+
 def _counter_gap(n: str, seen: str) -> Magent2Error:
     return CounterGap(f"append {n} of this owner follows {seen}; send {int(seen) + 1} first")
 
@@ -251,4 +260,5 @@ _REFUSALS: dict[bytes, Callable[..., Magent2Error]] = {
     b"BlobMissing": lambda name: BlobMissing(f"there is no blob {name}; put it first"),
     b"HeadTooLarge": lambda topic, size: HeadTooLarge(head_too_large(topic, int(size))),
     b"UnknownCursor": _unknown_cursor,
+    b"StorageCorrupt": _foreign,
 }

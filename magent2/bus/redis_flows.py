@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,11 +63,9 @@ from magent2.bus.redis_codec import (
     write_arguments,
 )
 from magent2.bus.redis_scripts import Exchange, Reply, run
-from magent2.errors import BlobMissing, MalformedRecord, UnknownCursor
+from magent2.errors import BlobMissing, MalformedRecord
 
-log = logging.getLogger(__name__)
-
-KEEPING_PAGE = 256  # records that one script call looks at when it trims, compacts or seeks
+KEEPING_PAGE = 256  # records that one script call looks at when it trims or compacts
 SWEEP_PAGE = 64  # blobs that one script call drops
 
 
@@ -185,11 +182,6 @@ def workers(place: Place, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
 def read(place: Place, op: Read) -> Exchange[Page]:
     how, cursor = _cursor(op)
     reply = yield run("read", place.prefix, op.topic, how, cursor, op.limit)
-    if reply[0] == b"seek":
-        seq = yield from _seek(place, op.topic, str(cursor))
-        if seq is None:
-            raise UnknownCursor(f"no record of {op.topic!r} has id {cursor!r}; start over from the floor")
-        reply = yield run("read", place.prefix, op.topic, "after", seq, op.limit)
     _, last, floor, deleted, entries, erased = check(reply)
     backwards = how in ("last", "before")
     return Page(_records(op.topic, op.limit, entries, erased, backwards), int(last), int(floor), bool(deleted))
@@ -230,29 +222,13 @@ def _record(topic: str, seq: int, content: list[bytes] | bytes) -> Record:
     return decode_erased(topic, content) if isinstance(content, bytes) else decode_record(topic, seq, content)
 
 
-def _seek(place: Place, topic: str, record_id: str) -> Exchange[int | None]:
-    """The seq of an id that is no longer remembered, looked for from the end."""
-    log.warning("an id is older than those remembered, looking through the topic", extra={"topic": topic})
-    start = "+"
-    while True:
-        status, *seq = yield run("seek", place.prefix, topic, record_id, start, KEEPING_PAGE)
-        if status != b"more":
-            return int(seq[0]) if status == b"found" else None
-        start = f"(0-{int(seq[0])}"
-
-
 def find(place: Place, op: Find) -> Exchange[Record | None]:
     seq = assigned_seq(op.id)
     by, name = ("id", op.id) if seq is None else ("seq", str(seq))
     reply = yield run("find", place.prefix, op.topic, by, name)
-    if reply[0] == b"seek":
-        sought = yield from _seek(place, op.topic, op.id)
-        if sought is None:
-            return None
-        reply = yield run("find", place.prefix, op.topic, "seq", sought)
-    if reply[0] != b"done":
+    if reply is None:
         return None
-    _, found_seq, content = reply
+    found_seq, content = reply
     try:
         return _record(op.topic, int(found_seq), content)
     except ValueError as error:

@@ -126,12 +126,9 @@ def _record_row(record: Record) -> Row:
 
 
 def _id_rows(place: Place, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[Row], Any]]:
-    generation, cursor = inside or ["i1", "0"]
-    following, found = yield ("HSCAN", f"{place.prefix}:{generation}:{topic}", cursor, "COUNT", limit)
+    following, found = yield ("HSCAN", f"{place.prefix}:i:{topic}", inside or "0", "COUNT", limit)
     rows = [_id_row(topic, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
-    if following != b"0":
-        return rows, [generation, following.decode()]
-    return rows, ["i0", "0"] if generation == "i1" else None
+    return rows, None if following == b"0" else following.decode()
 
 
 def _id_row(topic: str, record_id: bytes, value: bytes) -> Row:
@@ -238,8 +235,8 @@ def _load_log(place: Place, row: Row) -> Exchange[None]:
 
 def _topic_arguments(row: Row) -> list[Argument]:
     head = [part for name, value in row["head"].items() for part in (name, canonical(value))]
-    state = [row["topic"], row["last"], row["floor"], int(row["deleted"]), row["active_ms"]]
-    return [*state, len(row["head"]), *head]
+    state = [row["last"], row["floor"], int(row["deleted"]), row["active_ms"]]
+    return [*state, row["topic"], len(row["head"]), *head]
 
 
 def _record_arguments(row: Row) -> list[Argument]:

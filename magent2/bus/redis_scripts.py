@@ -1,4 +1,4 @@
-"""The server-side scripts, from `redis_lua`: each with the parts it needs in front, known to the server by its hash."""
+"""The server-side scripts, from `redis_lua`: each with the shared parts it uses, known to the server by its hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from magent2.bus.operations import HEAD_MAX_BYTES
 
-IDS_KEPT = 10_000  # a generation of ids; between one and two of them are remembered per topic
+IDS_KEPT = 10_000  # ids per topic that are remembered beyond their records
 SORT_MAX = 256  # records that a claim sorts per inbox
 SORT_PAGE = 32  # … of which so many are looked at together
 LANE_MEMORY_S = 86_400  # how long a lane without mail remembers who finished it
@@ -34,7 +34,14 @@ _CONSTANTS = {
     "TOPICS_SCAN": TOPICS_SCAN,
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,
 }
-_NEEDS = re.compile(r"^-- needs: (.*)$", re.MULTILINE)
+_LIBRARIES = (
+    *("base", "ids", "topics", "describe", "records", "blobs", "drafts", "heads"),
+    *("entries", "append", "lanes", "mail", "owner"),
+)
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_PART = re.compile(r"^(?=local )", re.MULTILINE)
+_NAME = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 
 R = TypeVar("R")
 Command: TypeAlias = tuple[str | bytes | int, ...]
@@ -71,14 +78,25 @@ def run(name: str, prefix: str, *arguments: str | bytes | int) -> Command:
 
 
 def _assemble(name: str) -> str:
-    """Only the parts that a script names: each of them costs every run of it."""
+    """Only the shared functions that a script uses: each one costs every run of it."""
     text = _text(name)
-    needs = _NEEDS.search(text)
-    parts = [_text("_" + part) for part in (needs[1].split() if needs else ())]
-    whole = "\n".join([*parts, text])
-    constants = [f"local {key} = {value}" for key, value in _CONSTANTS.items() if key in whole]
-    return "\n".join([*constants, whole])
+    shared = _shared()
+    words, wanted = set(_WORD.findall(text)), set[str]()
+    while new := {part for part in shared if part in words and part not in wanted}:
+        wanted |= new
+        words |= {word for part in new for word in _WORD.findall(shared[part])}
+    parts = [*(source for part, source in shared.items() if part in wanted), text]
+    constants = [f"local {key} = {value}" for key, value in _CONSTANTS.items() if key in words]
+    return "\n".join([*constants, *parts])
+
+
+@cache
+def _shared() -> dict[str, str]:
+    """Functions and constants that scripts share, in an order in which each knows those before it."""
+    parts = (part for library in _LIBRARIES for part in _PART.split(_text(f"_{library}")) if part.strip())
+    return {_NAME.findall(part)[0]: part.rstrip() for part in parts}
 
 
 def _text(name: str) -> str:
-    return files("magent2.bus").joinpath("redis_lua", f"{name}.lua").read_text()
+    source = files("magent2.bus").joinpath("redis_lua", f"{name}.lua").read_text()
+    return _COMMENT.sub("", source)

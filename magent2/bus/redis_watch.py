@@ -68,6 +68,9 @@ class LoopHub(Hub):
     def close(self) -> None:
         self._listener.close()
 
+    def abandon(self) -> None:
+        self._listener.abandon()
+
     # --- from any thread
 
     def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:

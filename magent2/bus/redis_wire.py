@@ -23,6 +23,7 @@ from magent2.errors import BusUnavailable, Magent2Error
 
 IN_FLIGHT_MAX = 8192  # commands without a reply; more of them wait their turn
 IN_FLIGHT_MAX_BYTES = 64 << 20
+FLUSH_AT = 16  # commands that go out together; more would keep the server waiting while the loop makes them
 CLOSED = "the bus was closed; open another"
 
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -119,6 +120,8 @@ class Channel(ABC):
         if not self._out:
             self.loop.call_soon(self._flush)
         self._out.append(packed)
+        if len(self._out) == FLUSH_AT:
+            self._flush()
 
     def _flush(self) -> None:
         if self._socket is not None and self._out and not self._unsent:
@@ -189,6 +192,12 @@ class Channel(ABC):
             self.loop.remove_writer(self._file)
         self._unsent = memoryview(b"")
         link.close()
+
+    def abandon(self) -> None:
+        """Close the socket and nothing else: the loop is another process's."""
+        self._closed = True
+        if self._socket is not None:
+            self._socket.close()
 
     def close(self) -> None:
         """From any thread; the loop need not run any more."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from magent2.bus import sqlite_writer
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import Operation
 from magent2.bus.records import LogInfo
@@ -23,7 +24,7 @@ from magent2.bus.sqlite_state import State, View
 from magent2.bus.sqlite_store import READS
 from magent2.bus.sqlite_writer import ThreadWaiter, Writer
 from magent2.bus.watch import Watch
-from magent2.errors import InvalidInput
+from magent2.errors import BusUnavailable, InvalidInput
 
 PAYLOAD_MAX_BYTES = 1 << 20
 
@@ -60,7 +61,8 @@ class SqliteBus(EngineBase):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path.with_name(self._path.name + ".lock"))
         try:
-            lock.acquire()
+            if not lock.acquire_within(sqlite_writer.LOCK_WAIT_MAX_S):
+                raise BusUnavailable(sqlite_writer.held_elsewhere(str(self._path)))
             connection = connect(str(self._path))
             try:
                 prepare_file(connection, self._path)
@@ -85,7 +87,8 @@ class SqliteBus(EngineBase):
         return cast("R", outcome)
 
     async def acall(self, operation: Operation[R]) -> R:
-        self._check_usable()
+        if self._closed or os.getpid() != self._pid:
+            self._check_usable()
         if type(operation) in READS:
             return cast("R", self._read(operation))
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -113,12 +116,16 @@ class SqliteBus(EngineBase):
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
-        self._writer.close()
+        ended = self._writer.close()
         self._hub.close()
-        while self._views:
-            self._views.pop().connection.close()
-        self._state.connection.close()
-        self._lock.close()
+        self._close_views()
+        if ended:  # else they belong to the thread that still waits
+            self._state.connection.close()
+            self._lock.close()
+
+    def _close_views(self) -> None:
+        for view in [self._views.pop() for _ in range(len(self._views))]:
+            view.connection.close()
 
     # --- reading ---
 
@@ -134,6 +141,8 @@ class SqliteBus(EngineBase):
             return self._read_from(view, operation)
         finally:
             self._views.append(view)
+            if self._closed:
+                self._close_views()
 
     def _read_from(self, view: View, operation: Operation[Any]) -> Any:
         try:

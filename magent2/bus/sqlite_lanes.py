@@ -11,7 +11,7 @@ from magent2.bus.operations import CLAIM_MAIL_MAX, LEASE_MAX_S, Claim, Later, Le
 from magent2.bus.records import Appended, Claimed, Claims, MailRef, Owner
 from magent2.bus.sqlite_append import check_sizes, put
 from magent2.bus.sqlite_reads import fenced, mail_of
-from magent2.bus.sqlite_sort import sort_inboxes
+from magent2.bus.sqlite_sort import CONTROL, sort_inboxes
 from magent2.bus.sqlite_state import State, pack_seqs, unpack_seqs
 from magent2.errors import CounterGap
 
@@ -20,6 +20,7 @@ LANES_FORGOTTEN_MAX = 256  # per claim
 LEASE_MAX_MS = int(LEASE_MAX_S * 1000)
 
 _HAS_MAIL = "SELECT 1 FROM mail WHERE lid = ? LIMIT 1"
+_HAS_CONTROL = f"SELECT 1 FROM mail WHERE lid = ? AND chat = {CONTROL} LIMIT 1"  # noqa: S608  a constant
 _GIVE_UP = (
     "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = ?, ready = ?, due_ms = ?,"
     " parked = ?, done = ?, done_answer = ?, idle_ms = ? WHERE lid = ?"
@@ -31,7 +32,7 @@ _REST = (
 )
 _TAKE = (
     "UPDATE lanes SET owner = ?, worker = ?, nonce = ?, attempt = attempt + 1, n = 0, answer = NULL,"
-    " ready = NULL WHERE lid = ?"
+    " ready = NULL WHERE lid = ? RETURNING conversation, attempt"
 )
 
 
@@ -94,7 +95,10 @@ def later(state: State, operation: Later) -> Appended:
         return repeat
     seqs = put(state, operation)
     attempt = max(0, lane.attempt - 1) if operation.refund else lane.attempt
-    if operation.delay_s is None:
+    if state.one(_HAS_CONTROL, lane.lid) is not None:  # it may have come while the lane was held: no sleep now
+        _give_up(state, lane, seqs, attempt=attempt, ready=state.front())
+        state.wake(operation.owner.agent)
+    elif operation.delay_s is None:
         _give_up(state, lane, seqs, attempt=attempt, parked=True)
     elif operation.delay_s > 0:
         due_ms = state.now_ms + max(1, round(operation.delay_s * 1000))
@@ -224,22 +228,28 @@ def _take(state: State, operation: Claim) -> tuple[Claimed, ...]:
 
 def _hand_out(state: State, operation: Claim, lid: int, agent: str) -> Claimed:
     token = f"{operation.worker}/{operation.nonce}/{state.epoch()}"
-    state.connection.execute(_TAKE, (token, operation.worker, operation.nonce, lid))
-    return _claimed(state, operation, lid, agent)
+    conversation, attempt = state.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
+    return _claimed(state, Owner(operation.worker, agent, conversation, token), lid, attempt)
 
 
 def _held(state: State, operation: Claim) -> tuple[Claimed, ...]:
     rows = state.all(
-        "SELECT lid, agent FROM lanes WHERE worker = ? AND nonce = ? ORDER BY lid", operation.worker, operation.nonce
+        "SELECT lid, agent, conversation, owner, attempt FROM lanes WHERE worker = ? AND nonce = ? ORDER BY lid",
+        operation.worker,
+        operation.nonce,
     )
-    return tuple(_claimed(state, operation, lid, agent) for lid, agent in rows)
+    return tuple(
+        _claimed(state, Owner(operation.worker, agent, conversation, token), lid, attempt)
+        for lid, agent, conversation, token, attempt in rows
+    )
 
 
-def _claimed(state: State, operation: Claim, lid: int, agent: str) -> Claimed:
-    conversation, token, attempt = state.all("SELECT conversation, owner, attempt FROM lanes WHERE lid = ?", lid)[0]
-    count = state.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
-    owner = Owner(operation.worker, agent, conversation, token)
-    return Claimed(owner, attempt, mail_of(state, agent, lid, CLAIM_MAIL_MAX), count)
+def _claimed(state: State, owner: Owner, lid: int, attempt: int) -> Claimed:
+    mail = mail_of(state, owner.agent, lid, CLAIM_MAIL_MAX)
+    count = len(mail)
+    if count == CLAIM_MAIL_MAX:
+        count = state.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
+    return Claimed(owner, attempt, mail, count)
 
 
 def _wait_s(state: State, operation: Claim, steady_ms: int) -> float | None:

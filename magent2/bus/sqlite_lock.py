@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+TRY_AGAIN_S = 0.01
 
 
 class FileLock:
@@ -32,6 +35,15 @@ class FileLock:
             fcntl.flock(self._turn, fcntl.LOCK_EX)
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def acquire_within(self, limit_s: float) -> bool:
+        """For those who cannot wait for ever: whether the turn came in time."""
+        deadline = time.monotonic() + limit_s
+        while not self.try_acquire():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(TRY_AGAIN_S)
+        return True
 
     def release(self) -> None:
         fcntl.flock(self._turn, fcntl.LOCK_UN)

@@ -119,12 +119,8 @@ def find(view: View, operation: Find) -> Record | None:
     if seq is None:
         known = view.resolve_id(tid, operation.id)
         seq = known.seq if known else 0
-    if not 0 < seq <= last:
-        return None
-    found = view.one(_BY_RID, rid_of(tid, seq))
-    if found is None or (found[1] or assigned_id(seq)) != operation.id:
-        return None
-    return _decode_until_malformed(operation.topic, [found])[0]
+    found = view.one(_BY_RID, rid_of(tid, seq)) if 0 < seq <= last else None
+    return None if found is None else _decode_until_malformed(operation.topic, [found])[0]
 
 
 def describe(view: View, operation: Describe) -> tuple[TopicInfo, ...]:

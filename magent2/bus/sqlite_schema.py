@@ -15,8 +15,9 @@ from magent2.errors import SchemaTooNew, StorageCorrupt, StorageUnwritable
 SCHEMA = 1
 APPLICATION_ID = 0x6D616732  # "mag2" in the file's header tells our files from any other SQLite file
 BUSY_TIMEOUT_MS = 10_000  # how long to wait for a program that does not take our file lock
-CACHE_KIB = 16_384  # pages a connection keeps in memory
+CACHE_KIB, READER_CACHE_KIB = 16_384, 4_096  # pages a connection keeps in memory
 STATEMENTS_CACHED = 256
+WAL_KEPT_BYTES = 16 << 20  # a write-ahead log that grew under a slow reader is cut back to this
 
 # `rid` is tid << 36 | seq, so a topic's records lie together in order, and finding one is one descent.
 # What a record does not have is an empty text; a payload of NULL is an erased record. Mail has `=` before its lane.
@@ -35,9 +36,10 @@ CREATE INDEX topics_version ON topics (version);
 CREATE INDEX topics_active ON topics (active_ms, name) WHERE deleted = 0;
 CREATE INDEX topics_owner ON topics (owner, active_ms, name) WHERE deleted = 0 AND owner IS NOT NULL;
 CREATE TABLE records (
-    rid INTEGER PRIMARY KEY, id TEXT NOT NULL, digest TEXT NOT NULL, answer TEXT NOT NULL, at_ms INTEGER NOT NULL,
-    headers TEXT NOT NULL, lane TEXT NOT NULL, copy TEXT NOT NULL, draft TEXT NOT NULL, closes TEXT NOT NULL,
-    blobs TEXT NOT NULL, payload BLOB);
+    rid INTEGER PRIMARY KEY, id TEXT NOT NULL, digest TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    answer TEXT NOT NULL DEFAULT '', headers TEXT NOT NULL DEFAULT '', lane TEXT NOT NULL DEFAULT '',
+    copy TEXT NOT NULL DEFAULT '', draft TEXT NOT NULL DEFAULT '', closes TEXT NOT NULL DEFAULT '',
+    blobs TEXT NOT NULL DEFAULT '', payload BLOB);
 CREATE INDEX records_copy ON records (copy) WHERE copy <> '';
 CREATE INDEX records_draft ON records (rid) WHERE draft <> '';
 CREATE INDEX records_closes ON records (closes) WHERE closes <> '';
@@ -73,7 +75,7 @@ def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_CACHED
     )
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB if read_only else CACHE_KIB}")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
     return connection
@@ -87,6 +89,7 @@ def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
     if _is_empty(connection):
         create_tables(connection)
     else:

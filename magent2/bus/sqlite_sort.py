@@ -11,6 +11,16 @@ SORT_MAX = 256  # records per inbox and claim
 
 CONTROL, CHAT = 0, 1  # of mail: control comes first
 
+_LANE = (
+    "SELECT lid, owner IS NOT NULL, ready IS NOT NULL, due_ms IS NOT NULL OR parked FROM lanes"
+    " WHERE conversation = ? AND agent = ?"
+)
+_OPEN = "INSERT INTO lanes (conversation, agent, since_ms, ready) VALUES (?, ?, ?, ?)"
+_READY = (
+    "UPDATE lanes SET ready = ?, due_ms = NULL, parked = 0, since_ms = iif(idle_ms IS NULL, since_ms, ?),"
+    " idle_ms = NULL WHERE lid = ?"
+)
+
 
 def sort_inboxes(state: State, agents: Iterable[str]) -> bool:
     """Move new mail into lanes; whether some is left."""
@@ -57,24 +67,17 @@ def _sort(state: State, agent: str, kind: int, name: str, cursor: int) -> int:
 
 
 def _deliver(state: State, agent: str, conversation: str, kind: int, seq: int, at_ms: int) -> None:
-    row = state.one(
-        "SELECT lid, owner IS NOT NULL, ready IS NOT NULL, due_ms IS NOT NULL OR parked, idle_ms IS NOT NULL FROM lanes"
-        " WHERE conversation = ? AND agent = ?",
-        conversation,
-        agent,
-    )
+    """Put mail into its lane; a lane that rests, or that waits when control comes, is ready from now on."""
+    row = state.one(_LANE, conversation, agent)
     if row is None:
-        lid, held, ready, waits, idle = _open_lane(state, agent, conversation), 0, 0, 0, 1
+        values: tuple[object, ...] = (conversation, agent, at_ms, _place(state, kind))
+        lid = int(state.connection.execute(_OPEN, values).lastrowid or 0)
     else:
-        lid, held, ready, waits, idle = row
+        lid, held, ready, waits = row
+        if not held and not ready and (kind == CONTROL or not waits):
+            state.connection.execute(_READY, (_place(state, kind), at_ms, lid))
     state.connection.execute("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", (lid, kind, seq))
-    if idle:
-        state.connection.execute("UPDATE lanes SET since_ms = ?, idle_ms = NULL WHERE lid = ?", (at_ms, lid))
-    if not held and not ready and (kind == CONTROL or not waits):
-        order = state.front() if kind == CONTROL else state.back()
-        state.connection.execute("UPDATE lanes SET ready = ?, due_ms = NULL, parked = 0 WHERE lid = ?", (order, lid))
 
 
-def _open_lane(state: State, agent: str, conversation: str) -> int:
-    sql = "INSERT INTO lanes (conversation, agent) VALUES (?, ?)"
-    return int(state.connection.execute(sql, (conversation, agent)).lastrowid or 0)
+def _place(state: State, kind: int) -> int:
+    return state.front() if kind == CONTROL else state.back()

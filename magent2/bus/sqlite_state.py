@@ -24,8 +24,10 @@ TOPICS_CACHED_MAX = 50_000
 LANE_MARK = "="  # so that the lane without a name differs from no lane
 ROWS_PER_INSERT = 32
 KEYS_PER_LOOKUP = 64
+KEYS_ONE_BY_ONE = 4  # so few are looked up faster one after the other
 
 _TOPIC = "SELECT tid, last, floor, deleted, head, active_ms FROM topics WHERE name = ?"
+_PLAIN = "INSERT INTO records (rid, id, digest, at_ms, payload) VALUES (?, ?, ?, ?, ?)"
 _RECORD = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _FRESH = "INSERT INTO fresh VALUES (?, ?)"
 _MOVED = "UPDATE topics SET last = ?, version = ? WHERE tid = ?"
@@ -44,11 +46,11 @@ def _lookup(count: int) -> str:
 
 
 def _many(sql: str) -> str:
-    return sql + (", " + sql[sql.index("(") :]) * (ROWS_PER_INSERT - 1)
+    return sql + (", " + sql[sql.rindex("(") :]) * (ROWS_PER_INSERT - 1)
 
 
 _LOOKUP_ONE, _LOOKUP_MANY = _lookup(1), _lookup(KEYS_PER_LOOKUP)
-_RECORDS, _FRESHES = _many(_RECORD), _many(_FRESH)
+_PLAINS, _RECORDS, _FRESHES = _many(_PLAIN), _many(_RECORD), _many(_FRESH)
 
 
 def rid_of(tid: int, seq: int) -> int:
@@ -69,8 +71,8 @@ def record_row(rid: int, record: NewRecord, at_ms: int, answer: tuple[int, ...] 
         rid,
         record.id or "",
         record.digest,
-        pack_seqs(answer) if answer else "",
         at_ms,
+        pack_seqs(answer) if answer else "",
         record.header_text.decode(),
         "" if record.lane is None else LANE_MARK + record.lane,
         record.copy,
@@ -78,6 +80,13 @@ def record_row(rid: int, record: NewRecord, at_ms: int, answer: tuple[int, ...] 
         record.closes or "",
         ",".join(record.blobs),
         bytearray(record.body),
+    )
+
+
+def is_plain(record: NewRecord) -> bool:
+    """Nothing but id and payload: most records of a conversation, so they have a shorter way into the file."""
+    return not (
+        record.copy or record.lane is not None or record.draft or record.closes or record.header_text or record.blobs
     )
 
 
@@ -133,7 +142,7 @@ class View:
     def id_key(self, tid: int, record_id: str) -> int:
         """Where an id is found. The salt keeps a stranger from choosing ids that all fall on one place."""
         hashed = self._hash.copy() if self._hash else self._salted_hash().copy()
-        hashed.update(record_id.encode())
+        hashed.update(record_id.encode(errors="surrogatepass"))
         return tid << SEQ_BITS | int.from_bytes(hashed.digest()) & SEQ_MASK
 
     def _salted_hash(self) -> blake2b:
@@ -176,6 +185,7 @@ class State(View):
         self._next_tid = 0
         self._version = self._front = self._back = self._epoch = self._fresh_count = -1
         self._stored_counters: tuple[int, ...] = ()
+        self._plains: list[tuple[object, ...]] = []
         self._records: list[tuple[object, ...]] = []
         self._fresh: list[tuple[int, int]] = []
         self._moved: dict[int, Topic] = {}
@@ -184,9 +194,8 @@ class State(View):
         self._forget_ids()
 
     def _forget_ids(self) -> None:
-        self._born: dict[tuple[int, str], tuple[int, str, tuple[int, ...]]] = {}  # ids appended by this group
+        self._known: dict[tuple[int, str], tuple[int, str, tuple[int, ...]]] = {}  # ids found or appended by this group
         self._keys: dict[tuple[int, str], int] = {}  # ids that were looked up for this group
-        self._hits: dict[int, list[int]] = {}
 
     # --- a group ---
 
@@ -214,6 +223,9 @@ class State(View):
         return self._version
 
     def flush(self) -> None:
+        if self._plains:
+            self._insert(_PLAIN, _PLAINS, self._plains)
+            self._plains = []
         if self._records:
             self._insert(_RECORD, _RECORDS, self._records)
             self._records = []
@@ -305,8 +317,11 @@ class State(View):
         if record.id is not None:
             pair = (tid, record.id)
             self._fresh.append((self._keys.get(pair) or self.id_key(tid, record.id), seq))
-            self._born[pair] = (seq, record.digest, answer)
+            self._known[pair] = (seq, record.digest, answer)
         rid = tid << SEQ_BITS | seq
+        if not answer and is_plain(record):
+            self._plains.append((rid, record.id or "", record.digest, self.now_ms, bytearray(record.body)))
+            return
         self._records.append(record_row(rid, record, self.now_ms, answer))
         if record.blobs:
             self.refer(rid, record.blobs)
@@ -319,35 +334,47 @@ class State(View):
     def known(self, topic: Topic, record_id: str) -> Known | None:
         """What the id stands for in the topic, appends of this group included."""
         pair = (topic.tid, record_id)
-        born = self._born.get(pair)
-        if born is not None:
-            return Known(*born)
-        if not topic.tid:
+        known = self._known.get(pair)
+        if known is not None:
+            return Known(*known)
+        if pair in self._keys or not topic.tid:
             return None
-        key = self._keys.get(pair)
-        if key is None:
-            return self.resolve_id(topic.tid, record_id)
-        seqs = self._hits.get(key)
-        return self.known_among(topic.tid, record_id, seqs) if seqs else None
+        return self.resolve_id(topic.tid, record_id)
 
     def forget_ids_of(self, topic: Topic) -> None:
-        self._born = {pair: known for pair, known in self._born.items() if pair[0] != topic.tid}
+        self._known = {pair: known for pair, known in self._known.items() if pair[0] != topic.tid}
 
     def _look_up_ids(self, operations: Iterable[Operation[Any]]) -> None:
         """One query for all ids of a group."""
         for operation in operations:
             if isinstance(operation, Write):
-                for record in operation.records:
-                    if record.id is not None:
-                        tid = self.topic(record.topic).tid
-                        if tid:
-                            self._keys[tid, record.id] = self.id_key(tid, record.id)
-        keys = list(self._keys.values())
+                self._note_ids(operation.records)
+        found = self._stored_among(list(self._keys.values()))
+        if found:
+            self._resolve([pair for pair, key in self._keys.items() if key in found])
+
+    def _stored_among(self, keys: list[int]) -> set[int]:
+        if len(keys) <= KEYS_ONE_BY_ONE:
+            return {key for key in keys if self.one(_LOOKUP_ONE, key) is not None}
+        found: set[int] = set()
         for start in range(0, len(keys), KEYS_PER_LOOKUP):
             part = keys[start : start + KEYS_PER_LOOKUP]
             part += [-1] * (KEYS_PER_LOOKUP - len(part))
-            for key, seq in self.connection.execute(_LOOKUP_MANY, part):
-                self._hits.setdefault(key, []).append(seq)
+            found.update(key for key, _ in self.connection.execute(_LOOKUP_MANY, part))
+        return found
+
+    def _note_ids(self, records: Iterable[NewRecord]) -> None:
+        for record in records:
+            if record.id is not None:
+                tid = self.topic(record.topic).tid
+                if tid:
+                    self._keys[tid, record.id] = self.id_key(tid, record.id)
+
+    def _resolve(self, pairs: Iterable[tuple[int, str]]) -> None:
+        for tid, record_id in pairs:
+            known = self.resolve_id(tid, record_id)
+            if known is not None:
+                self._known[tid, record_id] = known
 
     # --- numbers of the lanes ---
 

@@ -26,7 +26,13 @@ CHECKPOINT_WAIT_MS = 50  # how long a checkpoint may wait for readers before the
 LOCK_WAIT_MAX_S = 30.0  # how long to wait for a process that holds the lock and does not move
 LOCK_WATCH_S = 0.5
 FREED_ROWS_MIN = 1000  # dropped rows that make it worth while to look for free pages
-VACUUM_PAGES_MAX = 4096  # pages given back per group, so that nobody waits long
+VACUUM_PAGES_MAX = 1024  # pages given back per group, so that nobody waits long
+FREE_PAGES_KEPT = 1024  # left in the file for what comes next
+CHECKPOINT_RETRY_S = 1.0  # after one that a reader stood in the way of
+
+
+def held_elsewhere(path: str) -> str:
+    return f"another process has held the lock of {path} for {LOCK_WAIT_MAX_S:g} s; continue or end it, then try again"
 
 
 class ThreadWaiter:
@@ -67,6 +73,9 @@ class Writer:
         self._wake = threading.Event()
         self._idle = False
         self._closing = False
+        self._ended = ""  # why the thread takes nothing more
+        self._vacuuming = False
+        self._checkpoint_at = 0.0
         self._blocked_since: float | None = None
         self._watchman: threading.Thread | None = None
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-writer", daemon=True)
@@ -75,27 +84,36 @@ class Writer:
     def submit(self, operation: AnyOperation, waiter: Waiter) -> None:
         self._queue.append((operation, waiter))
         if self._idle:
+            self._idle = False  # one call is enough: the thread may need a while to get the interpreter
             self._wake.set()
+        elif self._ended:
+            self._refuse_waiting(self._ended)
 
-    def close(self) -> None:
-        """Run what waits, then stop."""
+    def close(self) -> bool:
+        """Run what waits, then stop; whether that was possible while another process may hold the lock."""
         self._closing = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(2 * LOCK_WAIT_MAX_S)
+        if self._thread.is_alive():
+            log.error("sqlite log could not be closed: another process holds its lock", extra={"path": self._path})
+            return False
         self._wal.close()
+        return True
 
     # --- the thread ---
 
     def _work(self) -> None:
-        while self._wait_for_work():
-            self._take_turn()
-            try:
+        try:
+            while self._wait_for_work():
+                self._take_turn()
                 group = self._take_group()
                 outcomes = self._run([operation for operation, _ in group])
+                finish_all([waiter for _, waiter in group], outcomes)
                 self._tidy()
-            finally:
                 self._lock.release()
-            finish_all([waiter for _, waiter in group], outcomes)
+        finally:  # whatever happens, nobody waits for ever
+            self._ended = f"the bus on {self._path} was closed; open another"
+            self._refuse_waiting(self._ended)
 
     def _wait_for_work(self) -> bool:
         while not self._queue:
@@ -110,8 +128,11 @@ class Writer:
 
     def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
         group: list[tuple[AnyOperation, Waiter]] = []
-        while self._queue and len(group) < GROUP_MAX:
-            group.append(self._queue.popleft())
+        try:
+            while len(group) < GROUP_MAX:
+                group.append(self._queue.popleft())
+        except IndexError:  # no more
+            pass
         return group
 
     def _run(self, operations: Sequence[AnyOperation]) -> list[Any]:
@@ -136,8 +157,11 @@ class Writer:
 
     def _roll_back(self) -> None:
         self._state.reset()
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:  # the next BEGIN tells whether anything is left to be saved
+            log.warning("sqlite log could not be rolled back", extra={"path": self._path, "error": str(error)})
 
     # --- taking turns ---
 
@@ -148,8 +172,10 @@ class Writer:
         if self._watchman is None or not self._watchman.is_alive():
             self._watchman = threading.Thread(target=self._watch_lock, name="magent2-sqlite-lock", daemon=True)
             self._watchman.start()
-        self._lock.acquire()
-        self._blocked_since = None
+        try:
+            self._lock.acquire()
+        finally:
+            self._blocked_since = None
 
     def _watch_lock(self) -> None:
         """While another process does not let go of the lock, refuse what has waited for too long."""
@@ -159,24 +185,21 @@ class Writer:
             if since is None:
                 return
             if time.monotonic() - since > LOCK_WAIT_MAX_S:
-                self._refuse_waiting()
+                self._refuse_waiting(held_elsewhere(self._path))
 
-    def _refuse_waiting(self) -> None:
-        group = self._take_group()
-        text = (
-            f"another process has held the lock of {self._path} for {LOCK_WAIT_MAX_S:g} s;"
-            " continue or end it, then try again"
-        )
-        finish_all([waiter for _, waiter in group], [BusUnavailable(text) for _ in group])
+    def _refuse_waiting(self, why: str) -> None:
+        while self._queue:
+            group = self._take_group()
+            finish_all([waiter for _, waiter in group], [BusUnavailable(why) for _ in group])
 
     # --- between groups ---
 
     def _tidy(self) -> None:
         """A log that cannot be tidied now is still a good log: say so and go on."""
         try:
-            if self._state.freed >= FREED_ROWS_MIN:
+            if self._vacuuming or self._state.freed >= FREED_ROWS_MIN:
                 self._give_pages_back()
-            if self._wal.is_past_limit():
+            if self._wal.is_past_limit() and time.monotonic() >= self._checkpoint_at:
                 self._checkpoint()
         except (sqlite3.Error, OSError) as error:
             log.warning("sqlite log could not be tidied", extra={"path": self._path, "error": str(error)})
@@ -185,11 +208,14 @@ class Writer:
         self._state.freed = 0
         # `execute` would stop after the first page.
         self._connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES_MAX})")
+        (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+        self._vacuuming = free > FREE_PAGES_KEPT
 
     def _checkpoint(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
         try:
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            self._checkpoint_at = time.monotonic() + CHECKPOINT_RETRY_S if busy else 0.0
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 

@@ -14,6 +14,7 @@ from tests.contracts.bus_appending import Appending
 from tests.contracts.bus_atomicity import Atomicity
 from tests.contracts.bus_claiming import Claiming
 from tests.contracts.bus_deleting import Deleting
+from tests.contracts.bus_faces import Faces
 from tests.contracts.bus_fencing import Fencing
 from tests.contracts.bus_following import Following
 from tests.contracts.bus_heads import Heads
@@ -34,6 +35,7 @@ class BusContract(
     Refusing,
     Reading,
     Following,
+    Faces,
     Heads,
     Keeping,
     Deleting,

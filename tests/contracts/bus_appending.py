@@ -16,6 +16,7 @@ from tests.support.faces import Face
 
 WRITERS = 4
 EACH = 25
+OLD = 22_000  # more than twice the ids that are remembered beyond the log
 
 
 class Appending:
@@ -232,6 +233,15 @@ class Appending:
         )
 
         assert bus.append(NewRecord("stream:b", {"x": 1}, "second")) == Appended((2,), repeat=True)
+
+    def test_the_id_of_a_record_in_the_log_is_known_however_old_it_is(self, bus: Face) -> None:
+        for start in range(0, OLD, 1000):
+            bus.append(*(NewRecord("stream:a", {"n": n}, f"r{n}") for n in range(start, start + 1000)))
+
+        assert bus.append(NewRecord("stream:a", {"n": 7}, "r7")) == Appended((8,), repeat=True)
+        with pytest.raises(IdConflict):
+            bus.put("stream:a", {"another": "body"}, "r8")
+        assert [record.seq for record in bus.read("stream:a", after="r7", limit=2)] == [9, 10]
 
     def test_the_id_of_a_trimmed_record_is_still_known(self, bus: Face) -> None:
         bus.fill("stream:a", 3)

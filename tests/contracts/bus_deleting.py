@@ -38,6 +38,14 @@ class Deleting:
             assert bus.page("stream:a", after=cursor) == Page((), 3, 3, True)
         assert bus.do(Find("stream:a", "r1")) is None
 
+    def test_a_deleted_topic_answers_every_cursor_with_a_page_that_says_so(self, bus: Face) -> None:
+        bus.fill("t:a", 3)
+        bus.do(Delete(("t:a",)))
+
+        pages = [bus.page("t:a", cursor) for cursor in (0, 3, 9, "r1", "never-was", OLDEST, None)]
+
+        assert all(page.deleted and page.records == () and page.last == 3 for page in pages)
+
     def test_an_append_to_a_deleted_topic_is_refused_for_ever(self, bus: Face) -> None:
         bus.fill("stream:a", 1)
 

@@ -180,6 +180,13 @@ class Following:
 
         assert bus.run(scene()) == [1, 2]
 
+    @pytest.mark.parametrize("cursor", [0, 1, "r1"])
+    def test_a_follower_that_lags_when_its_topic_is_deleted_ends_too(self, bus: Face, cursor: int | str) -> None:
+        bus.fill("stream:a", 3)
+        bus.do(Delete(("stream:a",)))
+
+        assert bus.run(drain(bus.engine.follow("stream:a", cursor))) == []
+
     def test_a_follower_of_a_deleted_topic_ends_at_once(self, bus: Face) -> None:
         bus.fill("stream:a", 2)
         bus.do(Delete(("stream:a",)))

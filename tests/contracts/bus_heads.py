@@ -104,22 +104,25 @@ class Heads:
         assert len(listed) == 3
         assert listed == tuple(sorted(listed, key=lambda info: (info.active_ms, info.topic), reverse=True))
 
-    def test_pages_of_the_listing_hold_every_topic_once(self, bus: Face) -> None:
+    @pytest.mark.parametrize(("prefix", "count"), [("stream:", 7), ("", 10), ("stream:3", 1)])
+    def test_pages_of_the_listing_hold_every_topic_once(self, bus: Face, prefix: str, count: int) -> None:
         bus.append(*(NewRecord(f"stream:{n}", {}) for n in range(7)))
         bus.append(*(NewRecord(f"chat:{n}", {}) for n in range(3)))
-        whole = names(bus)
+        whole = names(bus, prefix)
 
         paged, before = [], None
-        for _ in range(10):
-            page = bus.do(Topics("stream:", before=before, limit=2))
+        for _ in range(20):
+            page = bus.do(Topics(prefix, before=before, limit=2))
             paged += [info.topic for info in page.topics]
             before = page.next
             if before is None:
                 break
 
-        assert (paged, before, len(whole)) == (whole, None, 7)
+        assert (paged, before, len(whole)) == (whole, None, count)
 
-    @pytest.mark.parametrize("prefix", ["stream:", "stream:a", "", "stream:%", "stream:_", "stream:*"])
+    @pytest.mark.parametrize(
+        "prefix", ["stream:", "stream:a", "", "s", "stream", "stream:%", "stream:_", "stream:*", "x"]
+    )
     def test_a_prefix_is_taken_literally(self, bus: Face, prefix: str) -> None:
         topics = ["stream:a", "stream:ab", "stream:b", "stream:%x", "stream:_x", "stream:*x", "streams", "chat:a"]
         bus.append(*(NewRecord(topic, {}) for topic in topics))

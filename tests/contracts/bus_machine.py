@@ -27,6 +27,21 @@ class BusMachine(LogMachine):
         self.claims: dict[str, Claim] = {}
         self.tokens: set[str] = set()
 
+    def check_everything(self) -> None:
+        super().check_everything()
+        self.lanes_are_as_the_model_says()
+        self.workers_are_as_the_model_says()
+
+    def carry_over(self) -> None:
+        """No lane has an owner there, and the zombies know."""
+        super().carry_over()
+        self.model.carry_over()
+        for pick in range(1, 40, 4):
+            if self.owners:
+                self.work("pending", pick)
+                self.end("settle", pick)
+        self.claim("w9", AGENTS, 100)
+
     # --- mail
 
     @initialize(conversation=st.sampled_from(CONVERSATIONS))

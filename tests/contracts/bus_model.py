@@ -315,6 +315,14 @@ class Model:
             self._make_ready(agent, conversations, front=True)
         return len(held)
 
+    def carry_over(self) -> None:
+        """What a dump does not carry: workers, what was finished last, and in which order lanes were ready."""
+        for worker in list(self.workers):
+            self.leave(worker)
+        for lane in self.lanes.values():
+            lane.finished = ""
+        self.ready = {agent: [set().union(*queue)] for agent, queue in self.ready.items()}
+
     def owned(self, owner: Owner) -> Lane:
         lane = self.lanes.get((owner.agent, owner.conversation))
         if lane is None or lane.owner is None or lane.owner.token != owner.token:

@@ -115,6 +115,11 @@ class Reading:
         assert bus.do(Find("stream:a", "r1")) == bus.read("stream:a")[0]
         assert bus.do(Find("stream:a", "@2")) == bus.read("stream:a")[1]
 
+    def test_any_record_is_found_by_its_number_written_as_an_id(self, bus: Face) -> None:
+        bus.fill("stream:a", 2)
+
+        assert bus.do(Find("stream:a", "@1")) == bus.read("stream:a")[0]
+
     @pytest.mark.parametrize("record_id", ["never", "r1", "@9", "@0"])
     def test_what_the_topic_does_not_have_is_not_found(self, bus: Face, record_id: str) -> None:
         bus.fill("stream:a", 3)

@@ -78,6 +78,17 @@ class Settling:
 
         assert bus.claim_one("w2").attempt == 1
 
+    def test_a_lane_that_a_crash_left_without_mail_starts_again_with_the_first_attempt(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        lane = bus.claim_one("w1")
+        bus.do(OwnedAppend(owner=lane.owner, n=1, mail=refs(lane)))
+        bus.leave("w1")
+        assert bus.claimed("w2") == []
+
+        bus.mail("A", "c1", "new")
+
+        assert bus.claim_one("w2").attempt == 1
+
     def test_settling_mail_that_is_no_longer_there_is_no_harm(self, bus: Face) -> None:
         bus.mail("A", "c1", "first")
         bus.mail("A", "c1", "second")
@@ -128,6 +139,14 @@ class Settling:
             bus.do(OwnedAppend(owner=lane.owner, n=1, records=(NewRecord(STREAM, {}),)))
         with pytest.raises(Fenced):
             bus.do(Pending(lane.owner))
+
+    def test_what_a_run_sends_in_its_last_append_is_mail_for_another_agent(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        lane = bus.claim_one()
+
+        bus.settle(lane, NewRecord("chat:B", {"conversation_id": "c1", "sender": "agent:A", "content": "over to you"}))
+
+        assert texts(bus.claim_one("w2", "B").mail) == ["over to you"]
 
     def test_mail_is_buried_in_sight(self, bus: Face) -> None:
         bus.mail("A", "c1", "poison")
@@ -263,6 +282,18 @@ class Settling:
         bus.control("A", "c1")
 
         assert bus.claimed() == ["c1", "c2"]
+
+    def test_a_lane_that_holds_control_does_not_wait(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        lane = bus.claim_one("w1")
+        bus.control("A", "c1", "stop")
+        assert bus.claimed("w2") == []  # sorts the command into the held lane
+
+        for delay_s in (None, 60.0):
+            bus.later(lane.owner, delay_s)
+            lane = bus.claim_one("w2")
+
+        assert texts(lane.mail) == ["stop", ""]
 
     def test_control_that_nobody_has_sorted_when_the_lane_is_parked_is_not_lost(self, bus: Face) -> None:
         bus.mail("A", "c1")

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
+from magent2.bus.interface import Engine
+from magent2.bus.memory import MemoryBus
+from magent2.errors import Magent2Error
 from tests.contracts.bus import BusContract
+from tests.contracts.bus_machine import BusMachine
 from tests.support.broken import BREAKAGES
 from tests.support.engines import ENGINES, new_engines
 from tests.support.faces import Face, SyncFace
@@ -47,3 +53,21 @@ def test_a_broken_promise_is_noticed(kind: str, breakage: str, check: Check, req
             check(BusContract(), bus)
     finally:
         bus.close()
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_promise_is_noticed_by_random_histories(breakage: str) -> None:
+    class Machine(BusMachine):
+        def open_engine(self) -> Engine:
+            return BREAKAGES[breakage](MemoryBus())
+
+    chosen = settings(
+        max_examples=200,
+        stateful_step_count=50,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],  # finding a history is enough, it need not be a short one
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises((AssertionError, Magent2Error)):
+        run_state_machine_as_test(Machine, settings=chosen)

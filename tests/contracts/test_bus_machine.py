@@ -24,8 +24,6 @@ def run(new_engine: NewEngine, examples: int, steps: int) -> None:
     chosen = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
-        database=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from tests.contracts.bus import BusContract
 from tests.contracts.opening import Opener
+from tests.support.engines import spoil_next_record
 
 
 class TestMemoryBus(BusContract):
     @pytest.fixture
     def opener(self) -> Opener:
         return lambda name: MemoryBus()
+
+    def scribble(self, engine: Engine, topic: str) -> None:
+        assert isinstance(engine, MemoryBus)
+        spoil_next_record(engine, topic, engine._state.connection)

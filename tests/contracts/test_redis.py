@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 
 import pytest
+import redis
 
+from magent2.bus.interface import Engine
 from magent2.bus.redis_adapter import RedisBus
 from tests.contracts.bus import BusContract
 from tests.contracts.opening import Opener
@@ -19,5 +22,9 @@ class TestRedisBus(BusContract):
 
     @pytest.fixture
     def opener(self, redis_server: RedisServer) -> Opener:
-        test = uuid.uuid4().hex
-        return lambda name: RedisBus(redis_server.url, prefix=f"{test}:{name}:")
+        self.url, self.prefix = redis_server.url, uuid.uuid4().hex
+        return lambda name: RedisBus(redis_server.url, prefix=f"{self.prefix}:{name}")
+
+    def scribble(self, engine: Engine, topic: str) -> None:
+        with closing(redis.Redis.from_url(self.url)) as client:
+            client.xadd(f"{self.prefix}:main:t:{topic}", {"p": "not JSON"}, id="0-*")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from magent2.bus.interface import Engine
 from magent2.bus.sqlite import SqliteBus
 from tests.contracts.bus import BusContract
 from tests.contracts.opening import Opener
+from tests.support.engines import spoil_next_record
 
 
 class TestSqliteBus(BusContract):
@@ -18,3 +22,11 @@ class TestSqliteBus(BusContract):
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         return lambda name: SqliteBus(tmp_path / f"{name}.db")
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.file = tmp_path / "main.db"
+
+    def scribble(self, engine: Engine, topic: str) -> None:
+        with closing(sqlite3.connect(self.file)) as connection:
+            spoil_next_record(engine, topic, connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -12,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from magent2.bus import sqlite_writer
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Erase, Info, Read
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
+from magent2.bus.sqlite_lock import FileLock
 from magent2.errors import (
+    BusUnavailable,
     Magent2Error,
     MalformedRecord,
     SchemaTooNew,
@@ -294,6 +298,23 @@ def test_processes_that_open_a_new_file_at_the_same_moment_share_one_log(tmp_pat
         bus.close()
 
 
+def test_a_process_that_does_not_let_go_of_the_file_is_reported_and_then_forgotten(
+    bus: Engine, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "LOCK_WAIT_MAX_S", 0.1)
+    other = FileLock(path.with_name(path.name + ".lock"))
+    other.acquire()
+    operation = put(1)
+
+    with pytest.raises(BusUnavailable, match=r"log\.db"):
+        bus.call(operation)
+    assert whole_log(bus, TOPIC) == []  # reading needs no lock
+    other.release()
+
+    assert bus.call(operation).seqs == (1,)
+    other.close()
+
+
 def test_a_closed_bus_says_so(path: Path) -> None:
     bus = SqliteBus(path)
     bus.call(put())
@@ -302,9 +323,11 @@ def test_a_closed_bus_says_so(path: Path) -> None:
 
     with pytest.raises(Magent2Error, match="closed"):
         bus.call(put(2))
+    with pytest.raises(Magent2Error, match="closed"):
+        asyncio.run(bus.acall(put(2)))
 
 
-def test_a_file_that_is_gone_while_it_is_open_does_not_lose_writes_in_silence(path: Path) -> None:
+def test_a_file_that_was_removed_is_made_anew(path: Path) -> None:
     bus = SqliteBus(path)
     bus.call(put(1))
     bus.close()

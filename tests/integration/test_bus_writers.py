@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.writing import append_id, numbered_append
 
 WRITER = "tests.integration.children.writer"
+FOLLOWER = "tests.integration.children.follower"
 DEADLINE_S = 60.0
 TOPICS = ("stream:one", "history:one", "chat:one")
 
@@ -68,6 +69,7 @@ def begin(crew: Crew, url: str, name: str, topics: tuple[str, ...], burst: int, 
 
 def test_four_writers_make_one_unbroken_sequence_and_none_starves(log_url: str, engine: Engine, crew: Crew) -> None:
     topic = TOPICS[0]
+    follower = crew.spawn(FOLLOWER, url=log_url, topic=topic)
     names = [f"w{number}" for number in range(WRITERS)]
     writers = [Writer(name, begin(crew, log_url, name, (topic,), WITHOUT_END)) for name in names]
     for writer in writers:
@@ -92,6 +94,8 @@ def test_four_writers_make_one_unbroken_sequence_and_none_starves(log_url: str, 
     assert {record.id: record.seq for record in records} == {
         append_id(writer.name, n): seq for writer in writers for n, seq in writer.seqs.items()
     }
+    assert follower.hear() == {"ready": True}
+    assert [follower.hear() for _ in records] == [{"seq": record.seq, "id": record.id} for record in records]
 
 
 def kill_writers(kills: int, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:

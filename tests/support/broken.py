@@ -84,8 +84,8 @@ class WithoutFence(Broken):
             return self.let_through(operation)
 
     def let_through(self, operation: Any) -> Any:
-        current = self.owners[operation.owner.agent, operation.owner.conversation]
-        return self.inner.call(replace(operation, owner=current))
+        name = operation.owner.agent, operation.owner.conversation
+        return self.inner.call(replace(operation, owner=self.owners.get(name, operation.owner)))
 
 
 class WithoutAtomicity(Broken):

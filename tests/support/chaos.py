@@ -68,7 +68,13 @@ class Shift:
     def wait_for_runs(self, more: int) -> None:
         """Wait until so many more runs have ended, or all mail is settled."""
         target = self.read_trail() + more
-        eventually(lambda: self.read_trail() >= target or self.all_settled(), QUIET_DEADLINE_S)
+
+        def enough() -> bool:
+            for child in self.workers.values():
+                child.check_alive()
+            return self.read_trail() >= target or self.all_settled()
+
+        eventually(enough, QUIET_DEADLINE_S)
 
     def all_settled(self) -> bool:
         self.read_trail()

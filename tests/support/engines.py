@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Append
+from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from tests.support.redis_server import RedisServer
@@ -18,6 +21,13 @@ from tests.support.redis_server import RedisServer
 NewEngine: TypeAlias = Callable[[], Engine]
 
 ENGINES = ("memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis))
+
+
+def spoil_next_record(engine: Engine, topic: str, connection: sqlite3.Connection) -> None:
+    """Append a record to a log in SQLite, and make a payload of it that is no JSON."""
+    engine.call(Append(records=(NewRecord(topic, {"conversation_id": "c1"}, "spoiled"),)))
+    with connection:
+        connection.execute("UPDATE records SET payload = ? WHERE id = 'spoiled'", (b"not JSON",))
 
 
 def new_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
@@ -28,4 +38,4 @@ def new_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
         folder: Path = request.getfixturevalue("tmp_path")
         return lambda: SqliteBus(folder / f"{uuid.uuid4().hex}.db")
     server: RedisServer = request.getfixturevalue("redis_server")
-    return lambda: RedisBus(server.url, prefix=f"{uuid.uuid4().hex}:")
+    return lambda: RedisBus(server.url, prefix=uuid.uuid4().hex)

@@ -130,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps({"error": {"message": message, "type": "scripted", "code": None, "param": None}}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("x-should-retry", "false")  # the client's own retries would ask again
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -154,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Silence: the requests are kept, nobody reads the log."""
 
 

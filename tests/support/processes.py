@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 MESSAGE_DEADLINE_S = 60.0  # a child that says nothing for so long is stuck
 REAP_DEADLINE_S = 30.0
 STDERR_SHOWN_BYTES = 4000
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a child gets when its parent ends
 
 
 class ChildSilent(AssertionError):
@@ -85,6 +87,10 @@ class Child:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
+    def check_alive(self) -> None:
+        if self._process.poll() is not None:
+            raise ChildSilent(f"child {self.pid} ended: {self.errors()}")
+
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 
@@ -148,7 +154,9 @@ def _environment() -> dict[str, str]:
 
 
 def settings() -> dict[str, Any]:
-    """What the parent gave to this child."""
+    """What the parent gave to this child, which from here on does not outlive it."""
+    if sys.platform == "linux":  # elsewhere a child that is frozen at that moment stays behind
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     given: dict[str, Any] = json.loads(sys.argv[1])
     return given
 

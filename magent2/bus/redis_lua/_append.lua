@@ -1,51 +1,31 @@
--- Records of an append: taken from the arguments, checked, written, told.
+-- The records of an append stay in ARGV: a record is the place of its nine arguments there, which are
+-- 0 topic, 1 id, 2 digest, 3 lane, 4 body, 5 headers, 6 draft, 7 closes, 8 blobs. A table for each would cost too much.
+-- Rarely needed helpers are made where they are needed: a function that exists costs every run of the script.
+local seqs = {} -- of the records, as far as they are known
+
 local function take_records()
-  local records = {}
-  for i = 1, take_number() do
-    records[i] = {
-      topic = take(), id = take(), digest = take(), lane = take(), body = take(),
-      headers = take(), draft = take(), closes = take(), blobs = take(),
-    }
+  local records, count, place = {}, take_number(), at_argument + 1
+  for i = 1, count do
+    records[i] = place
+    place = place + 9
   end
+  at_argument = place - 1
   return records
 end
 
-local function take_conditions()
-  local conditions = {}
+-- Conditions and heads, or nothing when there are none of either.
+local function take_extra()
+  if ARGV[at_argument + 1] == '0' and ARGV[at_argument + 2] == '0' then
+    return nil
+  end
+  local extra = {conditions = {}, heads = {}}
   for i = 1, take_number() do
-    conditions[i] = {kind = take(), topic = take(), name = take(), value = take()}
+    extra.conditions[i] = {kind = take(), topic = take(), name = take(), value = take()}
   end
-  return conditions
-end
-
-local function check_deleted(records, heads)
-  local seen = {}
-  for _, list in ipairs({records, heads}) do
-    for _, item in ipairs(list) do
-      if not seen[item.topic] then
-        seen[item.topic] = true
-        if is_deleted(item.topic) then
-          return {'TopicDeleted', item.topic}
-        end
-        call('XLEN', P .. 't:' .. item.topic) -- a key of another type ends the script here, before anything is written
-      end
-    end
+  for i = 1, take_number() do
+    extra.heads[i] = take_head()
   end
-end
-
--- A known id with the same digest keeps its first seq; the record is left out.
-local function check_ids(records, from)
-  for i = from, #records do
-    local record = records[i]
-    local known = record.id ~= '' and known_id(record.topic, record.id)
-    if known then
-      local answer, digest = id_parts(known)
-      if digest ~= record.digest then
-        return {'IdConflict', record.topic, record.id, answer}
-      end
-      record.seq = id_seq(known)
-    end
-  end
+  return extra
 end
 
 local function check_conditions(conditions)
@@ -62,88 +42,101 @@ local function check_conditions(conditions)
   end
 end
 
+local function check_deleted(records, extra)
+  local seen = {}
+  for i = 1, #records do
+    local topic = ARGV[records[i]]
+    if not seen[topic] then
+      seen[topic] = true
+      if is_deleted(topic) then
+        return {'TopicDeleted', topic}
+      end
+      -- A topic that another program took ends the script here or, if it is the first, at the first write: nothing by halves.
+      if i > 1 and #call('XRANGE', P .. 't:' .. topic, '1', '+', 'COUNT', 1) > 0 then
+        return {'StorageCorrupt', topic}
+      end
+    end
+  end
+  for _, head in ipairs(extra and extra.heads or seen) do
+    if is_deleted(head.topic) then
+      return {'TopicDeleted', head.topic}
+    end
+  end
+end
+
+-- A known id with the same digest keeps its first seq; the record is left out.
+local function check_ids(records, first)
+  for i = first, #records do
+    local topic, id = ARGV[records[i]], ARGV[records[i] + 1]
+    local known = id ~= '' and known_id(topic, id)
+    if known then
+      local answer, digest = id_parts(known)
+      if digest ~= ARGV[records[i] + 2] then
+        return {'IdConflict', topic, id, answer}
+      end
+      seqs[i] = id_seq(known)
+    end
+  end
+end
+
 local function check_blobs(records)
-  local missing
-  for _, record in ipairs(records) do
-    if record.blobs ~= '' and not record.seq then
-      each_blob(record.blobs, function(name)
-        if call('EXISTS', P .. 'b:' .. name) == 0 then missing = name end
-      end)
-    end
-  end
-  return missing and {'BlobMissing', missing}
-end
-
-local function check_heads(heads)
-  for _, head in ipairs(heads) do
-    local size = head_bytes(head)
-    if size > HEAD_MAX_BYTES then
-      return {'HeadTooLarge', head.topic, digits(size)}
+  for i = 1, #records do
+    if ARGV[records[i] + 8] ~= '' and not seqs[i] then
+      for name in string.gmatch(ARGV[records[i] + 8], '[^,]+') do
+        if call('EXISTS', P .. 'b:' .. name) == 0 then return {'BlobMissing', name} end
+      end
     end
   end
 end
 
-local function check_append(records, conditions, heads, from)
-  return check_deleted(records, heads) or check_ids(records, from) or check_conditions(conditions)
-    or check_blobs(records) or check_heads(heads)
+-- What speaks against the append, if anything does; `first` is the first record whose id is not the key.
+local function check_append(records, extra, first)
+  return check_deleted(records, extra) or check_ids(records, first) or extra and check_conditions(extra.conditions)
+    or check_blobs(records) or extra and check_heads(extra.heads)
 end
 
-local function add_full(r, at)
-  local fields = full_fields(r.id, at, r.lane, r.body, r.headers, r.draft, r.closes, r.blobs)
-  local seq = string.sub(call('XADD', P .. 't:' .. r.topic, '0-*', unpack(fields)), 3)
-  if r.draft ~= '' then note_draft(r.topic, seq, r.draft) end
-  if r.closes ~= '' then close_draft(r.topic, seq, r.closes, at) end
-  if r.blobs ~= '' then hold_blobs(r.topic, seq, r.blobs) end
+local function add_record(r, at)
+  local topic, headers, draft, closes, blobs = ARGV[r], ARGV[r + 5], ARGV[r + 6], ARGV[r + 7], ARGV[r + 8]
+  if headers == '' and draft == '' and closes == '' and blobs == '' then
+    return add_entry(topic, ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4])
+  end
+  local fields = full_fields(ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4], headers, draft, closes, blobs)
+  local seq = string.sub(call('XADD', P .. 't:' .. topic, '0-*', unpack(fields)), 3)
+  index_extras(topic, seq, at, draft, closes, blobs)
   return seq
 end
 
-local function write_record(record, at)
-  if record.headers == '' and record.draft == '' and record.closes == '' and record.blobs == '' then
-    record.seq = add_entry(record.topic, record.id, at, record.lane, record.body)
-  else
-    record.seq = add_full(record, at)
-  end
-  if record.id ~= '' and not record.is_key then
-    remember_id(record.topic, record.id, record.seq, record.digest)
-  end
-  index_entry(record.topic, record.seq, record.lane, at)
-end
-
--- Topics in the order they were written, with the news of each: the record itself if it is the only one.
-local function tell(written, heads, at)
-  local told, topics = {}, {}
-  for _, record in ipairs(written) do
-    if told[record.topic] == nil then
-      topics[#topics + 1] = record.topic
-      told[record.topic] = record
-    else
-      told[record.topic] = false
-    end
-  end
-  for _, head in ipairs(heads) do
-    if told[head.topic] == nil then topics[#topics + 1] = head.topic end
-    told[head.topic] = false
-  end
-  for _, topic in ipairs(topics) do
-    local r = told[topic]
-    notify(topic, r and news(r.seq, at, r.id, r.headers, r.draft, r.closes, r.blobs, r.body) or '')
+-- A topic with one new record is told it whole.
+local function tell(topics, only, records, at)
+  for i = 1, #topics do
+    local n = only[topics[i]]
+    local r = records[n]
+    notify(topics[i], r and news(seqs[n], at, ARGV[r + 1], ARGV[r + 5], ARGV[r + 6], ARGV[r + 7], ARGV[r + 8], ARGV[r + 4]) or '')
   end
 end
 
--- The seq of each record, in order.
-local function write_append(records, heads)
-  local at = digits(now_ms())
-  local seqs, written = {}, {}
-  for i, record in ipairs(records) do
-    if not record.seq then
-      write_record(record, at)
-      written[#written + 1] = record
+-- Writes what is not there yet and tells of it; the seq of each record, joined.
+local function write_append(records, extra, first)
+  local at, only, topics = now_text(), {}, {}
+  for i = 1, #records do
+    local r = records[i]
+    if not seqs[i] then
+      local topic = ARGV[r]
+      local seq = add_record(r, at)
+      seqs[i] = seq
+      if i >= first and ARGV[r + 1] ~= '' then
+        remember_id(topic, ARGV[r + 1], seq, ARGV[r + 2])
+      end
+      index_entry(topic, seq, ARGV[r + 3], at)
+      if only[topic] == nil then topics[#topics + 1] = topic end
+      only[topic] = only[topic] == nil and i
     end
-    seqs[i] = record.seq
   end
-  for _, head in ipairs(heads) do
+  for _, head in ipairs(extra and extra.heads or {}) do
     set_head(head, at)
+    if only[head.topic] == nil then topics[#topics + 1] = head.topic end
+    only[head.topic] = false
   end
-  tell(written, heads, at)
-  return seqs
+  tell(topics, only, records, at)
+  return table.concat(seqs, ',')
 end

@@ -17,6 +17,12 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- As text at once: making a number of it and back takes longer.
+local function now_text()
+  local time = call('TIME')
+  return time[1] .. string.format('%03d', time[2] / 1000)
+end
+
 local function now_ms()
   local time = call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,30 +1,34 @@
 -- Heads: one hash field per field, as canonical JSON text; an empty text removes.
-local function take_heads()
-  local heads = {}
+local function take_head()
+  local head = {topic = take(), names = {}, texts = {}}
   for i = 1, take_number() do
-    local head = {topic = take(), names = {}, texts = {}}
-    for j = 1, take_number() do
-      head.names[j], head.texts[j] = take(), take()
-    end
-    heads[i] = head
+    head.names[i], head.texts[i] = take(), take()
   end
-  return heads
+  return head
 end
 
-local function head_bytes(head)
-  local texts = {}
-  local now = call('HGETALL', P .. 'h:' .. head.topic)
-  for i = 1, #now, 2 do
-    texts[now[i]] = now[i + 1]
+local function check_heads(heads)
+  local function bytes_after(head)
+    local texts, size = {}, 0
+    local now = call('HGETALL', P .. 'h:' .. head.topic)
+    for i = 1, #now, 2 do
+      texts[now[i]] = now[i + 1]
+    end
+    for i, name in ipairs(head.names) do
+      texts[name] = head.texts[i]
+    end
+    for name, text in pairs(texts) do
+      size = size + (text ~= '' and #name + #text or 0)
+    end
+    return size
   end
-  for i, name in ipairs(head.names) do
-    texts[name] = head.texts[i]
+
+  for _, head in ipairs(heads) do
+    local size = bytes_after(head)
+    if size > HEAD_MAX_BYTES then
+      return {'HeadTooLarge', head.topic, digits(size)}
+    end
   end
-  local size = 0
-  for name, text in pairs(texts) do
-    size = size + (text ~= '' and #name + #text or 0)
-  end
-  return size
 end
 
 local function set_head(head, at)

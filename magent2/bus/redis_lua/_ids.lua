@@ -1,7 +1,7 @@
--- Ids of a topic, in two generations: `i0` fills up, becomes `i1`, and the `i1` before it is forgotten.
--- id -> 'seq digest'; for the key of an append 'seq: digest', and 'seq:seq,seq,… digest' when that had several records.
+-- Ids of a topic: `i` id -> 'seq digest'; for the key of an append 'seq: digest', and 'seq:seq,seq,… digest' when that had
+-- several records. An id is known as long as its record is in the log; `j` queues those that outlived it, oldest first.
 local function known_id(topic, id)
-  return call('HGET', P .. 'i0:' .. topic, id) or call('HGET', P .. 'i1:' .. topic, id)
+  return call('HGET', P .. 'i:' .. topic, id)
 end
 
 local function id_seq(value)
@@ -10,16 +10,22 @@ end
 
 -- The seqs to answer a repeat with, and the digest.
 local function id_parts(value)
-  local seq, mark, answer, digest = string.match(value, '^(%d+)(:?)([%d,]*) (.*)$')
+  local seq, answer, digest = string.match(value, '^(%d+):?([%d,]*) (.*)$')
   return answer ~= '' and answer or seq, digest
 end
 
 local function remember_id(topic, id, answer, digest)
-  call('HSET', P .. 'i0:' .. topic, id, answer .. ' ' .. digest)
+  call('HSET', P .. 'i:' .. topic, id, answer .. ' ' .. digest)
 end
 
-local function age_ids(topic)
-  if call('HLEN', P .. 'i0:' .. topic) >= IDS_KEPT then
-    call('RENAME', P .. 'i0:' .. topic, P .. 'i1:' .. topic)
+-- Records left the log: of such ids only the latest stay known.
+local function outlive(topic, ids)
+  if #ids == 0 then
+    return
+  end
+  local queue = P .. 'j:' .. topic
+  local excess = call('RPUSH', queue, unpack(ids)) - IDS_KEPT
+  if excess > 0 then
+    call('HDEL', P .. 'i:' .. topic, unpack(call('LPOP', queue, excess)))
   end
 end

@@ -30,9 +30,8 @@ local function check_finish(owner)
   return fenced(owner)
 end
 
--- The lane has no owner from here on; the caller says what becomes of it.
+-- The lane has no owner and no state from here on; the caller says what becomes of it.
 local function finish(owner, answer, attempt)
-  call('HDEL', owner.key, 'o', 'v', 'n', 'g')
-  call('HSET', owner.key, 'f', owner.token, 'y', answer, 't', attempt)
+  call('HSET', owner.key, 's', '', 'o', '', 'v', '', 'n', 0, 'g', '', 'f', owner.token, 'y', answer, 't', attempt)
   call('SREM', P .. 'x:' .. owner.worker, owner.lane)
 end

@@ -30,9 +30,6 @@ local function index_entry(topic, seq, lane, at)
   if lane ~= '' then
     index_copy(topic, seq, lane)
   end
-  if string.sub(seq, -3) == '000' then
-    age_ids(topic)
-  end
 end
 
 -- What a follower that stands just before this record is told, so that it need not read.
@@ -40,5 +37,5 @@ local function news(seq, at, id, headers, draft, closes, blobs, body)
   if #body + #draft + #closes > NEWS_MAX_BYTES or string.find(draft .. closes, '\n', 1, true) then
     return seq
   end
-  return table.concat({seq, at, id, headers, draft, closes, blobs, body}, '\n')
+  return seq .. '\n' .. at .. '\n' .. id .. '\n' .. headers .. '\n' .. draft .. '\n' .. closes .. '\n' .. blobs .. '\n' .. body
 end

@@ -1,21 +1,20 @@
--- needs: base ids topics records blobs drafts heads append
-local records, conditions, heads = take_records(), take_conditions(), take_heads()
+local records, extra = take_records(), take_extra()
 local key = records[1]
+local topic, id, digest = ARGV[key], ARGV[key + 1], ARGV[key + 2]
 
-local known = known_id(key.topic, key.id)
+local known = known_id(topic, id)
 if known then
-  local answer, digest = id_parts(known)
-  if digest ~= key.digest then
-    return {'IdConflict', key.topic, key.id, answer}
+  local answer, first = id_parts(known)
+  if first ~= digest then
+    return {'IdConflict', topic, id, answer}
   end
   return {'repeat', answer}
 end
-local refusal = check_append(records, conditions, heads, 2)
+local refusal = check_append(records, extra, 2)
 if refusal then
   return refusal
 end
 
-key.is_key = true
-local answer = table.concat(write_append(records, heads), ',')
-remember_id(key.topic, key.id, key.seq .. ':' .. (#records > 1 and answer or ''), key.digest)
+local answer = write_append(records, extra, 2)
+remember_id(topic, id, seqs[1] .. ':' .. (#records > 1 and answer or ''), digest)
 return {'done', answer}

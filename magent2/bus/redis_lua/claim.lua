@@ -1,4 +1,3 @@
--- needs: base topics blobs entries lanes mail
 local worker, nonce, lease, limit, mail_max = take(), take(), take_number(), take_number(), take_number()
 local agents = {}
 for i = 1, take_number() do
@@ -32,9 +31,9 @@ local function file(agent, conversation, member, control)
   call('ZADD', P .. 'm:' .. lane, mail_score(member), member)
   call('ZADD', P .. (control and 'uc:' or 'u:') .. agent, 'NX', string.sub(member, 2), conversation)
   local state = call('HGET', P .. 'l:' .. lane, 's')
-  if not state then
-    call('PERSIST', P .. 'l:' .. lane)
-    if conversation ~= '' then
+  if not state or state == '' then
+    local is_known = call('PERSIST', P .. 'l:' .. lane) == 1
+    if not is_known and conversation ~= '' then
       call('SADD', P .. 'c:' .. conversation, '@ ' .. agent)
     end
     make_ready(agent, conversation, lane, control)
@@ -87,29 +86,27 @@ local function sort_mail(agent)
   return control or chat
 end
 
-local function lane_reply(lane, token, attempt)
-  local agent, conversation = lane_parts(lane)
-  return {agent, conversation, token, attempt, call('ZCARD', P .. 'm:' .. lane), mail_of(agent, lane, mail_max)}
+local function lane_reply(agent, conversation, lane, token, attempt, mail)
+  local pending = #mail < mail_max and #mail or call('ZCARD', P .. 'm:' .. lane)
+  return {agent, conversation, token, attempt, pending, mail}
 end
 
-local function hand_out(agent, conversation)
-  local lane = lane_name(agent, conversation)
+local function hand_out(agent, conversation, lane, epoch)
   local key = P .. 'l:' .. lane
-  if call('EXISTS', P .. 'm:' .. lane) == 0 then
+  local mail = mail_of(agent, lane, mail_max)
+  if #mail == 0 then
     rest(lane)
     return nil
   end
   local attempt = call('HINCRBY', key, 't', 1)
-  local token = worker .. '/' .. nonce .. '/' .. digits(call('INCR', P .. 'epoch'))
-  call('HSET', key, 's', 'held', 'o', token, 'v', worker, 'n', 0)
-  call('HDEL', key, 'g')
-  call('SADD', P .. 'x:' .. worker, lane)
-  call('RPUSH', P .. 'y:' .. worker, lane)
-  return lane_reply(lane, token, attempt)
+  local token = worker .. '/' .. nonce .. '/' .. digits(epoch)
+  call('HSET', key, 's', 'held', 'o', token, 'v', worker, 'n', 0, 'g', '')
+  return lane_reply(agent, conversation, lane, token, attempt, mail)
 end
 
 local function take_lanes()
-  local lanes, idle, turn = {}, 0, 0
+  local lanes, held, idle, turn = {}, {}, 0, 0
+  local epoch = limit > 0 and call('INCRBY', P .. 'epoch', limit) - limit or 0
   if #agents > 1 then
     turn = call('HINCRBY', facts, 'turn', 1)
   end
@@ -118,9 +115,16 @@ local function take_lanes()
     turn = turn + 1
     local conversation = call('LPOP', P .. 'r:' .. agent)
     idle = conversation and 0 or idle + 1
-    if conversation then
-      lanes[#lanes + 1] = hand_out(agent, conversation)
+    local lane = conversation and lane_name(agent, conversation)
+    local reply = lane and hand_out(agent, conversation, lane, epoch + #lanes + 1)
+    if reply then
+      lanes[#lanes + 1] = reply
+      held[#held + 1] = lane
     end
+  end
+  if #held > 0 then
+    call('SADD', P .. 'x:' .. worker, unpack(held))
+    call('RPUSH', P .. 'y:' .. worker, unpack(held))
   end
   return lanes
 end
@@ -131,7 +135,9 @@ local function lanes_again()
   for _, lane in ipairs(call('LRANGE', P .. 'y:' .. worker, 0, -1)) do
     local state = call('HMGET', P .. 'l:' .. lane, 'o', 't')
     if state[1] and string.sub(state[1], 1, #start) == start then
-      lanes[#lanes + 1] = lane_reply(lane, state[1], tonumber(state[2]))
+      local agent, conversation = lane_parts(lane)
+      local mail = mail_of(agent, lane, mail_max)
+      lanes[#lanes + 1] = lane_reply(agent, conversation, lane, state[1], tonumber(state[2]), mail)
     end
   end
   return lanes

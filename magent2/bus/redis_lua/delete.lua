@@ -1,4 +1,3 @@
--- needs: base topics blobs entries lanes
 local count = take_number()
 local topics = {}
 for i = 1, count do
@@ -18,10 +17,10 @@ local function entomb(topic)
     return
   end
   local last = digits(last_seq(topic))
-  local active = call('ZSCORE', P .. 'k:' .. kind_of(topic), topic) or digits(now_ms())
+  local active = call('ZSCORE', P .. 'k:' .. kind_of(topic), topic) or now_text()
   unlist(topic)
   free_all_blobs(topic)
-  for _, part in ipairs({'t:', 'h:', 'i0:', 'i1:', 'z:', 'g:', 'f:', 'B:'}) do
+  for _, part in ipairs({'t:', 'h:', 'i:', 'j:', 'z:', 'g:', 'f:', 'B:'}) do
     call('UNLINK', P .. part .. topic)
   end
   call('HSET', P .. 's:' .. topic, 'x', 1, 'f', last, 'g', last, 'a', active)

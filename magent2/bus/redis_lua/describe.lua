@@ -1,4 +1,3 @@
--- needs: base topics describe
 local found = {}
 for i = 2, #ARGV do
   found[#found + 1] = describe(ARGV[i])

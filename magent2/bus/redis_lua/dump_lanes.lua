@@ -1,4 +1,3 @@
--- needs: base topics lanes
 -- Lanes of an agent that hold mail, by name, after a name. Owners are not carried: a held lane counts as ready.
 local agent, after, limit = take(), take(), take_number()
 local names, seen = {}, {}

@@ -1,4 +1,3 @@
--- needs: base topics describe
 -- Topics of every kind, deleted ones included, in the order (kind, active, name) after a place in it.
 -- A topic that becomes active meanwhile moves ahead and is seen again; none is passed over.
 local after_kind, after_at, after_topic, limit = take(), take(), take(), take_number()

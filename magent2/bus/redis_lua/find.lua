@@ -1,14 +1,13 @@
--- needs: base ids topics blobs entries
 -- by: 'id' or 'seq'
 local topic, by, name = take(), take(), take()
 local seq = name
 if by == 'id' then
   local known = known_id(topic, name)
   if not known then
-    return {call('EXISTS', P .. 'i1:' .. topic) == 1 and 'seek' or 'none'}
+    return false
   end
   seq = id_seq(known)
 end
 local entry = entry_at(topic, seq)
 local found = entry and entry[2] or erased_at(topic, seq)
-return found and {'done', seq, found} or {'none'}
+return found and {seq, found}

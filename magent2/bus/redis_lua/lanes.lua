@@ -1,4 +1,3 @@
--- needs: base topics lanes
 -- Lanes with mail, oldest first; those with control mail alone lead.
 local agent, limit = take(), take_number()
 local found, seen = {}, {}
@@ -12,7 +11,7 @@ local function add(conversation)
   local state = call('HMGET', P .. 'l:' .. lane, 's', 't', 'v')
   local due = call('ZSCORE', P .. 'd:' .. agent, conversation)
   found[#found + 1] = {
-    conversation, call('ZCARD', P .. 'm:' .. lane), state[2] or '0', state[1] or 'ready', state[3] or '', due or '',
+    conversation, call('ZCARD', P .. 'm:' .. lane), state[2] or '0', state[1], state[3] or '', due or '',
   }
 end
 
@@ -24,4 +23,4 @@ end
 for _, conversation in ipairs(call('ZRANGE', P .. 'u:' .. agent, 0, limit - 1)) do
   add(conversation)
 end
-return {digits(now_ms()), found}
+return {now_text(), found}

@@ -1,16 +1,20 @@
--- needs: base ids topics records blobs drafts heads append lanes owner
 -- delay in ms, or 'parked'
 local owner, delay, refund = take_owner(), take(), take_number()
-local records, conditions, heads = take_records(), take_conditions(), take_heads()
+local records, extra = take_records(), take_extra()
 
-local refusal = check_finish(owner) or check_append(records, conditions, heads, 1)
+local refusal = check_finish(owner) or check_append(records, extra, 1)
 if refusal then
   return refusal
 end
 
-local answer = table.concat(write_append(records, heads), ',')
+local answer = write_append(records, extra, 1)
 local attempt = tonumber(call('HGET', owner.key, 't') or 0)
 finish(owner, answer, math.max(0, attempt - refund))
+-- A lane with a command in it never sleeps: the command may have come while the lane was held.
+local first = call('ZRANGE', P .. 'm:' .. owner.lane, 0, 0)[1]
+if first and string.byte(first) == CONTROL_MARK then
+  delay = '0'
+end
 if delay == 'parked' then
   call('HSET', owner.key, 's', 'parked')
 elseif delay == '0' then

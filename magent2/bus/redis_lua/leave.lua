@@ -1,2 +1,1 @@
--- needs: base topics lanes
 return end_worker(take())

@@ -1,4 +1,3 @@
--- needs: base blobs
 for _ = 1, take_number() do
   keep_blob(take(), take(), take())
 end

@@ -1,4 +1,3 @@
--- needs: base
 for _ = 1, take_number() do
   local agent, chat, control = take(), take(), take()
   call('HSET', P .. 'q:' .. agent, 'chat', chat, 'control', control)

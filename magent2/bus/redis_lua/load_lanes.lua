@@ -1,4 +1,3 @@
--- needs: base topics lanes
 -- due: ms, or '' for a lane that waits for no time
 local function load_lane()
   local agent, conversation, attempt, due, parked = take(), take(), take(), take(), take()
@@ -8,9 +7,9 @@ local function load_lane()
   for _ = 1, take_number() do
     local member = take()
     call('ZADD', P .. 'm:' .. lane, mail_score(member), member)
-    if string.byte(member) == 99 then control = true else chat = true end
+    if string.byte(member) == CONTROL_MARK then control = true else chat = true end
   end
-  index_mail(agent, conversation, lane, chat, control)
+  index_mail(agent, conversation, lane, chat, control, true)
   if conversation ~= '' then
     call('SADD', P .. 'c:' .. conversation, '@ ' .. agent)
   end

@@ -1,4 +1,3 @@
--- needs: base ids topics records blobs drafts entries
 -- Records in the order of their seqs; one that is there already is passed over.
 local function add_at(topic, seq, fields)
   local stream, last = P .. 't:' .. topic, digits(last_seq(topic))
@@ -19,11 +18,9 @@ local function load_record()
     call('ZADD', P .. 'z:' .. topic, seq, table.concat({seq, at, id, mark, draft .. closes}, '\n'))
   else
     add_at(topic, seq, full_fields(id, at, lane, body, headers, draft, closes, blobs))
-    if blobs ~= '' then hold_blobs(topic, seq, blobs) end
     index_copy(topic, seq, lane)
   end
-  if draft ~= '' then note_draft(topic, seq, draft) end
-  if closes ~= '' then close_draft(topic, seq, closes, at) end
+  index_extras(topic, seq, at, draft, closes, blobs)
 end
 
 for _ = 1, take_number() do

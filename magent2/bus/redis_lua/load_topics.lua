@@ -1,10 +1,7 @@
--- needs: base topics heads
 local function load_topic()
-  local topic, last, floor, deleted, active = take(), take_number(), take(), take(), take()
-  local heads = {topic = topic, names = {}, texts = {}}
-  for i = 1, take_number() do
-    heads.names[i], heads.texts[i] = take(), take()
-  end
+  local last, floor, deleted, active = take_number(), take(), take(), take()
+  local head = take_head()
+  local topic = head.topic
   local state, stream = P .. 's:' .. topic, P .. 't:' .. topic
   local gone = last - call('XLEN', stream)
   if floor ~= '0' or gone > 0 then
@@ -21,7 +18,7 @@ local function load_topic()
     call('XGROUP', 'DESTROY', stream, 'load')
     call('XSETID', stream, '0-' .. digits(last))
   end
-  set_head(heads, active)
+  set_head(head, active)
 end
 
 for _ = 1, take_number() do

@@ -1,6 +1,5 @@
--- needs: base ids topics records blobs drafts heads append lanes owner
 local owner, n, mail = take_owner(), take_number(), take_mail()
-local records, conditions, heads = take_records(), take_conditions(), take_heads()
+local records, extra = take_records(), take_extra()
 
 local state = call('HMGET', owner.key, 'o', 'n', 'g')
 if state[1] ~= owner.token then
@@ -13,12 +12,12 @@ end
 if n > seen + 1 then
   return {'CounterGap', digits(n), digits(seen)}
 end
-local refusal = check_append(records, conditions, heads, 1)
+local refusal = check_append(records, extra, 1)
 if refusal then
   return refusal
 end
 
-local answer = table.concat(write_append(records, heads), ',')
+local answer = write_append(records, extra, 1)
 remove_mail(owner.agent, owner.conversation, owner.lane, mail)
 call('HSET', owner.key, 'n', digits(n), 'g', answer)
 return {'done', answer}

@@ -1,4 +1,3 @@
--- needs: base topics blobs entries lanes mail owner
 local owner, limit = take_owner(), take_number()
 if call('HGET', owner.key, 'o') ~= owner.token then
   return fenced(owner)

@@ -1,4 +1,3 @@
--- needs: base ids topics records
 -- One plain record with an id: the short way through `write`.
 local topic, id, digest, lane, body = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
@@ -14,7 +13,7 @@ if is_deleted(topic) then
   return {'TopicDeleted', topic}
 end
 
-local at = digits(now_ms())
+local at = now_text()
 local seq = add_entry(topic, id, at, lane, body)
 remember_id(topic, id, seq .. ':', digest)
 index_entry(topic, seq, lane, at)

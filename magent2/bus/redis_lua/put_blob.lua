@@ -1,3 +1,2 @@
--- needs: base blobs
-keep_blob(take(), digits(now_ms()), take())
+keep_blob(take(), now_text(), take())
 return 1

@@ -1,7 +1,9 @@
--- needs: base ids topics blobs entries
 -- how: 'after' a seq, 'id', 'oldest', 'last', 'before' a seq. Entries and erased ones come apart, both in order of reading.
 local topic, how, cursor, limit = take(), take(), take(), take_number()
 local state = topic_state(topic)
+if state.deleted == 1 then -- whatever the cursor was: a follower has to learn that the topic is gone
+  return {'done', state.last, state.floor, 1, {}, {}}
+end
 
 local function resolve()
   if how == 'oldest' then
@@ -36,8 +38,7 @@ elseif how == 'before' then
 else
   local seq = resolve()
   if not seq then
-    local seek = how == 'id' and call('EXISTS', P .. 'i1:' .. topic) == 1 and call('HEXISTS', P .. 'i1:' .. topic, cursor) == 0
-    return {seek and 'seek' or 'UnknownCursor', topic, cursor, digits(state.floor), digits(state.last)}
+    return {'UnknownCursor', topic, cursor, digits(state.floor), digits(state.last)}
   end
   entries, erased = forward(seq)
 end

@@ -1,4 +1,3 @@
--- needs: base
 local worker, lease = take(), take_number()
 if not call('ZSCORE', P .. 'w', worker) then
   return 0

@@ -1,4 +1,3 @@
--- needs: base
 local oldest, page = take_number(), take_number()
 local names = call('ZRANGEBYSCORE', P .. 'loose', '-inf', digits(now_ms() - oldest), 'LIMIT', 0, page)
 for _, name in ipairs(names) do

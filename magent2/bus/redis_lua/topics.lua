@@ -1,4 +1,3 @@
--- needs: base topics describe
 -- Topics by (active, name), descending, below `before`. Every kind is looked through as far as it takes; where one was left
 -- off, what lies behind that place is left out everywhere and the place is returned to go on from.
 local prefix, owner, before_at, before_topic, limit = take(), take(), take(), take(), take_number()

@@ -1,4 +1,3 @@
--- needs: base topics blobs entries lanes
 -- by: 'keep' a number or drop up to 'age' in ms. One page of the oldest records: the floor, and whether to go on.
 local topic, by, amount, page = take(), take(), take_number(), take_number()
 local state = topic_state(topic)
@@ -19,11 +18,12 @@ local function oldest_records()
   local records = {}
   for _, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', page)) do
     local fields = entry_fields(entry)
-    records[#records + 1] = {seq = tonumber(entry_seq(entry)), at = tonumber(fields['a']) or 0, fields = fields}
+    local seq, at = tonumber(entry_seq(entry)), tonumber(fields['a']) or 0
+    records[#records + 1] = {seq = seq, at = at, id = fields['i'] or '', fields = fields}
   end
   for _, kept in ipairs(call('ZRANGE', erased, 0, page - 1)) do
-    local seq, at = string.match(kept, '^(%d+)\n(%d+)')
-    records[#records + 1] = {seq = tonumber(seq), at = tonumber(at)}
+    local seq, at, id = string.match(kept, '^(%d+)\n(%d+)\n([^\n]*)')
+    records[#records + 1] = {seq = tonumber(seq), at = tonumber(at), id = id}
   end
   table.sort(records, function(a, b) return a.seq < b.seq end)
   return records
@@ -41,18 +41,22 @@ local function stays(record)
   return is_inbox and record.seq > sorted and (mark == 61 or mark == 126)
 end
 
-local floor, dropped, ids = state.floor, 0, {}
+local floor, dropped, entries, ids = state.floor, 0, {}, {}
 for _, record in ipairs(oldest_records()) do
   if dropped >= drop or dropped >= page or stays(record) then break end
   dropped = dropped + 1
   floor = record.seq
+  if record.id ~= '' then
+    ids[#ids + 1] = record.id
+  end
   if record.fields then
     unhook(topic, digits(floor), record.fields)
-    ids[#ids + 1] = '0-' .. digits(floor)
+    entries[#entries + 1] = '0-' .. digits(floor)
   end
 end
 if dropped > 0 then
-  drop_entries(topic, ids)
+  drop_entries(topic, entries)
+  outlive(topic, ids)
   call('ZREMRANGEBYSCORE', erased, '-inf', digits(floor))
   call('HSET', P .. 's:' .. topic, 'f', digits(floor))
 end

@@ -1,4 +1,3 @@
--- needs: base
 local found = {}
 local leases = call('ZRANGE', P .. 'w', 0, -1, 'WITHSCORES')
 for i = 1, #leases, 2 do
@@ -6,4 +5,4 @@ for i = 1, #leases, 2 do
   local agents = call('HGET', P .. 'v:' .. worker, 'agents') or ''
   found[#found + 1] = {worker, leases[i + 1], agents, call('SCARD', P .. 'x:' .. worker)}
 end
-return {digits(now_ms()), found}
+return {now_text(), found}

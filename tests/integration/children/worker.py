@@ -40,24 +40,27 @@ class Worker:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        renewing = asyncio.create_task(self._renew())
-        with self.engine.watch([f"chat:{self.agent}", f"control:{self.agent}"]) as watch:
-            while not self.stopping:
-                if len(self.tasks) == AT_A_TIME:
-                    await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
-                elif not await self._claim():
-                    await watch.changed(IDLE_S)
-        await asyncio.gather(*self.tasks)
-        renewing.cancel()
+        """An error that is not expected ends the worker, for the parent to see."""
+        async with asyncio.TaskGroup() as group:
+            renewing = group.create_task(self._renew())
+            with self.engine.watch([f"chat:{self.agent}", f"control:{self.agent}"]) as watch:
+                while not self.stopping:
+                    if len(self.tasks) == AT_A_TIME:
+                        await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+                    elif not await self._claim(group):
+                        await watch.changed(IDLE_S)
+            if self.tasks:
+                await asyncio.wait(self.tasks)
+            renewing.cancel()
         await persist(self.engine, Leave(self.name))
 
-    async def _claim(self) -> bool:
+    async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Take what there is room for; whether there may be more."""
         room = AT_A_TIME - len(self.tasks)
         claim = Claim(worker=self.name, agents=(self.agent,), limit=room, lease_s=self.lease_s)
         claims = await persist(self.engine, claim)
         for lane in claims.lanes:
-            task = asyncio.create_task(self._work(lane))
+            task = group.create_task(self._work(lane))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         return claims.more or len(claims.lanes) == room

@@ -1,0 +1,54 @@
+"""Trying again while the bus does not answer, or waits for a person to make room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Operation
+from magent2.errors import (
+    Magent2Error,
+    SchemaTooNew,
+    StorageCorrupt,
+    StorageError,
+    TransientError,
+    UnsupportedServer,
+)
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
+
+LASTING = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # of storage errors: waiting mends none of these
+
+
+async def persist(bus: Engine, operation: Operation[R], who: str) -> R:
+    """Run an operation until the bus has answered it, however long that takes; running it again is harmless."""
+    return await insist(lambda: bus.acall(operation), who)
+
+
+async def insist(ask: Callable[[], Awaitable[R]], who: str) -> R:
+    """Ask until the bus has answered, however long it is away, full, or not to be written.
+
+    `ask` must be harmless to repeat: the same operation object every time. `who` waits, for the log.
+    """
+    delay = RETRY_FIRST_S
+    while True:
+        try:
+            return await ask()
+        except (TransientError, StorageError) as error:
+            if isinstance(error, LASTING):
+                raise
+            _warn(who, error)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, RETRY_MAX_S)
+
+
+def _warn(who: str, error: Magent2Error) -> None:
+    level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
+    log.log(level, "waiting for the bus", extra={"who": who, "error": str(error)})

@@ -1,0 +1,124 @@
+"""The two faces of one engine: any thread, any loop, any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from magent2.bus.operations import Append, Claim, Describe, Read
+from magent2.bus.records import Appended, NewRecord
+from tests.contracts.bus_following import take
+from tests.support.faces import LEASE_S, Face
+from tests.support.waiting import DEADLINE_S
+
+
+def one(n: int = 0) -> Append:
+    return Append(records=(NewRecord("stream:a", {"n": n}),))
+
+
+class Faces:
+    def test_what_one_face_has_written_the_other_reads_at_once(self, bus: Face) -> None:
+        async def scene() -> None:
+            for n in range(1, 11):
+                await bus.engine.acall(one(n))
+                assert bus.engine.call(Describe(("stream:a",)))[0].last == 2 * n - 1
+                bus.engine.call(one(n))
+                assert (await bus.engine.acall(Describe(("stream:a",))))[0].last == 2 * n
+
+        bus.run(scene())
+
+    def test_an_engine_outlives_the_loop_that_used_it(self, bus: Face) -> None:
+        async def scene(seq: int) -> None:
+            assert (await bus.engine.acall(one())).seqs == (seq,)
+            assert await take(bus.engine.follow("stream:a", seq - 1), 1) == [seq]
+
+        for seq in (1, 2, 3):
+            asyncio.run(scene(seq))
+
+        assert bus.seqs("stream:a") == [1, 2, 3]
+
+    def test_loops_on_several_threads_share_an_engine(self, bus: Face) -> None:
+        async def write() -> None:
+            await asyncio.gather(*(bus.engine.acall(one(n)) for n in range(20)))
+
+        def run(_: int) -> None:
+            asyncio.run(write())
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(run, range(3)))
+
+        assert bus.seqs("stream:a") == list(range(1, 61))
+
+    def test_a_cancelled_append_that_is_run_again_happens_once(self, bus: Face) -> None:
+        async def scene() -> list[Appended]:
+            answers = []
+            for n in range(20):
+                operation = one(n)
+                task = asyncio.ensure_future(bus.engine.acall(operation))
+                for _ in range(n % 5):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                answers.append(await bus.engine.acall(operation))
+            return answers
+
+        answers = bus.run(scene())
+
+        assert [answer.seqs for answer in answers] == [(seq,) for seq in range(1, 21)]
+        assert [record.payload["n"] for record in bus.read("stream:a")] == list(range(20))
+
+    def test_a_cancelled_claim_that_is_run_again_hands_out_its_lanes(self, bus: Face) -> None:
+        bus.mail("A", "c1")
+        operation = Claim(worker="w1", agents=("A",), limit=1, lease_s=LEASE_S)
+
+        async def scene() -> int:
+            task = asyncio.ensure_future(bus.engine.acall(operation))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            return len((await bus.engine.acall(operation)).lanes)
+
+        assert bus.run(scene()) == 1
+
+    def test_a_follower_that_is_cancelled_leaves_the_engine_in_order(self, bus: Face) -> None:
+        async def scene() -> list[int]:
+            waiting = [asyncio.ensure_future(take(bus.engine.follow("stream:a"), 1)) for _ in range(5)]
+            await asyncio.sleep(0.02)
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+            await bus.ado(one())
+            return await take(bus.engine.follow("stream:a", 0), 1)
+
+        assert bus.run(scene()) == [1]
+
+    def test_a_loop_goes_on_while_a_thread_waits_for_a_record(self, bus: Face) -> None:
+        async def scene() -> list[int]:
+            reading = asyncio.create_task(asyncio.to_thread(bus.engine.read_blocking, "stream:a", None, 10, DEADLINE_S))
+            for _ in range(10):
+                await bus.engine.acall(Read("stream:b"))
+            await bus.ado(one())
+            return [record.seq for record in await reading]
+
+        assert bus.run(scene()) == [1]
+
+    def test_a_follower_sees_more_than_fits_a_page(self, bus: Face) -> None:
+        bus.append(*(NewRecord("stream:a", {}) for _ in range(700)))
+
+        assert bus.run(take(bus.engine.follow("stream:a", 0), 700)) == list(range(1, 701))
+
+    def test_one_watch_holds_many_topics(self, bus: Face) -> None:
+        topics = [f"stream:{n}" for n in range(300)]
+        with bus.engine.watch(topics) as watch:
+            while watch.wait(0.05):
+                pass
+            bus.put("stream:299")
+
+            assert watch.wait(DEADLINE_S) == {"stream:299"}
+
+    def test_closing_twice_does_no_harm(self, bus: Face) -> None:
+        bus.put("stream:a")
+
+        bus.engine.close()
+        bus.engine.close()
+        bus.run(bus.engine.aclose())

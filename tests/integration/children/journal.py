@@ -1,0 +1,113 @@
+"""Workers that die at a chosen append of a run.
+
+One process imports everything once. For each line of JSON that it is told (`worker`, `at`, `after`) it forks a worker,
+which serves the agent until one message is settled, or kills itself with SIGKILL before or after its `at`-th append.
+`{"signal": 9}` is reported of a worker that died so, `{"signal": 0}` of one that went home.
+
+Settings: `url` of the log, `model_url`, `effects`: the file that tools leave their marks in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agents import Agent, OpenAIProvider, RunContextWrapper, Runner, function_tool, set_tracing_disabled
+from openai import APIConnectionError, AsyncOpenAI
+
+from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Operation, OwnedAppend, Settle
+from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.tools.chat import chat_send
+from magent2.worker.service import WorkerService
+from tests.support.broken import Broken
+from tests.support.processes import await_line, report, settings
+from tests.support.serving import AGENT, LEASE_S, until
+
+R = TypeVar("R")
+
+
+class Deadly(Broken):
+    """A bus that kills its worker."""
+
+    def __init__(self, engine: Engine, at: int, after: bool) -> None:
+        super().__init__(engine)
+        self.at = at
+        self.after = after
+        self.count = 0
+
+    async def acall(self, operation: Operation[R]) -> R:
+        if not isinstance(operation, OwnedAppend | Settle):
+            return await self.inner.acall(operation)
+        self.count += 1
+        if self.count == self.at and not self.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await self.inner.acall(operation)
+        if self.count == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+def team(effects: Path) -> Agent[Any]:
+    """Ada has a tool and hands over to Bea, who has two."""
+
+    @function_tool
+    async def work(context: RunContextWrapper[Any], n: int) -> str:
+        """Do a piece of work."""
+        with effects.open("a") as file:
+            file.write(f"{context.context.conversation_id} {n}\n")
+        return f"did {n}"
+
+    bea = Agent[Any](name="Bea", model="scripted", tools=[work, chat_send])
+    return Agent(name=AGENT, model="scripted", tools=[work], handoffs=[bea])
+
+
+async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
+    os.environ.update({"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": given["model_url"]})
+    engine = connect(given["url"])
+    bus = Deadly(engine, job["at"], job["after"])
+    runner = OpenAIAgentsRunner(team(Path(given["effects"])))
+    service = WorkerService(bus, {AGENT: runner}, worker=job["worker"], lease_s=LEASE_S)
+    serving = asyncio.create_task(service.run())
+    await until(lambda: service.outcomes or serving.done())
+    await service.drain()
+    await serving
+    await engine.aclose()
+
+
+async def warm_up() -> None:
+    """Load what the SDK only loads when it is first used; a worker would do so anew each time. No thread may begin."""
+    model = OpenAIProvider(openai_client=AsyncOpenAI(api_key="any", base_url="http://127.0.0.1:9", max_retries=0))
+    with contextlib.suppress(APIConnectionError):
+        await Runner.run(Agent(name=AGENT, model=model.get_model("scripted")), "hi")
+
+
+def main() -> None:
+    given = settings()
+    set_tracing_disabled(True)
+    asyncio.run(warm_up())
+    assert threading.active_count() == 1, threading.enumerate()
+    report(ready=True)
+    while True:
+        job = json.loads(await_line())
+        pid = os.fork()
+        if pid == 0:
+            settings()  # a fork has to say for itself that it ends with its parent
+            asyncio.run(serve(given, job))
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        report(signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, code=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

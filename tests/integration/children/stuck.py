@@ -1,0 +1,32 @@
+"""`python -m magent2.worker` with a runner that never ends.
+
+Settings: `url`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from magent2.bus.connect import connect
+from magent2.models.envelope import MessageEnvelope
+from magent2.runner.context import RunContext
+from magent2.worker.__main__ import serve
+from magent2.worker.drive import Event
+from tests.support.processes import end_with_parent, report, settings
+from tests.support.serving import AGENT
+
+
+class Stuck:
+    def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]:
+        raise AssertionError("the worker prefers astream_run")
+
+    async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        report(begun=True)
+        await asyncio.Event().wait()
+        yield {}
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    asyncio.run(serve(connect(settings()["url"]), {AGENT: Stuck()}, 8))

@@ -64,9 +64,8 @@ def canonical(value: object) -> str:
 
 def digest_of(payload: Mapping[str, Any]) -> str:
     """What makes two bodies the same: all that the sender chose, so never when it was made."""
-    chosen = (
-        {name: value for name, value in payload.items() if name != "created_at"} if "created_at" in payload else payload
-    )
+    chosen = dict(payload)
+    chosen.pop("created_at", None)
     return hashlib.blake2b(orjson.dumps(chosen, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).hexdigest()
 
 
@@ -82,13 +81,13 @@ def lane_of(topic: str, payload: Mapping[str, Any]) -> str | None:
     `None`: not mail (another kind of topic, a conversation's own log, an agent's own message).
     Empty: mail that names no conversation; it waits in the lane without a name, to be buried in sight.
     """
-    kind, name = checked_topic(topic)
+    return _lane(*checked_topic(topic), conversation_of(payload), payload)
+
+
+def _lane(kind: str, name: str, conversation: str, payload: Mapping[str, Any]) -> str | None:
     if kind == "control":
-        return conversation_of(payload)
-    if kind != "chat":
-        return None
-    conversation = conversation_of(payload)
-    if conversation == name or payload.get("sender") == f"agent:{name}":
+        return conversation
+    if kind != "chat" or conversation == name or payload.get("sender") == f"agent:{name}":
         return None
     return conversation
 
@@ -143,11 +142,11 @@ class NewRecord:
     copy: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _, name = checked_topic(self.topic)
+        kind, name = checked_topic(self.topic)
         self.body = encode_object(self.payload, "payload")
-        self.header_text = _encode_headers(self.headers)
+        self.header_text = _encode_headers(self.headers) if self.headers else b""
         conversation = conversation_of(self.payload)
-        self.lane = lane_of(self.topic, self.payload)
+        self.lane = _lane(kind, name, conversation, self.payload)
         self.copy = "" if conversation == name else conversation
         if self.id is not None:
             check_id(self.id)

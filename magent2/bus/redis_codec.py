@@ -64,11 +64,15 @@ def record_arguments(record: NewRecord) -> tuple[Argument, ...]:
         record.digest,
         belonging(record),
         record.body,
-        record.header_text,
-        record.draft or "",
-        record.closes or "",
-        ",".join(record.blobs),
+        b"" if is_plain(record) else more(record),
     )
+
+
+def more(record: NewRecord) -> bytes:
+    """Headers, blobs and draft as one argument: `headers\\nblobs\\nmark\\nname`."""
+    mark = "d" if record.draft else "c" if record.closes else "-"
+    rest = f"\n{','.join(record.blobs)}\n{mark}\n{record.draft or record.closes or ''}"
+    return record.header_text + rest.encode()
 
 
 def write_arguments(write: Write, payload_max_bytes: int) -> list[Argument]:
@@ -146,10 +150,11 @@ def decode_erased(topic: str, kept: bytes) -> Record:
 
 def decode_news(topic: str, news: bytes) -> Record | None:
     """The record that a notification carries, if it carries one."""
-    parts = news.split(b"\n", 7)
-    if len(parts) < 8:
+    parts = news.split(b"\n", 6)
+    if len(parts) < 7:
         return None
-    seq, at_ms, record_id, headers, draft, closes, blobs, body = parts
+    seq, at_ms, record_id, headers, blobs, mark, rest = parts
+    name, _, body = rest.rpartition(b"\n")
     return Record(
         topic,
         decode_object(body),
@@ -157,8 +162,8 @@ def decode_news(topic: str, news: bytes) -> Record | None:
         int(seq),
         int(at_ms),
         decode_object(headers) if headers else {},
-        _text(draft),
-        _text(closes),
+        name.decode() if mark == b"d" else None,
+        name.decode() if mark == b"c" else None,
         tuple(blobs.decode().split(",")) if blobs else (),
     )
 

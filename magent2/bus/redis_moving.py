@@ -10,7 +10,7 @@ import orjson
 
 from magent2.bus.operations import OLDEST, Dump, Info, Load, Read, Row
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
-from magent2.bus.redis_codec import Argument, belonging, decode_topic
+from magent2.bus.redis_codec import Argument, belonging, decode_topic, is_plain, more
 from magent2.bus.redis_flows import Place, read
 from magent2.bus.redis_opening import SCHEMA, info
 from magent2.bus.redis_scripts import Exchange, run
@@ -236,7 +236,7 @@ def _load_log(place: Place, row: Row) -> Exchange[None]:
 def _topic_arguments(row: Row) -> list[Argument]:
     head = [part for name, value in row["head"].items() for part in (name, canonical(value))]
     state = [row["last"], row["floor"], int(row["deleted"]), row["active_ms"]]
-    return [*state, row["topic"], len(row["head"]), *head]
+    return [*state, 0, 1, row["topic"], len(row["head"]), *head]
 
 
 def _record_arguments(row: Row) -> list[Argument]:
@@ -252,8 +252,7 @@ def _record_arguments(row: Row) -> list[Argument]:
     )
     return [
         *(row["topic"], row["seq"], row["at_ms"], int(erased)),
-        *(row["id"] or "", belonging(record), record.body, record.header_text),
-        *(record.draft or "", record.closes or "", ",".join(record.blobs)),
+        *(row["id"] or "", belonging(record), record.body, b"" if is_plain(record) else more(record)),
     ]
 
 

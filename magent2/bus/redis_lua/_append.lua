@@ -1,48 +1,20 @@
--- The records of an append stay in ARGV: a record is the place of its nine arguments there, which are
--- 0 topic, 1 id, 2 digest, 3 lane, 4 body, 5 headers, 6 draft, 7 closes, 8 blobs. A table for each would cost too much.
--- Rarely needed helpers are made where they are needed: a function that exists costs every run of the script.
+-- The records of an append stay in ARGV: a record is the place of its six arguments there, which are
+-- 0 topic, 1 id, 2 digest, 3 lane, 4 body, 5 more: '' or 'headers\nblobs\nmark\nname', where the mark tells whether the name is
+-- of a draft (d), of what the record closes (c), or of nothing (-).
+-- Few functions and no table per record: each of them costs every run of the script.
 local seqs = {} -- of the records, as far as they are known
 
 local function take_records()
   local records, count, place = {}, take_number(), at_argument + 1
   for i = 1, count do
     records[i] = place
-    place = place + 9
+    place = place + 6
   end
   at_argument = place - 1
   return records
 end
 
--- Conditions and heads, or nothing when there are none of either.
-local function take_extra()
-  if ARGV[at_argument + 1] == '0' and ARGV[at_argument + 2] == '0' then
-    return nil
-  end
-  local extra = {conditions = {}, heads = {}}
-  for i = 1, take_number() do
-    extra.conditions[i] = {kind = take(), topic = take(), name = take(), value = take()}
-  end
-  for i = 1, take_number() do
-    extra.heads[i] = take_head()
-  end
-  return extra
-end
-
-local function check_conditions(conditions)
-  for _, condition in ipairs(conditions) do
-    local found
-    if condition.kind == 'at' then
-      found = digits(last_seq(condition.topic))
-    else
-      found = call('HGET', P .. 'h:' .. condition.topic, condition.name) or ''
-    end
-    if found ~= condition.value then
-      return {'ConditionFailed', condition.kind, condition.topic, condition.name, condition.value, found}
-    end
-  end
-end
-
-local function check_deleted(records, extra)
+local function check_topics(records, extra)
   local seen = {}
   for i = 1, #records do
     local topic = ARGV[records[i]]
@@ -57,11 +29,7 @@ local function check_deleted(records, extra)
       end
     end
   end
-  for _, head in ipairs(extra and extra.heads or seen) do
-    if is_deleted(head.topic) then
-      return {'TopicDeleted', head.topic}
-    end
-  end
+  return extra and extra.check_deleted()
 end
 
 -- A known id with the same digest keeps its first seq; the record is left out.
@@ -81,8 +49,8 @@ end
 
 local function check_blobs(records)
   for i = 1, #records do
-    if ARGV[records[i] + 8] ~= '' and not seqs[i] then
-      for name in string.gmatch(ARGV[records[i] + 8], '[^,]+') do
+    if ARGV[records[i] + 5] ~= '' and not seqs[i] then
+      for name in string.gmatch(string.match(ARGV[records[i] + 5], '\n([^\n]*)'), '[^,]+') do
         if call('EXISTS', P .. 'b:' .. name) == 0 then return {'BlobMissing', name} end
       end
     end
@@ -91,27 +59,32 @@ end
 
 -- What speaks against the append, if anything does; `first` is the first record whose id is not the key.
 local function check_append(records, extra, first)
-  return check_deleted(records, extra) or check_ids(records, first) or extra and check_conditions(extra.conditions)
-    or check_blobs(records) or extra and check_heads(extra.heads)
+  return check_topics(records, extra) or check_ids(records, first) or extra and extra.check_conditions()
+    or check_blobs(records) or extra and extra.check_sizes()
 end
 
 local function add_record(r, at)
-  local topic, headers, draft, closes, blobs = ARGV[r], ARGV[r + 5], ARGV[r + 6], ARGV[r + 7], ARGV[r + 8]
-  if headers == '' and draft == '' and closes == '' and blobs == '' then
-    return add_entry(topic, ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4])
+  local topic, more = ARGV[r], ARGV[r + 5]
+  if more == '' then
+    return string.sub(
+      call('XADD', P .. 't:' .. topic, '0-*', 'i', ARGV[r + 1], 'a', at, 'l', ARGV[r + 3], 'p', ARGV[r + 4]), 3)
   end
-  local fields = full_fields(ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4], headers, draft, closes, blobs)
+  local fields = full_fields(ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4], more)
   local seq = string.sub(call('XADD', P .. 't:' .. topic, '0-*', unpack(fields)), 3)
-  index_extras(topic, seq, at, draft, closes, blobs)
+  index_more(topic, seq, at, more)
   return seq
 end
 
--- A topic with one new record is told it whole.
+-- A topic with one new record is told it whole, so that a follower that stands right before it need not read.
 local function tell(topics, only, records, at)
   for i = 1, #topics do
-    local n = only[topics[i]]
-    local r = records[n]
-    notify(topics[i], r and news(seqs[n], at, ARGV[r + 1], ARGV[r + 5], ARGV[r + 6], ARGV[r + 7], ARGV[r + 8], ARGV[r + 4]) or '')
+    local message, n = '', only[topics[i]]
+    local r = n and records[n]
+    if r and #ARGV[r + 4] + #ARGV[r + 5] <= NEWS_MAX_BYTES then
+      local more = ARGV[r + 5] == '' and NO_MORE or ARGV[r + 5]
+      message = seqs[n] .. '\n' .. at .. '\n' .. ARGV[r + 1] .. '\n' .. more .. '\n' .. ARGV[r + 4]
+    end
+    call('PUBLISH', P .. 'n:' .. topics[i], message)
   end
 end
 
@@ -119,8 +92,8 @@ end
 local function write_append(records, extra, first)
   local at, only, topics = now_text(), {}, {}
   for i = 1, #records do
-    local r = records[i]
     if not seqs[i] then
+      local r = records[i]
       local topic = ARGV[r]
       local seq = add_record(r, at)
       seqs[i] = seq
@@ -133,7 +106,7 @@ local function write_append(records, extra, first)
     end
   end
   for _, head in ipairs(extra and extra.heads or {}) do
-    set_head(head, at)
+    extra.set_head(head, at)
     if only[head.topic] == nil then topics[#topics + 1] = head.topic end
     only[head.topic] = false
   end

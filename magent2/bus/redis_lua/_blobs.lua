@@ -1,11 +1,5 @@
 -- A blob: hash `b` with d = data, a = when it was put, r = how many records name it.
 -- `blobs` lists all by age, `loose` those that no record names. `B` of a topic: seq -> the blobs of that record.
-local function each_blob(names, act)
-  for name in string.gmatch(names, '[^,]+') do
-    act(name)
-  end
-end
-
 local function keep_blob(name, at, data)
   local key = P .. 'b:' .. name
   call('HSET', key, 'd', data, 'a', at)
@@ -18,20 +12,20 @@ end
 
 local function hold_blobs(topic, seq, names)
   call('HSET', P .. 'B:' .. topic, seq, names)
-  each_blob(names, function(name)
+  for name in string.gmatch(names, '[^,]+') do
     if call('HINCRBY', P .. 'b:' .. name, 'r', 1) == 1 then
       call('ZREM', P .. 'loose', name)
     end
-  end)
+  end
 end
 
 local function free_blobs(names)
-  each_blob(names, function(name)
+  for name in string.gmatch(names, '[^,]+') do
     local key = P .. 'b:' .. name
     if call('EXISTS', key) == 1 and call('HINCRBY', key, 'r', -1) <= 0 then
       call('ZADD', P .. 'loose', call('HGET', key, 'a'), name)
     end
-  end)
+  end
 end
 
 local function free_record_blobs(topic, seq)

@@ -25,7 +25,11 @@ local function unhook(topic, seq, fields)
   local lane = fields['l'] or ''
   local mark = string.byte(lane)
   if (mark == 61 or mark == 45) and #lane > 1 then
-    call('SREM', P .. 'c:' .. string.sub(lane, 2), seq .. ' ' .. topic)
+    local copies = P .. 'c:' .. string.sub(lane, 2)
+    call('SREM', copies, seq .. ' ' .. topic)
+    if mark == 61 then
+      call('SADD', copies, '@ ' .. topic) -- the lane may outlive the mail
+    end
   end
 end
 

@@ -1,5 +1,6 @@
 -- A lane (agent, conversation): mail `m` by order, state `l`:
--- s = ready, held, later or parked (empty: idle), o = owner token, v = its worker, t = attempt,
+-- s = held, later or parked (empty: with mail ready, and then in `r` once; without mail idle),
+-- o = owner token, v = its worker, t = attempt,
 -- n = the owner's counter, g = answer of that append, f = token that finished last, y = its answer.
 -- Of an agent: `r` ready queue, `d` due times, `u` and `uc` lanes by their oldest chat and control mail, `q` what is sorted.
 -- `epoch` counts owners. Of a worker: `w` leases by deadline, `v` facts, `x` lanes held, `y` lanes of its last claim.
@@ -25,8 +26,8 @@ local function mail_topic(agent, member)
   return (string.byte(member) == CONTROL_MARK and 'control:' or 'chat:') .. agent
 end
 
-local function make_ready(agent, conversation, lane, front)
-  call('HSET', P .. 'l:' .. lane, 's', 'ready')
+-- Only a lane with mail, and only from another state: it must not be in the queue twice.
+local function make_ready(agent, conversation, front)
   call(front and 'LPUSH' or 'RPUSH', P .. 'r:' .. agent, conversation)
 end
 
@@ -68,9 +69,9 @@ end
 -- Takes a lane from its owner as a lease that ran out does; the attempt counts.
 local function take_back(lane)
   local agent, conversation = lane_parts(lane)
-  call('HSET', P .. 'l:' .. lane, 'o', '', 'v', '')
+  call('HSET', P .. 'l:' .. lane, 's', '', 'o', '', 'v', '')
   if call('EXISTS', P .. 'm:' .. lane) == 1 then
-    make_ready(agent, conversation, lane, true)
+    make_ready(agent, conversation, true)
   else
     rest(lane)
   end

@@ -1,15 +1,19 @@
 -- A record is a stream entry `0-seq`: i = id ('' when the log assigns it), a = when, l = what it belongs to, p = payload,
 -- and where there are any h = headers, d = draft, c = what it closes, b = blobs.
 -- l: '=conversation' mail and copy, '~conversation' mail only, '-conversation' copy only, '' neither.
-local function add_entry(topic, id, at, lane, body)
-  return string.sub(call('XADD', P .. 't:' .. topic, '0-*', 'i', id, 'a', at, 'l', lane, 'p', body), 3)
+local NO_MORE = '\n\n-\n'
+
+-- Headers, blobs, mark, name.
+local function more_parts(more)
+  return string.match(more, '^([^\n]*)\n([^\n]*)\n(.)\n(.*)$')
 end
 
-local function full_fields(id, at, lane, body, headers, draft, closes, blobs)
+local function full_fields(id, at, lane, body, more)
   local fields = {'i', id, 'a', at, 'l', lane, 'p', body}
-  for name, value in pairs({h = headers, d = draft, c = closes, b = blobs}) do
+  local headers, blobs, mark, name = more_parts(more == '' and NO_MORE or more)
+  for field, value in pairs({h = headers, b = blobs, [mark] = name}) do
     if value ~= '' then
-      fields[#fields + 1] = name
+      fields[#fields + 1] = field
       fields[#fields + 1] = value
     end
   end
@@ -25,17 +29,12 @@ end
 
 local function index_entry(topic, seq, lane, at)
   if seq == '1' then
-    list_new(topic, at)
+    local kind = kind_of(topic)
+    if call('ZADD', P .. 'k:' .. kind, 'NX', at, topic) == 1 then
+      call('SADD', P .. 'kinds', kind)
+    end
   end
   if lane ~= '' then
     index_copy(topic, seq, lane)
   end
-end
-
--- What a follower that stands just before this record is told, so that it need not read.
-local function news(seq, at, id, headers, draft, closes, blobs, body)
-  if #body + #draft + #closes > NEWS_MAX_BYTES or string.find(draft .. closes, '\n', 1, true) then
-    return seq
-  end
-  return seq .. '\n' .. at .. '\n' .. id .. '\n' .. headers .. '\n' .. draft .. '\n' .. closes .. '\n' .. blobs .. '\n' .. body
 end

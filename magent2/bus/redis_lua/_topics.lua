@@ -24,13 +24,6 @@ local function topic_state(topic)
 end
 
 -- Listing: kinds, and per kind (and owner) the topics by when they were active.
-local function list_new(topic, at)
-  local kind = kind_of(topic)
-  if call('ZADD', P .. 'k:' .. kind, 'NX', at, topic) == 1 then
-    call('SADD', P .. 'kinds', kind)
-  end
-end
-
 local function touch(topic, at, owner_before, owner)
   local kind = kind_of(topic)
   call('SADD', P .. 'kinds', kind)

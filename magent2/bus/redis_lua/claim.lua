@@ -19,27 +19,30 @@ local function wake_due(agent)
     call('ZREM', key, conversation)
     local lane = lane_name(agent, conversation)
     if call('EXISTS', P .. 'm:' .. lane) == 1 then
-      make_ready(agent, conversation, lane, false)
+      call('HSET', P .. 'l:' .. lane, 's', '')
+      make_ready(agent, conversation, false)
     else
       rest(lane)
     end
   end
 end
 
-local function file(agent, conversation, member, control)
+-- Puts mail into its lane; a lane that is ready by it at the end of the queue is added to `fresh`.
+local function file(agent, conversation, member, control, fresh)
   local lane = lane_name(agent, conversation)
-  call('ZADD', P .. 'm:' .. lane, mail_score(member), member)
+  local mail = P .. 'm:' .. lane
+  call('ZADD', mail, mail_score(member), member)
   call('ZADD', P .. (control and 'uc:' or 'u:') .. agent, 'NX', string.sub(member, 2), conversation)
-  local state = call('HGET', P .. 'l:' .. lane, 's')
-  if not state or state == '' then
-    local is_known = call('PERSIST', P .. 'l:' .. lane) == 1
-    if not is_known and conversation ~= '' then
-      call('SADD', P .. 'c:' .. conversation, '@ ' .. agent)
-    end
-    make_ready(agent, conversation, lane, control)
+  local is_first = call('ZCARD', mail) == 1
+  local state = (is_first or control) and call('HGET', P .. 'l:' .. lane, 's') or ''
+  if is_first and state == '' and not control then
+    fresh[#fresh + 1] = conversation
+  elseif is_first and state == '' then
+    make_ready(agent, conversation, true)
   elseif control and (state == 'later' or state == 'parked') then
     call('ZREM', P .. 'd:' .. agent, conversation)
-    make_ready(agent, conversation, lane, true)
+    call('HSET', P .. 'l:' .. lane, 's', '')
+    make_ready(agent, conversation, true)
   end
 end
 
@@ -58,19 +61,22 @@ end
 -- Whether there is more to sort. Pages are small because entries come with their payloads.
 local function sort_inbox(agent, kind, sorted)
   local topic, left, cursor = kind .. ':' .. agent, SORT_MAX, sorted
-  local more = false
+  local more, fresh = false, {}
   while left > 0 do
     local entries = call('XRANGE', P .. 't:' .. topic, '(0-' .. cursor, '+', 'COUNT', math.min(left, SORT_PAGE))
     for _, entry in ipairs(entries) do
       cursor = string.match(entry[1], '%d+$')
       local conversation = conversation_of(entry)
       if conversation then
-        file(agent, conversation, (kind == 'control' and 'c' or 'm') .. cursor, kind == 'control')
+        file(agent, conversation, (kind == 'control' and 'c' or 'm') .. cursor, kind == 'control', fresh)
       end
     end
     left = left - #entries
     more = left <= 0
     if #entries < SORT_PAGE then break end
+  end
+  if #fresh > 0 then
+    call('RPUSH', P .. 'r:' .. agent, unpack(fresh))
   end
   if cursor ~= sorted then
     call('HSET', P .. 'q:' .. agent, kind, cursor)
@@ -94,13 +100,13 @@ end
 local function hand_out(agent, conversation, lane, epoch)
   local key = P .. 'l:' .. lane
   local mail = mail_of(agent, lane, mail_max)
-  if #mail == 0 then
-    rest(lane)
-    return nil
+  local before = call('HGET', key, 't')
+  if before then
+    call('PERSIST', key)
   end
-  local attempt = call('HINCRBY', key, 't', 1)
+  local attempt = (before or 0) + 1
   local token = worker .. '/' .. nonce .. '/' .. digits(epoch)
-  call('HSET', key, 's', 'held', 'o', token, 'v', worker, 'n', 0, 'g', '')
+  call('HSET', key, 's', 'held', 'o', token, 'v', worker, 't', digits(attempt), 'n', 0, 'g', '')
   return lane_reply(agent, conversation, lane, token, attempt, mail)
 end
 
@@ -110,16 +116,17 @@ local function take_lanes()
   if #agents > 1 then
     turn = call('HINCRBY', facts, 'turn', 1)
   end
+  -- One lane of each agent in turn; of a single agent all at once.
+  local count = #agents > 1 and 1 or limit
   while #lanes < limit and idle < #agents do
     local agent = agents[turn % #agents + 1]
     turn = turn + 1
-    local conversation = call('LPOP', P .. 'r:' .. agent)
-    idle = conversation and 0 or idle + 1
-    local lane = conversation and lane_name(agent, conversation)
-    local reply = lane and hand_out(agent, conversation, lane, epoch + #lanes + 1)
-    if reply then
-      lanes[#lanes + 1] = reply
+    local ready = call('LPOP', P .. 'r:' .. agent, count)
+    idle = ready and 0 or idle + 1
+    for _, conversation in ipairs(ready or {}) do
+      local lane = lane_name(agent, conversation)
       held[#held + 1] = lane
+      lanes[#lanes + 1] = hand_out(agent, conversation, lane, epoch + #held)
     end
   end
   if #held > 0 then

@@ -29,15 +29,21 @@ local function entomb(topic)
   notify(topic, '')
 end
 
+-- Copies are 'seq topic', or '@ topic' for an inbox whose mail went before; every inbox among them may have a lane.
 local function forget_conversation()
-  local copies = P .. 'c:' .. conversation
+  local copies, agents = P .. 'c:' .. conversation, {[conversation] = true}
   for _, member in ipairs(call('SMEMBERS', copies)) do
-    local seq, name = string.match(member, '^(%S+) (.*)$')
-    if seq == '@' then
-      drop_lane(name, conversation)
-    else
-      erase(name, seq)
+    local seq, topic = string.match(member, '^(%S+) (.*)$')
+    local kind, name = string.match(topic, '^([^:]*):(.*)$')
+    if kind == 'chat' or kind == 'control' then
+      agents[name] = true
     end
+    if seq ~= '@' then
+      erase(topic, seq)
+    end
+  end
+  for agent in pairs(agents) do
+    drop_lane(agent, conversation)
   end
   call('DEL', copies)
 end

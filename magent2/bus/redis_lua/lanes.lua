@@ -9,9 +9,10 @@ local function add(conversation)
   seen[conversation] = true
   local lane = lane_name(agent, conversation)
   local state = call('HMGET', P .. 'l:' .. lane, 's', 't', 'v')
+  local name = state[1] and state[1] ~= '' and state[1] or 'ready'
   local due = call('ZSCORE', P .. 'd:' .. agent, conversation)
   found[#found + 1] = {
-    conversation, call('ZCARD', P .. 'm:' .. lane), state[2] or '0', state[1], state[3] or '', due or '',
+    conversation, call('ZCARD', P .. 'm:' .. lane), state[2] or '0', name, state[3] or '', due or '',
   }
 end
 

@@ -17,9 +17,11 @@ if first and string.byte(first) == CONTROL_MARK then
 end
 if delay == 'parked' then
   call('HSET', owner.key, 's', 'parked')
-elseif delay == '0' then
-  make_ready(owner.agent, owner.conversation, owner.lane, true)
+elseif delay == '0' and first then
+  make_ready(owner.agent, owner.conversation, true)
   notify('chat:' .. owner.agent, '')
+elseif delay == '0' then
+  rest(owner.lane)
 else
   call('HSET', owner.key, 's', 'later')
   call('ZADD', P .. 'd:' .. owner.agent, digits(now_ms() + tonumber(delay)), owner.conversation)

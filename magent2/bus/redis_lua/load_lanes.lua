@@ -11,7 +11,7 @@ local function load_lane()
   end
   index_mail(agent, conversation, lane, chat, control, true)
   if conversation ~= '' then
-    call('SADD', P .. 'c:' .. conversation, '@ ' .. agent)
+    call('SADD', P .. 'c:' .. conversation, '@ chat:' .. agent)
   end
   call('HSET', P .. 'l:' .. lane, 't', attempt)
   if parked == '1' then
@@ -20,7 +20,7 @@ local function load_lane()
     call('HSET', P .. 'l:' .. lane, 's', 'later')
     call('ZADD', P .. 'd:' .. agent, due, conversation)
   else
-    make_ready(agent, conversation, lane, false)
+    make_ready(agent, conversation, false)
   end
 end
 

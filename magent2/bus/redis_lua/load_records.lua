@@ -9,18 +9,18 @@ end
 
 local function load_record()
   local topic, seq, at, erased = take(), take(), take(), take()
-  local id, lane, body, headers, draft, closes, blobs = take(), take(), take(), take(), take(), take(), take()
+  local id, lane, body, more = take(), take(), take(), take()
   if entry_at(topic, seq) or erased_at(topic, seq) then
     return
   end
   if erased == '1' then
-    local mark = draft ~= '' and 'd' or closes ~= '' and 'c' or '-'
-    call('ZADD', P .. 'z:' .. topic, seq, table.concat({seq, at, id, mark, draft .. closes}, '\n'))
+    local _, _, mark, name = more_parts(more == '' and NO_MORE or more)
+    call('ZADD', P .. 'z:' .. topic, seq, table.concat({seq, at, id, mark, name}, '\n'))
   else
-    add_at(topic, seq, full_fields(id, at, lane, body, headers, draft, closes, blobs))
+    add_at(topic, seq, full_fields(id, at, lane, body, more))
     index_copy(topic, seq, lane)
   end
-  index_extras(topic, seq, at, draft, closes, blobs)
+  if more ~= '' then index_more(topic, seq, at, more) end
 end
 
 for _ = 1, take_number() do

@@ -1,6 +1,7 @@
 local function load_topic()
   local last, floor, deleted, active = take_number(), take(), take(), take()
-  local head = take_head()
+  local extra = take_extra()
+  local head = extra.heads[1]
   local topic = head.topic
   local state, stream = P .. 's:' .. topic, P .. 't:' .. topic
   local gone = last - call('XLEN', stream)
@@ -18,7 +19,7 @@ local function load_topic()
     call('XGROUP', 'DESTROY', stream, 'load')
     call('XSETID', stream, '0-' .. digits(last))
   end
-  set_head(head, active)
+  extra.set_head(head, active)
 end
 
 for _ = 1, take_number() do

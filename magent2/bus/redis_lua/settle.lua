@@ -10,7 +10,7 @@ local answer = write_append(records, extra, 1)
 local any = remove_mail(owner.agent, owner.conversation, owner.lane, mail)
 finish(owner, answer, 0)
 if any then
-  make_ready(owner.agent, owner.conversation, owner.lane, false)
+  make_ready(owner.agent, owner.conversation, false)
   notify('chat:' .. owner.agent, '')
 else
   call('PEXPIRE', owner.key, LANE_MEMORY_MS)

@@ -85,6 +85,7 @@ class OwnerLog:
         """Forget an append that was refused, and all behind it, so that the lane can still be given up."""
         if isinstance(self.failure, REFUSALS):
             self.failure = None
+            self._closing = False
 
     # --- inside
 
@@ -136,7 +137,7 @@ class OwnerLog:
                 ),
                 self.owner.token,
             )
-        except Refused as error:
+        except REFUSALS as error:
             self._refuse(error, batch)
             return
         except Magent2Error as error:
@@ -146,13 +147,13 @@ class OwnerLog:
             if entry.done is not None and not entry.done.done():
                 entry.done.set_result(None)
 
-    def _refuse(self, error: Refused, batch: list[_Entry]) -> None:
-        """A condition did not hold, so the number was not used either."""
+    def _refuse(self, error: Magent2Error, batch: list[_Entry]) -> None:
+        """Nothing was changed, so the number was not used either."""
+        self._n -= 1
         done = batch[0].done
-        if not batch[0].conditions or done is None:
+        if not isinstance(error, Refused) or not batch[0].conditions or done is None:
             self._fail(error, batch)
             return
-        self._n -= 1
         if not done.done():
             done.set_exception(error)
 

@@ -92,7 +92,7 @@ class SqliteBus(EngineBase):
         if type(operation) in READS:
             return cast("R", self._read(operation))
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._writer.submit(operation, future)
+        self._writer.submit_soon(operation, future)
         return await future
 
     def watch(self, topics: Iterable[str] = ()) -> Watch:

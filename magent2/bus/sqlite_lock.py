@@ -8,33 +8,30 @@ import time
 from pathlib import Path
 
 TRY_AGAIN_S = 0.01
+STEP_ASIDE_S = 0.0005  # long enough for a process that waits to wake up and take its turn
 
 
 class FileLock:
     """One writer at a time over all processes. Only fairness hangs on it: the file itself is guarded by SQLite.
 
-    Two locks, taken one after the other: whoever waits for the turn stands at the gate, so the one who has just given
-    the turn back finds the gate closed and cannot overtake.
+    Whoever has to wait shows it by a shared lock on a second file; whoever gives the turn back and sees somebody there
+    steps aside for a moment, and cannot overtake. A process that is stopped while it waits keeps nobody from his turn.
     """
 
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._gate = os.open(path, flags, 0o666)
-        self._turn = os.open(path.with_name(path.name + ".turn"), flags, 0o666)
+        self._turn = os.open(path, flags, 0o666)
+        self._waiting = os.open(path.with_name(path.name + ".waiting"), flags, 0o666)
 
     def try_acquire(self) -> bool:
-        if not _try(self._gate):
-            return False
-        taken = _try(self._turn)
-        fcntl.flock(self._gate, fcntl.LOCK_UN)
-        return taken
+        return _try(self._turn, fcntl.LOCK_EX)
 
     def acquire(self) -> None:
-        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        _try(self._waiting, fcntl.LOCK_SH)
         try:
             fcntl.flock(self._turn, fcntl.LOCK_EX)
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
 
     def acquire_within(self, limit_s: float) -> bool:
         """For those who cannot wait for ever: whether the turn came in time."""
@@ -47,15 +44,19 @@ class FileLock:
 
     def release(self) -> None:
         fcntl.flock(self._turn, fcntl.LOCK_UN)
+        if _try(self._waiting, fcntl.LOCK_EX):
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
+        else:
+            time.sleep(STEP_ASIDE_S)
 
     def close(self) -> None:
-        os.close(self._gate)
         os.close(self._turn)
+        os.close(self._waiting)
 
 
-def _try(handle: int) -> bool:
+def _try(handle: int, kind: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from magent2.bus.sqlite_errors import explain, is_busy
@@ -70,6 +71,7 @@ class Writer:
         page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
         self._wal = WalSize(f"{path}-wal", page_bytes, WAL_MAX_BYTES)
         self._queue: deque[tuple[AnyOperation, Waiter]] = deque()
+        self._bursts: dict[asyncio.AbstractEventLoop, list[tuple[AnyOperation, Waiter]]] = {}
         self._wake = threading.Event()
         self._idle = False
         self._closing = False
@@ -83,6 +85,29 @@ class Writer:
 
     def submit(self, operation: AnyOperation, waiter: Waiter) -> None:
         self._queue.append((operation, waiter))
+        self._call()
+
+    def submit_soon(self, operation: AnyOperation, future: asyncio.Future[Any]) -> None:
+        """For an event loop: what its tasks ask for in one round goes out together at the end of it.
+
+        The thread that was called at the first would fight with the loop over the interpreter for all the others.
+        """
+        loop = future.get_loop()
+        burst = self._bursts.get(loop)
+        if burst is None:
+            self._bursts[loop] = [(operation, future)]
+            loop.call_soon(self.submit_burst, loop)
+        else:
+            burst.append((operation, future))
+
+    def submit_burst(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the thread of the loop."""
+        burst = self._bursts.pop(loop, None)
+        if burst is not None:
+            self._queue.extend(burst)
+            self._call()
+
+    def _call(self) -> None:
         if self._idle:
             self._idle = False  # one call is enough: the thread may need a while to get the interpreter
             self._wake.set()
@@ -91,6 +116,8 @@ class Writer:
 
     def close(self) -> bool:
         """Run what waits, then stop; whether that was possible while another process may hold the lock."""
+        with suppress(RuntimeError):  # when no loop runs on this thread
+            self.submit_burst(asyncio.get_running_loop())
         self._closing = True
         self._wake.set()
         self._thread.join(2 * LOCK_WAIT_MAX_S)

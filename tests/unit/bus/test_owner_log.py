@@ -255,6 +255,19 @@ async def test_a_refused_record_fails_the_run_but_the_lane_can_still_be_given_up
     assert pen.written() == [0, 2]
 
 
+@pytest.mark.parametrize("how", ["commit", "settle"])
+async def test_after_a_refusal_was_forgotten_the_run_can_write_on(pen: Pen, how: str) -> None:
+    large = NewRecord(TOPIC, {"n": "x" * (2 << 20)})
+    with pytest.raises(PayloadTooLarge):
+        await (pen.log.commit(large) if how == "commit" else pen.log.settle(pen.refs, large))
+
+    pen.log.forget_refusal()
+    await pen.log.commit(note(1))
+    await pen.log.settle(pen.refs, note(2))
+
+    assert pen.written() == [1, 2]
+
+
 async def test_a_fence_is_not_forgotten(pen: Pen) -> None:
     pen.take_away()
     with pytest.raises(Fenced):

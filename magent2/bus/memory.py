@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import Operation
 from magent2.bus.records import LogInfo
-from magent2.bus.sqlite_clock import Clock, SystemClock
-from magent2.bus.sqlite_errors import explain
-from magent2.bus.sqlite_schema import connect, create_tables, write_backup
-from magent2.bus.sqlite_state import State
-from magent2.bus.sqlite_store import READS, run_group
+from magent2.bus.sqlite_engine.clock import Clock, SystemClock
+from magent2.bus.sqlite_engine.errors import explain
+from magent2.bus.sqlite_engine.schema import connect, create_tables, write_backup
+from magent2.bus.sqlite_engine.state import State
+from magent2.bus.sqlite_engine.store import READS, run_group
 from magent2.bus.watch import Hub, Watch
 from magent2.errors import InvalidInput
 

@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import Dump, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
-from magent2.bus.redis_codec import decode_news
-from magent2.bus.redis_drivers import Links, run_on
-from magent2.bus.redis_errors import RETRY_FOR_S
-from magent2.bus.redis_flows import FLOWS, Place
-from magent2.bus.redis_link import Server
-from magent2.bus.redis_moving import dump, load
-from magent2.bus.redis_opening import info
-from magent2.bus.redis_scripts import Exchange
-from magent2.bus.redis_watch import LoopHub, LoopThread, RedisWatch
-from magent2.bus.redis_wire import CLOSED, Wire
+from magent2.bus.redis_engine.codec import decode_news
+from magent2.bus.redis_engine.drivers import Links, run_on
+from magent2.bus.redis_engine.errors import RETRY_FOR_S
+from magent2.bus.redis_engine.flows import FLOWS, Place
+from magent2.bus.redis_engine.link import Server
+from magent2.bus.redis_engine.moving import dump, load
+from magent2.bus.redis_engine.opening import info
+from magent2.bus.redis_engine.scripts import Exchange
+from magent2.bus.redis_engine.watch import LoopHub, LoopThread, RedisWatch
+from magent2.bus.redis_engine.wire import CLOSED, Wire
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, SettingsError
 from magent2.settings import PAYLOAD_MAX_BYTES

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from magent2.bus import sqlite_writer
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import Operation
 from magent2.bus.records import LogInfo
-from magent2.bus.sqlite_clock import Clock, SystemClock, boot_id
-from magent2.bus.sqlite_errors import explain
-from magent2.bus.sqlite_lock import FileLock
-from magent2.bus.sqlite_poll import PollingHub
-from magent2.bus.sqlite_schema import connect, prepare_file, write_backup
-from magent2.bus.sqlite_state import State, View
-from magent2.bus.sqlite_store import READS
-from magent2.bus.sqlite_writer import ThreadWaiter, Writer
+from magent2.bus.sqlite_engine import writer as sqlite_writer
+from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
+from magent2.bus.sqlite_engine.errors import explain
+from magent2.bus.sqlite_engine.lock import FileLock
+from magent2.bus.sqlite_engine.poll import PollingHub
+from magent2.bus.sqlite_engine.schema import connect, prepare_file, write_backup
+from magent2.bus.sqlite_engine.state import State, View
+from magent2.bus.sqlite_engine.store import READS
+from magent2.bus.sqlite_engine.writer import ThreadWaiter, Writer
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, InvalidInput
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from magent2.bus import sqlite_writer
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Erase, Info, Read
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
-from magent2.bus.sqlite_lock import FileLock
+from magent2.bus.sqlite_engine import writer as sqlite_writer
+from magent2.bus.sqlite_engine.lock import FileLock
 from magent2.errors import (
     BusUnavailable,
     Magent2Error,

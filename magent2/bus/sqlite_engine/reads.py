@@ -33,7 +33,7 @@ from magent2.bus.records import (
     assigned_seq,
     decode_object,
 )
-from magent2.bus.sqlite_state import SEQ_BITS, SEQ_MASK, View, rid_of
+from magent2.bus.sqlite_engine.state import SEQ_BITS, SEQ_MASK, View, rid_of
 from magent2.errors import BlobMissing, Fenced, MalformedRecord, UnknownCursor
 
 COLUMNS = "rid, id, at_ms, headers, draft, closes, blobs, payload"
@@ -137,7 +137,8 @@ def _topic_info(topic: str, last: int, floor: int, deleted: int, head: str, acti
 
 
 def topics(view: View, operation: Topics) -> TopicList:
-    wanted, values = ["deleted = 0"], []
+    wanted = ["deleted = 0"]
+    values: list[str | int] = []
     if operation.owner is not None:
         wanted.append("owner = ?")
         values.append(operation.owner)

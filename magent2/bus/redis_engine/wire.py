@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import hiredis
 
-from magent2.bus.redis_errors import FIRST_CONTACT_S, pauses, unavailable
-from magent2.bus.redis_link import RECEIVE_BYTES, REPLY_TIMEOUT_S, Server
-from magent2.bus.redis_scripts import Reply
+from magent2.bus.redis_engine.errors import FIRST_CONTACT_S, pauses, unavailable
+from magent2.bus.redis_engine.link import RECEIVE_BYTES, REPLY_TIMEOUT_S, Server
+from magent2.bus.redis_engine.scripts import Reply
 from magent2.errors import BusUnavailable, Magent2Error
 
 IN_FLIGHT_MAX = 8192  # commands without a reply; more of them wait their turn

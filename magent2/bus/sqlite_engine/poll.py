@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from magent2.bus.sqlite_errors import explain
+from magent2.bus.sqlite_engine.errors import explain
 from magent2.bus.watch import Hub, LocalWatch
 
 log = logging.getLogger(__name__)

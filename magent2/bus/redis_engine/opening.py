@@ -7,8 +7,8 @@ import uuid
 from magent2 import __version__
 from magent2.bus.operations import Info
 from magent2.bus.records import LogInfo
-from magent2.bus.redis_flows import Place
-from magent2.bus.redis_scripts import Exchange
+from magent2.bus.redis_engine.flows import Place
+from magent2.bus.redis_engine.scripts import Exchange
 from magent2.errors import SchemaTooNew, StorageError, UnsupportedServer
 
 SCHEMA = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magent2.bus.operations import HEAD_MAX_BYTES, Append, At, Condition, SetHead, Write, head_size, head_too_large
 from magent2.bus.records import Appended, NewRecord
-from magent2.bus.sqlite_state import Known, State, Topic
+from magent2.bus.sqlite_engine.state import Known, State, Topic
 from magent2.errors import BlobMissing, ConditionFailed, HeadTooLarge, IdConflict, PayloadTooLarge, TopicDeleted
 
 

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
-from magent2.bus.redis_link import Server, pack
-from magent2.bus.redis_scripts import Reply
-from magent2.bus.redis_wire import Channel, on_loop
+from magent2.bus.redis_engine.link import Server, pack
+from magent2.bus.redis_engine.scripts import Reply
+from magent2.bus.redis_engine.wire import Channel, on_loop
 from magent2.bus.watch import Hub, LocalWatch, Watch
 from magent2.errors import Magent2Error
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from magent2.bus.operations import Dump, Info, Load, Row
 from magent2.bus.records import MailRef, NewRecord, canonical, decode_object
-from magent2.bus.sqlite_reads import COLUMNS, decode, info, mail_ref
-from magent2.bus.sqlite_schema import SCHEMA
-from magent2.bus.sqlite_sort import CHAT, CONTROL, inbox, save_inbox
-from magent2.bus.sqlite_state import (
+from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
+from magent2.bus.sqlite_engine.schema import SCHEMA
+from magent2.bus.sqlite_engine.sort import CHAT, CONTROL, inbox, save_inbox
+from magent2.bus.sqlite_engine.state import (
     SEQ_BITS,
     SEQ_MASK,
     State,

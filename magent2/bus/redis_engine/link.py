@@ -11,8 +11,8 @@ from typing import Any
 import hiredis
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 
-from magent2.bus.redis_errors import translate
-from magent2.bus.redis_scripts import Command, Reply
+from magent2.bus.redis_engine.errors import translate
+from magent2.bus.redis_engine.scripts import Command, Reply
 from magent2.errors import SettingsError
 
 DEFAULT_PORT = 6379

@@ -1,4 +1,4 @@
-"""The server-side scripts, from `redis_lua`: each with the shared parts it uses, known to the server by its hash."""
+"""The server-side scripts, from `lua/`: each with the shared parts it uses, known to the server by its hash."""
 
 from __future__ import annotations
 
@@ -98,5 +98,5 @@ def _shared() -> dict[str, str]:
 
 
 def _text(name: str) -> str:
-    source = files("magent2.bus").joinpath("redis_lua", f"{name}.lua").read_text()
+    source = files("magent2.bus.redis_engine").joinpath("lua", f"{name}.lua").read_text()
     return _COMMENT.sub("", source)

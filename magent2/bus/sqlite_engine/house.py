@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from magent2.bus.operations import Compact, Delete, Erase, PutBlob, SweepBlobs, Trim
-from magent2.bus.sqlite_sort import CHAT, CONTROL, inbox
-from magent2.bus.sqlite_state import SEQ_MASK, State, Topic, rid_of
+from magent2.bus.sqlite_engine.sort import CHAT, CONTROL, inbox
+from magent2.bus.sqlite_engine.state import SEQ_MASK, State, Topic, rid_of
 from magent2.models.address import checked_topic
 
 IDS_KEPT = 10_000  # ids that a topic still knows after their records were dropped

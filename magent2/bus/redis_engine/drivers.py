@@ -9,10 +9,17 @@ from typing import TypeVar
 
 import hiredis
 
-from magent2.bus.redis_errors import FIRST_CONTACT_S, is_passing, is_unknown_script, pauses, translate, unavailable
-from magent2.bus.redis_link import Link, Server, pack
-from magent2.bus.redis_scripts import Command, Exchange, Reply, script_of
-from magent2.bus.redis_wire import CLOSED, Wire
+from magent2.bus.redis_engine.errors import (
+    FIRST_CONTACT_S,
+    is_passing,
+    is_unknown_script,
+    pauses,
+    translate,
+    unavailable,
+)
+from magent2.bus.redis_engine.link import Link, Server, pack
+from magent2.bus.redis_engine.scripts import Command, Exchange, Reply, script_of
+from magent2.bus.redis_engine.wire import CLOSED, Wire
 from magent2.errors import BusUnavailable, Magent2Error
 
 R = TypeVar("R")

@@ -46,7 +46,7 @@ from magent2.bus.records import (
     assigned_seq,
     canonical,
 )
-from magent2.bus.redis_codec import (
+from magent2.bus.redis_engine.codec import (
     Argument,
     belonging,
     check,
@@ -62,7 +62,7 @@ from magent2.bus.redis_codec import (
     owner_arguments,
     write_arguments,
 )
-from magent2.bus.redis_scripts import Exchange, Reply, run
+from magent2.bus.redis_engine.scripts import Exchange, Reply, run
 from magent2.errors import BlobMissing, MalformedRecord
 
 KEEPING_PAGE = 256  # records that one script call looks at when it trims or compacts

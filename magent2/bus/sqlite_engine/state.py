@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from magent2.bus.operations import Operation, Write
 from magent2.bus.records import NewRecord, canonical, decode_object
-from magent2.bus.sqlite_clock import Clock
+from magent2.bus.sqlite_engine.clock import Clock
 
 SEQ_BITS = 36  # 68 billion records per topic, 134 million topics
 SEQ_MASK = (1 << SEQ_BITS) - 1

@@ -9,10 +9,10 @@ import orjson
 
 from magent2.bus.operations import CLAIM_MAIL_MAX, LEASE_MAX_S, Claim, Later, Leave, OwnedAppend, Renew, Settle, Write
 from magent2.bus.records import Appended, Claimed, Claims, MailRef, Owner
-from magent2.bus.sqlite_append import check_sizes, put
-from magent2.bus.sqlite_reads import fenced, mail_of
-from magent2.bus.sqlite_sort import CONTROL, sort_inboxes
-from magent2.bus.sqlite_state import State, pack_seqs, unpack_seqs
+from magent2.bus.sqlite_engine.append import check_sizes, put
+from magent2.bus.sqlite_engine.reads import fenced, mail_of
+from magent2.bus.sqlite_engine.sort import CONTROL, sort_inboxes
+from magent2.bus.sqlite_engine.state import State, pack_seqs, unpack_seqs
 from magent2.errors import CounterGap
 
 LANE_MEMORY_S = 86_400  # how long a finished lane still knows its last owner

@@ -10,10 +10,10 @@ import orjson
 
 from magent2.bus.operations import OLDEST, Dump, Info, Load, Read, Row
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
-from magent2.bus.redis_codec import Argument, belonging, decode_topic, is_plain, more
-from magent2.bus.redis_flows import Place, read
-from magent2.bus.redis_opening import SCHEMA, info
-from magent2.bus.redis_scripts import Exchange, run
+from magent2.bus.redis_engine.codec import Argument, belonging, decode_topic, is_plain, more
+from magent2.bus.redis_engine.flows import Place, read
+from magent2.bus.redis_engine.opening import SCHEMA, info
+from magent2.bus.redis_engine.scripts import Exchange, run
 from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
 
 BLOBS_PER_DUMP = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from magent2.bus.sqlite_state import LANE_MARK, SEQ_MASK, State, rid_of
+from magent2.bus.sqlite_engine.state import LANE_MARK, SEQ_MASK, State, rid_of
 from magent2.models.address import chat_topic, control_topic
 
 SORT_MAX = 256  # records per inbox and claim

@@ -6,40 +6,40 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from magent2.bus import operations as op
-from magent2.bus import sqlite_append, sqlite_house, sqlite_lanes, sqlite_reads, sqlite_transfer
-from magent2.bus.sqlite_state import State, View
+from magent2.bus.sqlite_engine import append, house, lanes, reads, transfer
+from magent2.bus.sqlite_engine.state import State, View
 from magent2.errors import Magent2Error
 
 AnyOperation = op.Operation[Any]
 
 WRITES: dict[type[AnyOperation], Callable[[State, Any], Any]] = {
-    op.Append: sqlite_append.append,
-    op.OwnedAppend: sqlite_lanes.owned_append,
-    op.Settle: sqlite_lanes.settle,
-    op.Later: sqlite_lanes.later,
-    op.Claim: sqlite_lanes.claim,
-    op.Renew: sqlite_lanes.renew,
-    op.Leave: sqlite_lanes.leave,
-    op.Trim: sqlite_house.trim,
-    op.Compact: sqlite_house.compact,
-    op.Erase: sqlite_house.erase,
-    op.Delete: sqlite_house.delete,
-    op.PutBlob: sqlite_house.put_blob,
-    op.SweepBlobs: sqlite_house.sweep_blobs,
-    op.Load: sqlite_transfer.load,
+    op.Append: append.append,
+    op.OwnedAppend: lanes.owned_append,
+    op.Settle: lanes.settle,
+    op.Later: lanes.later,
+    op.Claim: lanes.claim,
+    op.Renew: lanes.renew,
+    op.Leave: lanes.leave,
+    op.Trim: house.trim,
+    op.Compact: house.compact,
+    op.Erase: house.erase,
+    op.Delete: house.delete,
+    op.PutBlob: house.put_blob,
+    op.SweepBlobs: house.sweep_blobs,
+    op.Load: transfer.load,
 }
 
 READS: dict[type[AnyOperation], Callable[[View, Any], Any]] = {
-    op.Read: sqlite_reads.read,
-    op.Find: sqlite_reads.find,
-    op.Describe: sqlite_reads.describe,
-    op.Topics: sqlite_reads.topics,
-    op.Pending: sqlite_reads.pending,
-    op.Lanes: sqlite_reads.lanes,
-    op.Workers: sqlite_reads.workers,
-    op.GetBlob: sqlite_reads.get_blob,
-    op.Info: sqlite_reads.info,
-    op.Dump: sqlite_transfer.dump,
+    op.Read: reads.read,
+    op.Find: reads.find,
+    op.Describe: reads.describe,
+    op.Topics: reads.topics,
+    op.Pending: reads.pending,
+    op.Lanes: reads.lanes,
+    op.Workers: reads.workers,
+    op.GetBlob: reads.get_blob,
+    op.Info: reads.info,
+    op.Dump: transfer.dump,
 }
 
 

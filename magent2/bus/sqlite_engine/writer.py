@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from magent2.bus.sqlite_errors import explain, is_busy
-from magent2.bus.sqlite_lock import FileLock, WalSize
-from magent2.bus.sqlite_schema import BUSY_TIMEOUT_MS
-from magent2.bus.sqlite_state import State
-from magent2.bus.sqlite_store import AnyOperation, run_group
+from magent2.bus.sqlite_engine.errors import explain, is_busy
+from magent2.bus.sqlite_engine.lock import FileLock, WalSize
+from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS
+from magent2.bus.sqlite_engine.state import State
+from magent2.bus.sqlite_engine.store import AnyOperation, run_group
 from magent2.errors import BusUnavailable
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""Inside the Redis engine; `magent2.bus.redis_adapter` is its face."""

@@ -24,7 +24,11 @@ Magent2Error
 ├── TopicDeleted           gone for good
 ├── MalformedRecord        somebody else wrote into the topic: erase the record, go on after it
 ├── TransientError         try again
-│   └── BusUnavailable     the server or file does not answer
+│   ├── BusUnavailable     the server or file does not answer
+│   └── ModelUnavailable   the model does not answer, or stopped halfway
+├── ModelError             the run cannot go on as it is: change the agent, its tools, its key or its model
+│   ├── ModelRefused       the model or a guardrail says no: ask differently
+│   └── ContextTooLong     the conversation does not fit: begin another, or take a larger model
 └── StorageError           a person must act
     ├── StorageFull        free some space
     ├── StorageUnwritable  permissions, read-only file, missing folder
@@ -128,9 +132,7 @@ class MalformedRecord(Magent2Error):
     """A record that this program cannot have written."""
 
     def __init__(self, topic: str, seq: int, reason: str) -> None:
-        super().__init__(
-            f"record {seq} of {topic!r} is malformed ({reason}); erase it, or read on after {seq}"
-        )
+        super().__init__(f"record {seq} of {topic!r} is malformed ({reason}); erase it, or read on after {seq}")
         self.topic = topic
         self.seq = seq
 
@@ -141,6 +143,22 @@ class TransientError(Magent2Error):
 
 class BusUnavailable(TransientError):
     """The server or file behind the bus does not answer."""
+
+
+class ModelUnavailable(TransientError):
+    """The model did not answer, or not to the end."""
+
+
+class ModelError(Magent2Error):
+    """The run cannot go on; the same again would end the same."""
+
+
+class ModelRefused(ModelError):
+    """The model, or a guardrail around it, will not do this."""
+
+
+class ContextTooLong(ModelError):
+    """The request is longer than the model takes."""
 
 
 class StorageError(Magent2Error):

@@ -10,8 +10,31 @@ import orjson
 from pydantic import BaseModel
 
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
+from magent2.models.events import (
+    EndEvent,
+    ErrorEvent,
+    GapEvent,
+    HandoffEvent,
+    MessageEvent,
+    RunEvent,
+    RunFields,
+    SessionEvent,
+    UserMessageEvent,
+)
 
-CONTRACT: tuple[type[BaseModel], ...] = (MessageEnvelope, BaseStreamEvent, TokenEvent, ToolStepEvent, OutputEvent)
+V1: tuple[type[BaseModel], ...] = (MessageEnvelope, BaseStreamEvent, TokenEvent, ToolStepEvent, OutputEvent)
+V1_1: tuple[type[BaseModel], ...] = (
+    RunFields,
+    UserMessageEvent,
+    SessionEvent,
+    RunEvent,
+    MessageEvent,
+    HandoffEvent,
+    ErrorEvent,
+    GapEvent,
+    EndEvent,
+)
+CONTRACT = V1 + V1_1
 
 
 def schema_files() -> dict[str, str]:

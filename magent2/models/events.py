@@ -1,0 +1,92 @@
+"""Events of contract v1.1, beside the three of v1. Every one has a schema in `docs/schemas/`.
+
+Events of v1 keep their shape. What v1.1 knows of a run besides (`RunFields`) is added to their JSON as optional fields,
+which a v1 reader passes over.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from magent2.models.envelope import BaseStreamEvent
+
+
+class RunFields(BaseModel):
+    """Where an event belongs. `message_id` joins the tokens of a turn to the text that will contain them."""
+
+    run_id: str | None = None
+    attempt: int | None = None
+    agent: str | None = None
+    turn: int | None = None
+    message_id: str | None = None
+
+
+class UserMessageEvent(BaseStreamEvent):
+    """Mail has come into the conversation."""
+
+    event: Literal["user_message"] = "user_message"
+    message_id: str
+    sender: str
+    recipient: str
+    text: str | None = None
+
+
+class SessionEvent(BaseStreamEvent):
+    """The conversation itself has changed."""
+
+    event: Literal["session"] = "session"
+    status: Literal["created", "updated", "deleted"]
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunEvent(BaseStreamEvent, RunFields):
+    """A run has begun, ended, or begun again after its worker was lost."""
+
+    event: Literal["run"] = "run"
+    status: Literal["started", "finished", "failed", "stopped", "restarted"]
+    envelope_id: str
+    reason: str | None = None
+    history_left_out: int | None = None  # how many of the oldest runs the model was not shown
+
+
+class MessageEvent(BaseStreamEvent, RunFields):
+    """Text of a turn that went on to call tools, or something that an agent said on the way."""
+
+    event: Literal["message"] = "message"
+    text: str
+    attachments: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class HandoffEvent(BaseStreamEvent, RunFields):
+    """Another agent goes on."""
+
+    event: Literal["handoff"] = "handoff"
+    source: str | None = None
+    target: str
+    reason: str | None = None
+
+
+class ErrorEvent(BaseStreamEvent, RunFields):
+    """Something went wrong, and what happens next: tried again in `retry_in_s`, or, without it, given up."""
+
+    event: Literal["error"] = "error"
+    code: str
+    message: str
+    retry_in_s: float | None = None
+
+
+class GapEvent(BaseStreamEvent):
+    """Records between the reader's cursor and `floor` are gone; what follows comes after the floor."""
+
+    event: Literal["gap"] = "gap"
+    cursor: str
+    floor: int
+
+
+class EndEvent(BaseStreamEvent):
+    """The stream ends here, and why."""
+
+    event: Literal["end"] = "end"
+    reason: Literal["deleted", "revoked", "drain", "max_events"]

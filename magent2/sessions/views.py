@@ -1,0 +1,76 @@
+"""Pure folds of a conversation's logs: what a model is shown, and what a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from magent2.sessions.history import History, RunRecord
+
+Item: TypeAlias = dict[str, Any]
+
+STOPPED_CALL = "[no result: the run ended before this call was answered]"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """What a run sends to the model before its own turns.
+
+    `runs`: how many earlier runs are in it; `left_out`: how many of the oldest are not.
+    """
+
+    items: list[Item]
+    left_out: int
+    runs: int = 0
+
+
+def input_of(history: History, agent: str, run: RunRecord, runs_max: int) -> ModelInput:
+    """The conversation as the agent remembers it up to the start of the run, then what the run was asked."""
+    earlier = [
+        other
+        for other in history.runs.values()
+        if other.run != run.run and other.end is not None and other.agent == agent
+    ]
+    kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
+    items = [item for other in kept for item in run_items(other)]
+    return ModelInput([*items, question(run)], len(earlier) - len(kept), len(kept))
+
+
+def run_items(run: RunRecord) -> list[Item]:
+    """A run as the model would have seen it: the question, its answers, the results of its calls."""
+    items = [question(run)]
+    answered = False
+    for turn in sorted(run.answers):
+        output = run.answers[turn]["response"].get("output", ())
+        items.extend(_as_input(item) for item in output)
+        items.extend(_results(run, turn, output))
+        answered = True
+    if not answered and run.end is not None and run.end.get("output"):
+        items.append({"role": "assistant", "content": run.end["output"]})
+    return items
+
+
+def question(run: RunRecord) -> Item:
+    """What the run was asked; whoever is not a person is named."""
+    sender = str(run.envelope.get("sender", ""))
+    text = str(run.envelope.get("content") or "")
+    return {"role": "user", "content": f"[{sender}]: {text}" if sender.startswith("agent:") else text}
+
+
+def _as_input(item: Mapping[str, Any]) -> Item:
+    """An output item as the next request wants it: without what only the answer has."""
+    return {
+        name: value for name, value in item.items() if name not in ("status", "parsed_arguments") and value is not None
+    }
+
+
+def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, Any]]) -> Iterable[Item]:
+    for call in calls_of(output):
+        recorded = run.tools.get((turn, call["call_id"]))
+        result = STOPPED_CALL if recorded is None else recorded["output"]
+        yield {"type": "function_call_output", "call_id": call["call_id"], "output": result}
+
+
+def calls_of(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return [item for item in output if item.get("type") == "function_call"]

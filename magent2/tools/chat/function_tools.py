@@ -1,0 +1,173 @@
+"""Send a message to a conversation or to an agent, over the bus.
+
+Where things come from, the first that is there:
+- conversation: the recipient itself (`chat:…`); else the explicit id, the run, `CHAT_TOOL_CONVERSATION_ID`;
+- sender: the run's agent, `AGENT_NAME`, `agent:unknown`;
+- bus: the run's, the injected one, the one that `connect()` opens (kept for the next call).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from magent2.bus.delivery import check_envelope, mail_records
+from magent2.bus.interface import Bus, BusMessage, Engine
+from magent2.errors import AddressError, InvalidInput, Refused
+from magent2.models.address import Address
+from magent2.models.envelope import MessageEnvelope
+from magent2.tools.sending import send
+
+if TYPE_CHECKING:
+    from agents import FunctionTool
+
+    chat_send: FunctionTool
+
+# A run's context: a mapping, or an object with the same names as attributes.
+Context: TypeAlias = Mapping[str, Any] | object
+
+
+class _BusSlot:
+    """The one bus of this module: injected, or opened when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._injected: Bus | None = None
+        self._opened: Engine | None = None
+
+    def inject(self, bus: Bus | None) -> None:
+        with self._lock:
+            opened, self._opened, self._injected = self._opened, None, bus
+        if opened is not None:
+            opened.close()
+
+    def get(self) -> Bus:
+        with self._lock:
+            if self._injected is not None:
+                return self._injected
+            if self._opened is None:
+                from magent2.bus.connect import connect
+
+                self._opened = connect()
+            return self._opened
+
+
+_slot = _BusSlot()
+
+
+def get_bus() -> Bus:
+    """The bus for sends outside a run."""
+    return _slot.get()
+
+
+_get_bus = get_bus
+
+
+def set_bus_for_testing(bus: Bus | None) -> None:
+    """Use this bus from now on; `None` goes back to the one that the environment names, opened anew."""
+    _slot.inject(bus)
+
+
+def send_message(
+    recipient: str,
+    content: str,
+    *,
+    conversation_id: str | None = None,
+    context: Context | None = None,
+) -> dict[str, Any]:
+    """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`.
+
+    Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
+    """
+    address = str(Address.parse(recipient or ""))
+    text = (content or "").strip()
+    if not text:
+        raise InvalidInput("content must be non-empty")
+    conversation = _resolve_conversation_id(address, context, conversation_id)
+    envelope = _build_envelope(conversation, _resolve_sender(context), address, text)
+    bus = _get(context, "bus")
+    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope)
+    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
+
+
+def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
+    address = Address.parse(recipient)
+    if address.kind == "chat":
+        return address.name
+    found = (explicit_conversation_id, _get(ctx, "conversation_id"), os.environ.get("CHAT_TOOL_CONVERSATION_ID"))
+    conversation = next((text for value in found if (text := str(value or "").strip())), None)
+    if conversation is None:
+        raise AddressError("conversation_id not available for agent recipient")
+    return conversation
+
+
+def _resolve_sender(ctx: Context | None = None) -> str:
+    agent = _get(ctx, "agent")
+    name = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    name = str(name or "").strip() or os.environ.get("AGENT_NAME", "").strip()
+    return f"agent:{name}" if name else "agent:unknown"
+
+
+def _build_envelope(conversation_id: str, sender: str, recipient: str, content: str) -> MessageEnvelope:
+    return MessageEnvelope(
+        conversation_id=conversation_id, sender=sender, recipient=recipient, type="message", content=content
+    )
+
+
+def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
+    """Send the envelope; the topics that it is in."""
+    return _deliver(bus, envelope)[1]
+
+
+def _deliver(bus: Bus, envelope: MessageEnvelope) -> tuple[str, list[str]]:
+    """One append on an engine, which in a run has its own say in the id; else one record after the other."""
+    if hasattr(bus, "call"):
+        delivered = send(cast(Engine, bus), envelope)
+        return delivered.envelope_id, list(delivered.topics)
+    recipient = check_envelope(envelope)
+    records = mail_records(envelope, recipient.name if recipient.kind == "agent" else None, {})
+    for record in records:
+        bus.publish(record.topic, BusMessage(record.topic, record.payload, envelope.id))
+    return envelope.id, [record.topic for record in records]
+
+
+def _get(ctx: Context | None, name: str) -> Any:
+    return ctx.get(name) if isinstance(ctx, Mapping) else getattr(ctx, name, None)
+
+
+def __getattr__(name: str) -> object:
+    """`chat_send` is made when it is first asked for, because it takes the SDK to make it."""
+    if name == "chat_send":
+        return _chat_send()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@lru_cache(maxsize=1)
+def _chat_send() -> FunctionTool:
+    from agents import function_tool
+    from agents.tool_context import ToolContext
+
+    def chat_send(
+        tool_context: ToolContext[Any], recipient: str, content: str, conversation_id: str | None = None
+    ) -> dict[str, Any]:
+        """Send a chat message to a conversation or an agent.
+
+        Args:
+            recipient: "chat:{conversation_id}" or "agent:{AgentName}".
+            content: Non-empty message text.
+            conversation_id: The conversation that a message to an agent belongs to; this one when left out.
+
+        Returns:
+            {"ok": bool, "envelope_id": str, "published_to": list[str]}, or {"ok": false, "error": str} when refused.
+        """
+        try:
+            return send_message(recipient, content, conversation_id=conversation_id, context=tool_context.context)
+        except (InvalidInput, Refused) as refusal:  # the model can do better, if it is told what was wrong
+            return {"ok": False, "error": str(refusal)}
+
+    # The annotations are text here, and name what only this function has imported.
+    chat_send.__annotations__["tool_context"] = ToolContext[Any]
+    return function_tool(chat_send)

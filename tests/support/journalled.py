@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from agents import Agent
-from agents.items import TResponseOutputItem
-from agents.testing import ModelCall, ModelStep, ScriptedModel
+from agents.items import TResponseOutputItem, TResponseStreamEvent
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Leave, Operation, Write
+from magent2.bus.owner_log import OwnerLog
+from magent2.runner.context import RunContext
+from magent2.runner.demo import build_response, stream_events
+from magent2.runner.demo_script import Say as Line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.sessions.history import History, RunRecord, fold_runs
 from magent2.worker.run import LaneRun, Outcome
+from tests.support.audit import whole_log
 from tests.support.broken import Broken
-from tests.support.serving import claim_one, history
+from tests.support.serving import AGENT, claim_one, envelope, history, stream
 
 R = TypeVar("R")
 
 STEPS_MAX = 50
+TURNS_OF_LOOP = 100
 
 Items = Sequence[TResponseOutputItem]
 Say = Callable[[Sequence[Mapping[str, Any]]], Items]
@@ -47,6 +54,37 @@ def results_in(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return shown
 
 
+class Shown:
+    """Asks for these calls, remembers what it is shown for them, and is done."""
+
+    def __init__(self, *calls: TResponseOutputItem) -> None:
+        self.calls = calls
+        self.results: dict[str, Any] = {}
+
+    def say(self, items: Sequence[Mapping[str, Any]]) -> Items:
+        self.results = results_in(items)
+        return [assistant_message("done")] if self.results else self.calls
+
+    def agent(self, *tools: Any, **options: Any) -> Agent[Any]:
+        return Agent(name=AGENT, model=Improviser(self.say), tools=list(tools), **options)
+
+
+def asking(name: str, **arguments: Any) -> Shown:
+    return Shown(function_call(name, arguments, call_id="c1"))
+
+
+def steps(bus: Engine) -> list[tuple[str, str | None]]:
+    return [(event["status"], event["error"]) for event in stream(bus) if event["event"] == "tool_step"]
+
+
+def recorded(bus: Engine) -> dict[str, Mapping[str, Any]]:
+    return {record["call_id"]: record for record in history(bus) if record["kind"] == "tool"}
+
+
+def letters(bus: Engine, topic: str) -> list[str]:
+    return [record.payload["content"] for record in whole_log(bus, topic)]
+
+
 class Mortal(Broken):
     """A bus whose worker dies before, or right after, one write: the write does not come, or its reply.
 
@@ -65,12 +103,16 @@ class Mortal(Broken):
         if not isinstance(operation, Write):
             return self.call(operation)
         self.count += 1
-        if self.count != self.at and not any(record.payload.get("kind") == self.on for record in operation.records):
-            return self.call(operation)
+        if not self._is_last(operation):
+            return self.call(cast(Operation[R], operation))
         if self.after:
             self.call(operation)
         self.dead.set()
-        return await asyncio.get_running_loop().create_future()  # the dead do not go on
+        never: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def _is_last(self, write: Write) -> bool:
+        return self.count == self.at or any(record.payload.get("kind") == self.on for record in write.records)
 
 
 async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str = "w1") -> Outcome:
@@ -79,12 +121,14 @@ async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str 
     return await LaneRun(bus, claim_one(bus, worker), runner).work()
 
 
-async def work_and_die(bus: Mortal, agent: Agent[Any]) -> bool:
+async def work_and_die(bus: Mortal, agent: Agent[Any] | OpenAIAgentsRunner) -> bool:
     """Work until death; whether it came to that. The lane is free afterwards."""
     working = asyncio.create_task(work(bus, agent, "mortal"))
     dying = asyncio.create_task(bus.dead.wait())
     await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
     died = bus.dead.is_set()
+    for _ in range(TURNS_OF_LOOP):  # whatever does not wait for that write goes on
+        await asyncio.sleep(0)
     for task in (working, dying):
         task.cancel()
     await asyncio.wait({working, dying})
@@ -107,3 +151,42 @@ def answers_recorded(bus: Engine, conversation: str = "one") -> list[int]:
 
 def results_recorded(bus: Engine, conversation: str = "one") -> list[str]:
     return [record["call_id"] for record in history(bus, conversation) if record["kind"] == "tool"]
+
+
+def context_of(bus: Engine, worker: str = "w1") -> RunContext:
+    """The context of a run whose mail waits in the lane."""
+    claimed = claim_one(bus, worker)
+    question = envelope("go")
+    run = RunRecord("run-1", AGENT, question.model_dump(mode="json"), {}, 0)
+    log = OwnerLog(bus, claimed.owner)
+    runs = fold_runs(whole_log(bus, "history:one"))
+    return RunContext(question, AGENT, claimed.attempt, bus, log, History(runs, 0), run)
+
+
+def saying(text: str, pause: asyncio.Event | None = None, fail: Exception | None = None) -> ModelStep:
+    """An answer word by word, which waits or fails after its first words."""
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        for number, event in enumerate(stream_events(build_response(Line(text), [{}]))):
+            if number == 4 and fail is not None:
+                raise fail
+            if number == 4 and pause is not None:
+                await pause.wait()
+            yield event
+
+    return ModelStep.stream(events)
+
+
+def scripted(*steps: Any, **options: Any) -> Agent[Any]:
+    return Agent(name=AGENT, model=ScriptedModel(steps), **options)
+
+
+async def events_and_error(bus: Engine, runner: OpenAIAgentsRunner) -> tuple[list[Any], Exception | None]:
+    context = context_of(bus)
+    seen: list[Any] = []
+    try:
+        async for event in runner.astream_run(context.envelope, context):
+            seen.append(event)  # noqa: PERF401  a comprehension would lose what came before the error
+    except Exception as error:  # noqa: BLE001  any error will do, and it is looked at
+        return seen, error
+    return seen, None

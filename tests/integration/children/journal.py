@@ -2,7 +2,7 @@
 
 One process imports everything once. For each line of JSON that it is told (`worker`, `at`, `after`) it forks a worker,
 which serves the agent until one message is settled, or kills itself with SIGKILL before or after its `at`-th append.
-`{"signal": 9}` is reported of a worker that died so, `{"signal": 0}` of one that went home.
+`{"code": -9}` is reported of a worker that died so, `{"code": 0}` of one that went home.
 
 Settings: `url` of the log, `model_url`, `effects`: the file that tools leave their marks in.
 """
@@ -10,22 +10,21 @@ Settings: `url` of the log, `model_url`, `effects`: the file that tools leave th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from agents import Agent, OpenAIProvider, RunContextWrapper, Runner, function_tool, set_tracing_disabled
-from openai import APIConnectionError, AsyncOpenAI
+from agents import Agent, RunContextWrapper, function_tool
+from openai import AsyncOpenAI
 
 from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Operation, OwnedAppend, Settle
+from magent2.runner.answers import answer_json, completed_event
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.chat import chat_send
 from magent2.worker.service import WorkerService
@@ -51,7 +50,7 @@ class Deadly(Broken):
         self.count += 1
         if self.count == self.at and not self.after:
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = await self.inner.acall(operation)
+        answer = await self.inner.acall(cast(Operation[R], operation))
         if self.count == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
@@ -84,18 +83,19 @@ async def serve(given: dict[str, Any], job: dict[str, Any]) -> None:
     await engine.aclose()
 
 
-async def warm_up() -> None:
-    """Load what the SDK only loads when it is first used; a worker would do so anew each time. No thread may begin."""
-    model = OpenAIProvider(openai_client=AsyncOpenAI(api_key="any", base_url="http://127.0.0.1:9", max_retries=0))
-    with contextlib.suppress(APIConnectionError):
-        await Runner.run(Agent(name=AGENT, model=model.get_model("scripted")), "hi")
+async def warm_up(model_url: str) -> None:
+    """Ask the model once: the client builds its types when it first sees them, and each worker would do so anew."""
+    async with AsyncOpenAI(api_key="any", base_url=model_url, max_retries=0) as client:
+        stream = await client.responses.create(model="scripted", input=[{"role": "user", "content": "hi"}], stream=True)
+        async for event in stream:
+            if event.type == "response.completed":
+                completed_event(answer_json(event.response))
 
 
 def main() -> None:
     given = settings()
-    set_tracing_disabled(True)
-    asyncio.run(warm_up())
-    assert threading.active_count() == 1, threading.enumerate()
+    asyncio.run(warm_up(given["model_url"]))
+    assert threading.active_count() == 1, threading.enumerate()  # or the fork would not be a sound process
     report(ready=True)
     while True:
         job = json.loads(await_line())
@@ -103,10 +103,9 @@ def main() -> None:
         if pid == 0:
             settings()  # a fork has to say for itself that it ends with its parent
             asyncio.run(serve(given, job))
-            sys.stdout.flush()
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-        report(signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, code=os.waitstatus_to_exitcode(status))
+        report(code=os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

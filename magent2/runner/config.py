@@ -1,0 +1,114 @@
+"""What the environment says about the agent: the variables that seed the runner, read once.
+
+| variable | meaning |
+|---|---|
+| `OPENAI_API_KEY` | without it the echo runner answers |
+| `OPENAI_BASE_URL` | another server that speaks the same API |
+| `AGENT_NAME` | the agent's name and mailbox, `assistant` when not set |
+| `AGENT_MODEL` | the model's name; the SDK's default when not set |
+| `AGENT_INSTRUCTIONS`, `AGENT_INSTRUCTIONS_FILE` | the instructions, or the file that holds them; not both |
+| `AGENT_TOOLS` | names of tools, separated by commas |
+| `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model is shown, 50 when not set |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from magent2.errors import SettingsError
+from magent2.models.address import NAME_MAX_CHARS, is_name
+
+DEFAULT_AGENT = "assistant"
+INSTRUCTIONS_MAX_BYTES = 1 << 20
+HISTORY_MAX = 50  # runs; what is older stays on the log and out of the request
+HISTORY_MAX_CHOICES = range(100_001)
+
+# Name in AGENT_TOOLS → where the tool is found when it is needed.
+TOOLS: Mapping[str, tuple[str, str]] = {
+    "chat_send": ("magent2.tools.chat", "chat_send"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """One agent, as the environment describes it. The key does not print, nor does the URL, which may hold one."""
+
+    agent_name: str = DEFAULT_AGENT
+    model: str | None = None
+    instructions: str | None = None
+    tools: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    base_url: str | None = field(default=None, repr=False)
+    history_max: int = HISTORY_MAX
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> RunnerConfig:
+        variables = os.environ if environ is None else environ
+        return cls(
+            agent_name=_agent_name(_value(variables, "AGENT_NAME")),
+            model=_value(variables, "AGENT_MODEL"),
+            instructions=_instructions(variables),
+            tools=_tools(_value(variables, "AGENT_TOOLS")),
+            api_key=_value(variables, "OPENAI_API_KEY"),
+            base_url=_value(variables, "OPENAI_BASE_URL"),
+            history_max=_history_max(_value(variables, "AGENT_HISTORY_MAX")),
+        )
+
+
+def _value(variables: Mapping[str, str], name: str) -> str | None:
+    """A variable that is empty or blank counts as not set."""
+    return variables.get(name, "").strip() or None
+
+
+def _agent_name(name: str | None) -> str:
+    if name is None:
+        return DEFAULT_AGENT
+    if not is_name(name):
+        raise SettingsError(f"AGENT_NAME {name[:80]!r} cannot be used: take 1 to {NAME_MAX_CHARS} printable characters")
+    return name
+
+
+def _instructions(variables: Mapping[str, str]) -> str | None:
+    text, file = _value(variables, "AGENT_INSTRUCTIONS"), _value(variables, "AGENT_INSTRUCTIONS_FILE")
+    if text is not None and file is not None:
+        raise SettingsError("AGENT_INSTRUCTIONS and AGENT_INSTRUCTIONS_FILE are both set; keep one of them")
+    return text if file is None else _read_instructions(Path(file).expanduser())
+
+
+def _read_instructions(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(INSTRUCTIONS_MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"AGENT_INSTRUCTIONS_FILE {str(path)!r} cannot be read: {error.strerror}") from error
+    if len(data) > INSTRUCTIONS_MAX_BYTES:
+        raise SettingsError(f"AGENT_INSTRUCTIONS_FILE {str(path)!r} is over {INSTRUCTIONS_MAX_BYTES} bytes")
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"AGENT_INSTRUCTIONS_FILE {str(path)!r} is not UTF-8 text") from error
+
+
+def _history_max(text: str | None) -> int:
+    if text is None:
+        return HISTORY_MAX
+    if not text.isdecimal() or int(text) not in HISTORY_MAX_CHOICES:
+        raise SettingsError(
+            f"AGENT_HISTORY_MAX {text[:80]!r} cannot be used: take a number of runs up to {HISTORY_MAX_CHOICES[-1]}"
+        )
+    return int(text)
+
+
+def _tools(text: str | None) -> tuple[str, ...]:
+    names = [name.strip() for name in (text or "").split(",")]
+    chosen = tuple(dict.fromkeys(name for name in names if name))
+    unknown = [name for name in chosen if name not in TOOLS]
+    if unknown:
+        raise SettingsError(
+            f"AGENT_TOOLS names {', '.join(repr(name[:80]) for name in unknown)}, which nobody knows;"
+            f" known are: {', '.join(sorted(TOOLS))}"
+        )
+    return chosen

@@ -1,0 +1,46 @@
+"""What a run is given: who it is for, what is recorded of it, and the pen to record more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magent2.bus.interface import Engine
+from magent2.bus.owner_log import OwnerLog
+from magent2.bus.records import NewRecord
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One attempt at one run; also the run context that the SDK hands to tools.
+
+    `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends:
+    they ride in the append that settles it.
+    """
+
+    envelope: MessageEnvelope
+    agent: str
+    attempt: int
+    bus: Engine
+    log: OwnerLog
+    history: History
+    run: RunRecord
+    hops: int = 0
+    principal: str | None = None
+    closing: list[NewRecord] = field(default_factory=list)
+
+    @property
+    def conversation_id(self) -> str:
+        return self.envelope.conversation_id
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.conversation_id, self.run_id, self.agent)
+
+    def message_id(self, turn: int) -> str:
+        return message_id_of(self.run_id, turn)

@@ -1,0 +1,121 @@
+"""What the demo model does about a message. Pure: no SDK, no clock, no chance.
+
+What it understands (all else it echoes, to the last character):
+- `use TOOL {"argument": "value"}`, one or more lines of them: calls those tools, together;
+- `what time is it`: calls a tool that tells the time;
+- `tell agent:NAME something`: calls `chat_send`;
+- `talk to NAME`: hands the conversation over.
+It does so only where such a tool or such an agent exists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+CLOCKS = ("current_time", "get_time", "now", "time", "clock")
+
+_USE = re.compile(r"use (?P<tool>[\w.-]+)(?:\s+(?P<arguments>\{.*\}))?", re.DOTALL)
+_TIME = re.compile(r"what(?:'s| is) the time|what time is it", re.IGNORECASE)
+_TELL = re.compile(r"tell (?P<recipient>(?:agent|chat):\S+) (?P<content>.+)", re.IGNORECASE | re.DOTALL)
+_TALK = re.compile(r"talk to (?P<name>.+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A tool call; a handoff is one too."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+Line: TypeAlias = Say | tuple[Use, ...]
+
+
+def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
+    """What to do about a message. `handoffs`: an agent's name → the tool that hands over to it."""
+    asked = text.strip()
+    question = asked.rstrip("?!.")
+    calls = _use(asked, tools) or _tell(asked, tools) or _clock(question, tools) or _talk(question, handoffs)
+    return calls or Say(text)
+
+
+def _use(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+    whole = _one_use(text)
+    calls = [whole] if whole is not None else [_one_use(line.strip()) for line in text.splitlines() if line.strip()]
+    known = [call for call in calls if call is not None and call.tool in tools]
+    return tuple(known) if len(known) == len(calls) else ()
+
+
+def _one_use(text: str) -> Use | None:
+    match = _USE.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        return Use(match["tool"], json.loads(match["arguments"] or "{}"))
+    except (ValueError, RecursionError):  # not a call after all: it will be echoed
+        return None
+
+
+def _tell(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+    match = _TELL.fullmatch(text)
+    if match is None or "chat_send" not in tools:
+        return ()
+    return (Use("chat_send", {**match.groupdict(), "conversation_id": None}),)
+
+
+def _clock(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+    clock = next((name for name in CLOCKS if name in tools), None)
+    return (Use(clock),) if clock is not None and _TIME.fullmatch(text) else ()
+
+
+def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[Use, ...]:
+    match = _TALK.fullmatch(text)
+    wanted = match["name"].strip().casefold() if match else ""
+    return tuple(Use(tool) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
+
+
+def next_line(items: Sequence[Mapping[str, Any]], tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
+    """What comes next in a conversation: report what tools have said, else follow the script."""
+    results = _last_results(items)
+    if results:
+        return Say("\n".join(_report(result) for result in results))
+    return script(_last_text(items), tools, handoffs)
+
+
+def _last_results(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    found: list[str] = []
+    for item in reversed(items):
+        if item.get("type") != "function_call_output":
+            break
+        found.append(_text_of(item.get("output")))
+    return found[::-1]
+
+
+def _report(result: str) -> str:
+    """A handoff's result names the agent that has taken over; any other is passed on as it is."""
+    try:
+        taken = json.loads(result)
+    except ValueError:  # plain text, which is what most tools return
+        return result
+    name = taken.get("assistant") if isinstance(taken, dict) and len(taken) == 1 else None
+    return result if name is None else f"{name} here. What can I do for you?"
+
+
+def _last_text(items: Sequence[Mapping[str, Any]]) -> str:
+    return next((_text_of(item.get("content")) for item in reversed(items) if item.get("role") == "user"), "")
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))

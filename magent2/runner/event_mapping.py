@@ -1,0 +1,257 @@
+"""From the SDK's stream events to ours. No I/O: the same events in give the same events out.
+
+Events may be the SDK's objects or dicts of the same shape; what is not recognised is passed over, because a release
+of the SDK may add kinds at any time.
+
+| SDK | ours |
+|---|---|
+| `raw_response_event` with a text delta | `TokenEvent`, index from 0 per run |
+| `run_item_stream_event` with a tool call | `ToolStepEvent`, status `start` |
+| `run_item_stream_event` with a tool's result | `ToolStepEvent`, status `success` or `error`, name and id of the call |
+| `run_item_stream_event` with a handoff that took place | `Handoff` |
+| end of the stream | `OutputEvent` from `EventMapper.output` |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
+
+ARGS_MAX = 32  # arguments shown of one call
+ARG_MAX_CHARS = 500  # of one argument
+RESULT_MAX_CHARS = 1000
+CUT_MARK = "…"
+INT_MAX_DIGITS = 18  # always fits 64 bits
+
+# What the SDK tells a model whose tool raised, where nobody has said why.
+SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
+
+TEXT_DELTA = "response.output_text.delta"
+USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """One agent passed the conversation on to another. Not a v1 event."""
+
+    source: str
+    target: str
+
+
+Mapped: TypeAlias = TokenEvent | ToolStepEvent | Handoff
+
+
+class EventMapper:
+    """The mapping of one run: counts its tokens and remembers its calls."""
+
+    def __init__(self, conversation_id: str) -> None:
+        self._conversation_id = conversation_id
+        self._tokens: list[str] = []
+        self._message: str | None = None  # text of the last whole message
+        self._calls: dict[str, str] = {}  # call id → tool
+        self._failures: dict[str, str] = {}  # call id → why
+
+    def map(self, event: object) -> Mapped | None:
+        kind = _get(event, "type")
+        if kind == "raw_response_event":
+            return self._token(_get(event, "data"))
+        if kind == "run_item_stream_event":
+            return self._item(_get(event, "name"), _first(event, "item", "data"))
+        return None
+
+    def note_failure(self, call_id: str, reason: str) -> None:
+        """Say that a call failed, before its result is mapped: in the result itself it does not show."""
+        self._failures[call_id] = reason
+
+    def output(self, final: object = None, usage: object = None) -> OutputEvent:
+        """The end of the run. Without a final output: the last message, or else all tokens in a row."""
+        if final is None:
+            final = "".join(self._tokens) if self._message is None else self._message
+        return OutputEvent(conversation_id=self._conversation_id, text=as_text(final), usage=usage_of(usage))
+
+    def _token(self, data: object) -> TokenEvent | None:
+        delta = _get(data, "delta")
+        if not isinstance(delta, str) or not delta or _get(data, "type") not in (TEXT_DELTA, None):
+            return None
+        self._tokens.append(encodable(delta))
+        return TokenEvent(conversation_id=self._conversation_id, text=self._tokens[-1], index=len(self._tokens) - 1)
+
+    def _item(self, name: object, item: object) -> ToolStepEvent | Handoff | None:
+        kind = _get(item, "type") or name
+        if kind in ("handoff_output_item", "handoff_occured", "handoff_occurred"):
+            return _handoff(item)
+        if kind in ("handoff_call_item", "handoff_requested"):
+            return None  # asked for, not yet done
+        if kind in ("message_output_item", "message_output_created", "message"):
+            self._message = _message_text(item)
+            return None
+        if kind in ("tool_call_output_item", "tool_output") or _has(item, "result", "result_summary", "output"):
+            return self._result(item)
+        if kind in ("tool_call_item", "tool_called") or _has(item, "args", "arguments"):
+            return self._call(item)
+        return None
+
+    def _call(self, item: object) -> ToolStepEvent:
+        raw = _raw(item)
+        name = _tool_name(item, raw) or "unknown"
+        call_id = _call_id(item, raw)
+        if call_id is not None:
+            self._calls[call_id] = name
+        return ToolStepEvent(
+            conversation_id=self._conversation_id,
+            name=name,
+            args=short_args(_first(raw, "arguments", "args", "action", "input")),
+            status="start",
+            tool_call_id=call_id,
+        )
+
+    def _result(self, item: object) -> ToolStepEvent:
+        raw = _raw(item)
+        call_id = _call_id(item, raw)
+        output = _first(item, "output", "result", "result_summary")
+        text = as_text(_get(raw, "output") if output is None else output)
+        error = _error(item) or failure_in(output, text) or self._failures.get(call_id or "")
+        name = self._calls.get(call_id or "") or _tool_name(item, raw) or "unknown"
+        return ToolStepEvent(
+            conversation_id=self._conversation_id,
+            name=name,
+            result_summary=cut(text, RESULT_MAX_CHARS),
+            status="error" if error is not None else "success",
+            error=None if error is None else cut(error, RESULT_MAX_CHARS),
+            tool_call_id=call_id,
+        )
+
+
+def cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - len(CUT_MARK)] + CUT_MARK
+
+
+def short_args(value: object) -> dict[str, Any]:
+    """A call's arguments as an object of bounded size."""
+    if isinstance(value, str):
+        value = _parsed(value)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        value = _parsed(as_text(value))
+    if not isinstance(value, Mapping):
+        return {"arguments": _short(value)}
+    shown = {cut(encodable(str(name)), ARG_MAX_CHARS): _short(item) for name, item in list(value.items())[:ARGS_MAX]}
+    if len(value) > ARGS_MAX:
+        shown[CUT_MARK] = f"{len(value) - ARGS_MAX} more"
+    return shown
+
+
+def as_text(value: object) -> str:
+    """Text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return encodable(value)
+    if value is None:
+        return ""
+    try:
+        return encodable(json.dumps(value, ensure_ascii=False, default=_plain))
+    except (ValueError, RecursionError):  # a value that contains itself
+        return encodable(str(value))
+
+
+def encodable(text: str) -> str:
+    """The text without half surrogates, which a model can write in JSON and nobody can store."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def usage_of(usage: object) -> dict[str, Any] | None:
+    """The counts of a usage that has any."""
+    counts = {name: value for name in USAGE_FIELDS if isinstance(value := _get(usage, name), int)}
+    return counts if any(counts.values()) else None
+
+
+def _short(value: object) -> object:
+    """The value itself if its JSON is short, else the beginning of it."""
+    if isinstance(value, str):
+        return cut(encodable(value), ARG_MAX_CHARS)
+    text = as_text(value)
+    return _load(text) if len(text) <= ARG_MAX_CHARS else cut(text, ARG_MAX_CHARS)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return _load(text) if text.strip() else None
+    except (ValueError, RecursionError):  # a model may write anything; it is shown as it came
+        return text
+
+
+def _load(text: str) -> object:
+    """JSON with nothing in it that a log would refuse: NaN and numbers of more than 64 bits become text."""
+    return json.loads(text, parse_constant=str, parse_int=_number)
+
+
+def _number(digits: str) -> int | str:
+    return int(digits) if len(digits) <= INT_MAX_DIGITS else digits
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know: a pydantic model as its fields, the rest as text."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
+
+
+def _error(item: object) -> str | None:
+    error = _get(item, "error")
+    return error if isinstance(error, str) and error else None
+
+
+def failure_in(output: object, text: str) -> str | None:
+    """Why a call failed, as far as its result says so."""
+    if isinstance(output, Mapping) and output.get("ok") is False:
+        return as_text(output.get("error") or output)
+    return text if text == SDK_TOOL_FAILED else None
+
+
+def _handoff(item: object) -> Handoff | None:
+    source, target = (_get(_get(item, side), "name") for side in ("source_agent", "target_agent"))
+    return Handoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
+
+
+def _message_text(item: object) -> str | None:
+    """The text of a message item: the parts of its content in a row."""
+    content = _first(_raw(item), "content", "text")
+    if isinstance(content, str):
+        return content
+    parts = [_get(part, "text") for part in content] if isinstance(content, list) else []
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts else None
+
+
+def _raw(item: object) -> object:
+    raw = _get(item, "raw_item")
+    return item if raw is None else raw
+
+
+def _tool_name(item: object, raw: object) -> str | None:
+    """A function's name; a hosted tool has none and goes by its kind: `web_search_call` → `web_search`."""
+    for name in (_get(item, "tool_name"), _first(raw, "name", "tool_name")):
+        if isinstance(name, str) and name:
+            return name
+    kind = _get(raw, "type")
+    return kind.removesuffix("_output").removesuffix("_call") if isinstance(kind, str) and "call" in kind else None
+
+
+def _call_id(item: object, raw: object) -> str | None:
+    found = _first(raw, "call_id", "tool_call_id", "id") or _first(item, "call_id", "tool_call_id")
+    return None if found is None else str(found)
+
+
+def _get(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _first(value: object, *names: str) -> Any:
+    return next((found for name in names if (found := _get(value, name)) is not None), None)
+
+
+def _has(value: object, *names: str) -> bool:
+    return _first(value, *names) is not None

@@ -1,0 +1,249 @@
+"""The journal of a run: what makes a turn a transaction.
+
+The SDK does the run; its models and tools are wrapped (`journal_model.py`, `journal_calls.py`) and tell the journal
+what they do. Events and appends go through one queue, in the order they happened, and `events` takes them out one by
+one: an event is yielded, and whoever reads has it on the log before the next is taken; an append is made.
+
+A model's answer is on the log before any of its tools runs; a tool's result, with what the tool sent, before the model
+is asked again. The last answer needs no append of its own: it rides in the one that ends the run.
+
+An attempt that takes over runs the SDK again. What the journal knows already is given back and not told again: an
+answer by its turn, counted from 0, a result by turn and call id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from openai.types.responses import Response
+
+from magent2.bus.operations import Condition, SetHead
+from magent2.bus.records import NewRecord
+from magent2.errors import PayloadError, Refused
+from magent2.models.envelope import BaseStreamEvent
+from magent2.models.events import MessageEvent
+from magent2.runner.answers import answer_json, storable, text_of
+from magent2.runner.context import RunContext
+from magent2.sessions.stream import event_payload, stream_record
+from magent2.sessions.views import calls_of
+
+QUEUE_MAX = 256  # events that the run may be ahead of its reader
+CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
+
+Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Append:
+    """Records for the log; somebody waits for them when there is a `done`."""
+
+    records: tuple[NewRecord, ...]
+    heads: tuple[SetHead, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    done: asyncio.Future[None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _FinalAnswer:
+    """An answer that called no tool: the last one, unless the model is asked again after all."""
+
+    record: NewRecord
+    message: list[NewRecord] = field(default_factory=list)
+
+
+class Journal:
+    """One attempt at one run."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.turn = 0  # answers known so far: the turn that the next model call is
+        self.asking = False  # a model was asked and has not answered
+        self.answers: dict[int, Mapping[str, Any]] = {
+            turn: record["response"] for turn, record in context.run.answers.items()
+        }
+        self.results: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.tools)
+        self.failures: dict[str, str] = {}  # call id → why it failed
+        self._final: _FinalAnswer | None = None
+        self._items: deque[Event | _Append] = deque()
+        self._some = asyncio.Event()  # there is something to take, or nothing more will come
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+
+    # --- the reader's side
+
+    async def events(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[Event, None]:
+        """Everything that happens while `work` drives the SDK; what it raises is raised after all events before it."""
+        driver = asyncio.create_task(work(), name="sdk-run")
+        driver.add_done_callback(lambda _: self._some.set())
+        items = self._items
+        try:
+            while items or not driver.done():
+                if not items:
+                    await self._wait_for_some(driver)
+                    continue
+                item = items.popleft()
+                if not isinstance(item, _Append):
+                    yield item
+                else:
+                    await self._append(item)
+            if driver.cancelled():
+                raise RuntimeError("the run was cancelled from inside")
+            driver.result()
+        finally:
+            self._closed = True
+            self._room.set()
+            await _ended(driver)
+
+    async def _wait_for_some(self, driver: asyncio.Task[None]) -> None:
+        self._room.set()
+        self._some.clear()
+        if not driver.done():
+            await self._some.wait()
+
+    async def _append(self, item: _Append) -> None:
+        if item.done is None:
+            await self.context.log.put(*item.records)
+            return
+        try:
+            await self.context.log.commit(*item.records, heads=item.heads, conditions=item.conditions)
+        except Refused as refusal:
+            if not item.conditions:
+                raise
+            if not item.done.done():
+                item.done.set_exception(refusal)
+        else:
+            if not item.done.done():
+                item.done.set_result(None)
+
+    # --- the SDK's side
+
+    async def emit(self, event: Event | _Append) -> None:
+        """Hand over, waiting for room: when the queue is full, until the reader has emptied it."""
+        while not self.offer(event):
+            self._room.clear()
+            await self._room.wait()
+
+    def offer(self, event: Event | _Append) -> bool:
+        """Hand over if there is room; whether there was."""
+        if self._closed:
+            raise RuntimeError("the run has ended; nobody reads what it still does")
+        waiting = len(self._items)
+        if waiting >= QUEUE_MAX:
+            return False
+        self._items.append(event)
+        if not waiting:
+            self._some.set()
+        return True
+
+    async def put(self, *records: NewRecord) -> None:
+        await self.emit(_Append(records))
+
+    async def commit(
+        self, *records: NewRecord, heads: tuple[SetHead, ...] = (), conditions: tuple[Condition, ...] = ()
+    ) -> None:
+        """Returns when the records are on the log. `Refused`: a condition did not hold, nothing was written."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self.emit(_Append(records, heads, conditions, done))
+        await done
+
+    def fields(self, turn: int, agent: str) -> dict[str, Any]:
+        """Where an event of the turn belongs."""
+        context = self.context
+        return {"run_id": context.run_id, "attempt": context.attempt, "agent": agent, "turn": turn}
+
+    def event(self, event: BaseStreamEvent, turn: int, agent: str) -> dict[str, Any]:
+        return {**event_payload(event), **self.fields(turn, agent)}
+
+    def rewind(self) -> None:
+        """The SDK is run once more from the start."""
+        self.turn = 0
+        self.asking = False
+
+    # --- turns
+
+    @property
+    def previous(self) -> Mapping[str, Any]:
+        """The answer whose tools run, or have run."""
+        return self.answers.get(self.turn - 1, {})
+
+    def known_answer(self) -> Mapping[str, Any] | None:
+        """The recorded answer of the turn that begins, which is over with it."""
+        answer = self.answers.get(self.turn)
+        if answer is not None:
+            self.turn += 1
+        return answer
+
+    async def begin_turn(self) -> None:
+        """Before a model is asked. An answer that looked like the last one was not: it must be on the log first."""
+        if self._final is not None:
+            final, self._final = self._final, None
+            self.context.closing.remove(final.record)
+            await self.commit(final.record, *final.message)
+        self.asking = True
+
+    async def end_turn(self, response: Response, speaker: str) -> None:
+        """The model has answered."""
+        answer = answer_json(response)
+        record = self._answer_record(answer, speaker)
+        message = self._message_records(answer, speaker)
+        if calls_of(answer["output"]):
+            await self.commit(record, *message)
+        else:
+            self._final = _FinalAnswer(record, message)
+            self.context.closing.append(record)
+        self.answers[self.turn] = answer
+        self.turn += 1
+        self.asking = False
+
+    @property
+    def output_turn(self) -> int:
+        """The turn whose text is the output: the last, or, when a tool's result is the output, one after it."""
+        return self.turn - 1 if self._final is not None else self.turn
+
+    def _answer_record(self, answer: Mapping[str, Any], speaker: str) -> NewRecord:
+        key = self.context.key
+        try:
+            return key.answer(self.turn, answer, speaker)
+        except PayloadError:
+            return key.answer(self.turn, storable(answer), speaker)
+
+    def _message_records(self, answer: Mapping[str, Any], speaker: str) -> list[NewRecord]:
+        """The text of a turn that goes on, which closes its tokens."""
+        text = text_of(answer)
+        if not text:
+            return []
+        event = MessageEvent(conversation_id=self.context.conversation_id, text=text)
+        named = {"message_id": self.context.message_id(self.turn)}
+        return [stream_record({**self.event(event, self.turn, speaker), **named})]
+
+
+def utc_now() -> str:
+    """The time as pydantic writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+async def _ended(driver: asyncio.Task[None]) -> None:
+    """Leave no task behind, and no error unseen."""
+    if driver.done():
+        return
+    driver.cancel()
+    await asyncio.wait({driver}, timeout=CLOSE_TIMEOUT_S)
+    if not driver.done():
+        log.error("a run did not end after its reader had left", extra={"waited_s": CLOSE_TIMEOUT_S})
+    elif not driver.cancelled() and (error := driver.exception()) is not None:
+        log.warning("a run failed while it was being ended", exc_info=error)
+
+
+def outputs_of(asked: object) -> Sequence[Mapping[str, Any]]:
+    """The results of calls in what a model is asked."""
+    items = asked if isinstance(asked, list) else []
+    return [item for item in items if isinstance(item, Mapping) and item.get("type") == "function_call_output"]

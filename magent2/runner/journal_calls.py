@@ -1,0 +1,198 @@
+"""Calls of tools in a journalled run: run once, recorded in one append with what they sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents import FunctionTool, ItemHelpers, ToolOutputFileContent, ToolOutputImage, ToolOutputText
+from agents.tool import invoke_function_tool
+from agents.tool_context import ToolContext
+from openai.types.responses import ResponseFunctionToolCall
+from pydantic import BaseModel
+
+from magent2.bus.flow import arun
+from magent2.bus.records import NewRecord
+from magent2.errors import InvalidInput, Refused
+from magent2.models.envelope import ToolStepEvent
+from magent2.runner.answers import is_plain, storable
+from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, short_args
+from magent2.runner.journal import Journal, outputs_of
+from magent2.sessions.stream import stream_record
+from magent2.sessions.views import calls_of
+from magent2.tools.interface import CallScope, HeldSend, call_scope
+from magent2.tools.sending import joined, planning_again
+
+RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
+SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
+
+Structured = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a tool, from its start to its result."""
+
+    journal: Journal
+    turn: int
+    id: str
+    name: str
+    arguments: str
+    speaker: str
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.turn, self.id
+
+    @property
+    def recorded(self) -> Mapping[str, Any] | None:
+        return self.journal.results.get(self.key)
+
+    def scope(self) -> CallScope:
+        context = self.journal.context
+        return CallScope(run=context, key=f"{context.run_id}/{self.turn}/{self.id}")
+
+    async def start(self) -> None:
+        await self.journal.emit(self._step(status="start", args=short_args(self.arguments)))
+
+    async def fail(self, reason: str) -> None:
+        """The call ends the run: it has no result."""
+        await self.journal.emit(self._ended("", reason))
+
+    async def finish(self, value: Any, output: Any, failure: str | None, sends: Sequence[HeldSend] = ()) -> Any:
+        """Record the result and let the sends go, in one append; what the model is to see."""
+        record = self._record(value, output, sends)
+        if len(record.body) > RESULT_MAX_BYTES:
+            refusal: str | None = (
+                f"the result takes {len(record.body)} bytes, the limit is {RESULT_MAX_BYTES}; ask for less of it"
+            )
+        else:
+            refusal = await self._commit((record, self._told(as_text(value), failure)), sends)
+        if refusal is None:
+            return value
+        await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
+        return refusal
+
+    async def note(self, output: Any, failure: str) -> None:
+        """Record what the SDK answered in the tool's place: it would again, so this rides with the next append."""
+        await self.journal.put(self._known(self._record(output, output)), self._told(as_text(output), failure))
+
+    async def hand_over(self, output: str, sends: Sequence[HeldSend]) -> None:
+        """Record a handoff, which is a call as well. It is done again at no cost, unless something was sent."""
+        record = self._record(output, output, sends)
+        if not sends:
+            await self.journal.put(self._known(record))
+        elif (refusal := await self._commit((record,), sends)) is not None:
+            raise InvalidInput(f"{self.name}: {refusal}")
+
+    async def _commit(self, told: Sequence[NewRecord], sends: Sequence[HeldSend]) -> str | None:
+        """One append, the first record the result; or why its sends cannot be sent."""
+        for _ in range(SEND_TRIES_MAX):
+            records, heads, conditions = joined(sends)
+            try:
+                await self.journal.commit(*told, *records, heads=heads, conditions=conditions)
+            except Refused:
+                try:
+                    sends = await arun(self.journal.context.bus, planning_again(sends))
+                except (InvalidInput, Refused) as refusal:
+                    return f"nothing was sent: {refusal}"
+            else:
+                self._known(told[0])
+                return None
+        return "nothing was sent: the recipients keep changing; send again"
+
+    def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
+        more = {} if isinstance(value, str) else {"value": value}
+        ids = [held.envelope.id for held in sends]
+        return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
+
+    def _known(self, record: NewRecord) -> NewRecord:
+        self.journal.results[self.key] = record.payload
+        return record
+
+    def _told(self, text: str, failure: str | None) -> NewRecord:
+        return stream_record(self._ended(text, failure))
+
+    def _ended(self, text: str, failure: str | None) -> dict[str, Any]:
+        return self._step(
+            status="success" if failure is None else "error",
+            result_summary=cut(text, RESULT_MAX_CHARS),
+            error=None if failure is None else cut(encodable(failure), RESULT_MAX_CHARS),
+            duration_ms=round((time.monotonic() - self.started) * 1000),
+        )
+
+    def _step(self, **facts: Any) -> dict[str, Any]:
+        event = ToolStepEvent(
+            conversation_id=self.journal.context.conversation_id, name=self.name, tool_call_id=self.id, **facts
+        )
+        return self.journal.event(event, self.turn, self.speaker)
+
+
+async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[Any], arguments: str, agent: str) -> Any:
+    """What the tool answers: from the journal when it has answered already."""
+    call = Call(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
+    if call.recorded is not None:
+        return call.recorded.get("value", call.recorded["output"])
+    await call.start()
+    try:
+        with call_scope(call.scope()) as scope:
+            value = _settled(await _invoke(tool, context, arguments), tool)
+    except Exception as error:
+        await call.fail(f"{type(error).__name__}: {error}")
+        raise
+    failed = journal.failures.pop(call.id, None)
+    output = _shown(context, tool, value, failed)
+    told = failed or failure_in(value, as_text(value))
+    return await call.finish(value, output, told, () if failed else tuple(scope.sends))
+
+
+async def _invoke(tool: FunctionTool, context: ToolContext[Any], arguments: str) -> Any:
+    """The SDK leaves a mark on the context when it words a failure itself; it stays if nothing is put in between."""
+    if tool.timeout_seconds is None:
+        return await tool.on_invoke_tool(context, arguments)
+    return await invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
+
+
+def _settled(result: Any, tool: FunctionTool) -> Any:
+    """The result in a form that is the same now and when it is read from the log."""
+    if isinstance(result, str):
+        return encodable(result)
+    if isinstance(result, Structured):
+        return result.model_dump(mode="json", exclude_none=True)
+    if isinstance(result, list | tuple) and result and all(isinstance(item, Structured) for item in result):
+        return [item.model_dump(mode="json", exclude_none=True) for item in result]
+    if isinstance(result, BaseModel) and tool.output_json_schema is not None:
+        return storable(result.model_dump(mode="json", by_alias=True))
+    return result if is_plain(result) else encodable(str(result))
+
+
+def _shown(context: ToolContext[Any], tool: FunctionTool, value: Any, failed: str | None) -> Any:
+    """The result as the SDK will show it to the model."""
+    call = context.tool_call or ResponseFunctionToolCall(
+        type="function_call", call_id=context.tool_call_id, name=tool.name, arguments=context.tool_arguments
+    )
+    schema = None if failed else tool.output_json_schema
+    return ItemHelpers.tool_call_output_item(call, value, output_json_schema=schema)["output"]
+
+
+async def close_calls(journal: Journal, asked: object, speaker: str) -> None:
+    """Record what the model is shown for calls that never reached their tool, or whose result was changed after it.
+
+    The SDK answers some calls itself (an unknown tool, a guardrail, a second handoff), and a guardrail may replace a
+    result. Later runs must see the same.
+    """
+    calls = {call["call_id"]: call for call in calls_of(journal.previous.get("output", ()))}
+    for item in outputs_of(asked):
+        asked_for = calls.get(item.get("call_id"))
+        if asked_for is None:
+            continue
+        call = Call(journal, journal.turn - 1, asked_for["call_id"], asked_for["name"], asked_for["arguments"], speaker)
+        output = storable(item.get("output"))
+        if call.recorded is None:
+            await call.start()
+            await call.note(output, journal.failures.pop(call.id, as_text(output)))
+        elif isinstance(output, str) and call.recorded["output"] != output:
+            await call.note(output, as_text(output))

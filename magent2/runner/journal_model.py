@@ -1,0 +1,136 @@
+"""The model of a journalled run: it answers from the journal what was answered already, and records what was not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from agents import Model, ModelResponse, ModelSettings, TResponseInputItem
+from agents.items import TResponseStreamEvent
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+
+from magent2.errors import ModelError
+from magent2.runner.answers import completed_event, model_response, response_of
+from magent2.runner.event_mapping import encodable
+from magent2.runner.journal import Journal, utc_now
+from magent2.runner.journal_calls import close_calls
+
+SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
+
+
+class JournalModel(Model):
+    """Around the model that the SDK would have used for this agent."""
+
+    def __init__(self, inner: Model, journal: Journal, speaker: str) -> None:
+        self._inner = inner
+        self._journal = journal
+        self._speaker = speaker
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002  the SDK's name for it
+        model_settings: ModelSettings,
+        *rest: Any,
+        **options: Any,
+    ) -> ModelResponse:
+        refuse_server_state(model_settings, options)
+        known = self._journal.known_answer()
+        if known is not None:
+            return model_response(known)
+        await self._begin(input)
+        response = await self._inner.get_response(system_instructions, input, model_settings, *rest, **options)
+        await self._journal.end_turn(response_of(response), self._speaker)
+        return response
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002  the SDK's name for it
+        model_settings: ModelSettings,
+        *rest: Any,
+        **options: Any,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        refuse_server_state(model_settings, options)
+        known = self._journal.known_answer()
+        if known is not None:
+            yield completed_event(known)
+            return
+        await self._begin(input)
+        answer = _LiveAnswer(self._journal, self._speaker)
+        events = self._inner.stream_response(system_instructions, input, model_settings, *rest, **options)
+        try:
+            async for event in events:
+                if event.type == "response.output_text.delta" and event.delta:
+                    token = answer.token(event.delta)
+                    if not self._journal.offer(token):
+                        await self._journal.emit(token)
+                else:
+                    await answer.hear(event)
+                yield event
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _begin(self, asked: object) -> None:
+        await close_calls(self._journal, asked, self._speaker)
+        await self._journal.begin_turn()
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return self._inner.get_retry_advice(request)
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._inner._cleanup_on_run_end(owner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the SDK wants to know of a model."""
+        return getattr(self.__dict__["_inner"], name)
+
+
+class _LiveAnswer:
+    """An answer as it comes. Its tokens are many, so they are built as JSON at once."""
+
+    def __init__(self, journal: Journal, speaker: str) -> None:
+        context, turn = journal.context, journal.turn
+        message_id = context.message_id(turn)
+        self._journal = journal
+        self._speaker = speaker
+        self._items: list[Any] = []
+        self._tokens = 0
+        self._prefix = f"{message_id}:{context.attempt}:"
+        self._fields: dict[str, Any] = {
+            "event": "token",
+            "conversation_id": context.conversation_id,
+            **journal.fields(turn, speaker),
+            "message_id": message_id,
+        }
+
+    async def hear(self, event: TResponseStreamEvent) -> None:
+        if event.type == "response.output_item.done":
+            self._items.append(event.item)
+        elif event.type == "response.completed":
+            # Some servers leave the output out of the end, where the SDK puts it in again; so do we, for the record.
+            event.response.output = event.response.output or self._items
+            await self._journal.end_turn(event.response, self._speaker)
+
+    def token(self, text: str) -> dict[str, Any]:
+        index = self._tokens
+        self._tokens = index + 1
+        token = self._fields.copy()
+        token["id"] = f"{self._prefix}{index}"
+        token["created_at"] = utc_now()
+        token["text"] = encodable(text)
+        token["index"] = index
+        return token
+
+
+def refuse_server_state(settings: ModelSettings, options: Mapping[str, Any]) -> None:
+    """A conversation that the provider keeps cannot be taken over: nobody here knows what is in it."""
+    places: list[object] = [options, getattr(settings, "extra_args", None), getattr(settings, "extra_body", None)]
+    for place in places:
+        for name in SERVER_STATE:
+            if isinstance(place, Mapping) and place.get(name):
+                raise ModelError(
+                    f"{name} keeps the conversation at the provider; leave it out, the history is kept here"
+                )

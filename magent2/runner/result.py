@@ -1,0 +1,73 @@
+"""What we ask of a streamed run of the SDK, in one place. Tolerant: another release may have less of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from magent2.errors import InvalidInput
+
+WIND_UP_MAX_S = 5.0  # what the SDK may take to end a run that was cancelled
+
+
+def accepted(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that this function takes, as a release of the SDK may know fewer of them."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(options)
+    return {name: value for name, value in options.items() if name in parameters}
+
+
+@asynccontextmanager
+async def followed(result: Any) -> AsyncIterator[AsyncIterator[Any]]:
+    """The events of a run. A run that is left before its end is cancelled: nobody pays for what nobody reads.
+
+    Without the cancel, closing the events would wait for the whole run.
+    """
+    events = result.stream_events()
+    try:
+        yield events
+    except BaseException:
+        cancel = getattr(result, "cancel", None)
+        if cancel is not None:
+            cancel()
+        await _wound_up(result)
+        raise
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _wound_up(result: Any) -> None:
+    """Wait for what was cancelled: connections to be closed, tools to hear of it."""
+    task = getattr(result, "run_loop_task", None)
+    if isinstance(task, asyncio.Task) and not task.done():
+        await asyncio.wait({task}, timeout=WIND_UP_MAX_S)
+
+
+def check_ended(result: Any) -> None:
+    """Raise what the stream has not: an error that came after its last event, or a run that waits for a person."""
+    error = getattr(result, "run_loop_exception", None)
+    if isinstance(error, BaseException):
+        raise error
+    waiting = getattr(result, "interruptions", None)
+    if waiting:
+        names = ", ".join(str(getattr(item, "name", None) or "a tool") for item in waiting)
+        raise InvalidInput(f"the run waits for approval of {names}, and here is nobody to ask")
+
+
+async def final_output(result: Any) -> object:
+    """The final output, if this release says it; `None` leaves it to the tokens."""
+    ask = getattr(result, "get_final_output", None)
+    if not callable(ask):
+        return getattr(result, "final_output", None)
+    answer = ask()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def usage_of_run(result: Any) -> object:
+    return getattr(getattr(result, "context_wrapper", None), "usage", None)

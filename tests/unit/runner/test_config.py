@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from magent2.errors import SettingsError
+from magent2.runner.config import INSTRUCTIONS_MAX_BYTES, RunnerConfig
+
+
+def test_an_empty_environment_is_an_assistant_without_a_key() -> None:
+    config = RunnerConfig.read({})
+
+    assert config == RunnerConfig(agent_name="assistant")
+    assert (config.api_key, config.model, config.instructions, config.tools) == (None, None, None, ())
+
+
+def test_every_variable_is_read_and_trimmed() -> None:
+    config = RunnerConfig.read(
+        {
+            "OPENAI_API_KEY": " key ",
+            "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
+            "AGENT_NAME": "Dev",
+            "AGENT_MODEL": "small",
+            "AGENT_INSTRUCTIONS": "Be kind.",
+            "AGENT_TOOLS": " chat_send, ,chat_send,",
+            "AGENT_HISTORY_MAX": " 7 ",
+        }
+    )
+
+    assert config == RunnerConfig("Dev", "small", "Be kind.", ("chat_send",), "key", "http://127.0.0.1:1/v1", 7)
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_NAME", "FromProcess")
+
+    assert RunnerConfig.read().agent_name == "FromProcess"
+
+
+def test_the_key_does_not_print() -> None:
+    config = RunnerConfig.read({"OPENAI_API_KEY": "hunter2", "OPENAI_BASE_URL": "http://u:hunter2@host"})
+
+    assert "hunter2" not in f"{config!r} {config}"
+
+
+def test_instructions_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "instructions.md"
+    file.write_text("Be brief.\nBe kind.\n")
+
+    assert RunnerConfig.read({"AGENT_INSTRUCTIONS_FILE": str(file)}).instructions == "Be brief.\nBe kind."
+
+
+def test_both_kinds_of_instructions_are_one_too_many(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="AGENT_INSTRUCTIONS and AGENT_INSTRUCTIONS_FILE are both set"):
+        RunnerConfig.read({"AGENT_INSTRUCTIONS": "Be kind.", "AGENT_INSTRUCTIONS_FILE": str(tmp_path)})
+
+
+def bad_file(tmp_path: Path, kind: str) -> Path:
+    path = tmp_path / "file"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe")
+    elif kind == "huge":
+        path.write_bytes(b"a" * (INSTRUCTIONS_MAX_BYTES + 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("missing", "No such file"), ("folder", "directory"), ("binary", "not UTF-8"), ("huge", "over 1048576 bytes")],
+)
+def test_a_file_that_cannot_be_used_is_one_clear_line(tmp_path: Path, kind: str, why: str) -> None:
+    path = bad_file(tmp_path, kind)
+
+    with pytest.raises(SettingsError, match=why) as refusal:
+        RunnerConfig.read({"AGENT_INSTRUCTIONS_FILE": str(path)})
+
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_tool_is_one_clear_line_that_lists_the_known() -> None:
+    with pytest.raises(SettingsError) as refusal:
+        RunnerConfig.read({"AGENT_TOOLS": "chat_send,juggle,dance"})
+
+    assert str(refusal.value) == "AGENT_TOOLS names 'juggle', 'dance', which nobody knows; known are: chat_send"
+
+
+def test_a_name_that_cannot_be_a_mailbox_is_refused() -> None:
+    with pytest.raises(SettingsError, match="AGENT_NAME"):
+        RunnerConfig.read({"AGENT_NAME": "two\nlines"})
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "1.5", "100001"])
+def test_a_history_that_is_no_number_of_runs_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="AGENT_HISTORY_MAX"):
+        RunnerConfig.read({"AGENT_HISTORY_MAX": text})

@@ -1,0 +1,1 @@
+"""The worker: turns envelopes into runs, and runs into events."""

@@ -1,0 +1,118 @@
+"""`python -m magent2.worker`: answer the mail of an agent until told to stop.
+
+The first SIGTERM or Ctrl-C lets runs end, the second leaves at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from magent2.bus.connect import connect, default_url, hide_password
+from magent2.bus.interface import Engine
+from magent2.errors import InvalidInput, Magent2Error
+from magent2.models.address import check_name
+from magent2.runner.config import RunnerConfig
+from magent2.runner.select import select_runner
+from magent2.settings import Settings
+from magent2.worker.drive import Runner
+from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
+
+FAILED, BAD_SETTINGS = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        config = read_config(options.agent)
+        runner = build_runner(options.model, config)
+        bus = connect(options.bus)
+    except InvalidInput as error:
+        return _complain(error, BAD_SETTINGS)
+    except Magent2Error as error:
+        return _complain(error, FAILED)
+    where = _shown_url(options.bus)
+    print(
+        f"agent    {config.agent_name}\nrunner   {_shown(runner, options.model, config)}\nbus      {where}", flush=True
+    )
+    try:
+        asyncio.run(serve(bus, {config.agent_name: runner}, options.concurrency))
+    except InvalidInput as error:
+        return _complain(error, BAD_SETTINGS)
+    except Magent2Error as error:
+        return _complain(error, FAILED)
+    return 0
+
+
+def read_config(agent: str | None) -> RunnerConfig:
+    """What the environment says of the agent, under the name that was asked for."""
+    config = RunnerConfig.read()
+    return config if agent is None else replace(config, agent_name=check_name(agent, "agent name"))
+
+
+def build_runner(model: str | None = None, config: RunnerConfig | None = None) -> Runner:
+    """Echo without a key, else the SDK; `demo` and `local` beat both."""
+    return select_runner(model, config)
+
+
+async def serve(bus: Engine, runners: dict[str, Runner], concurrency: int) -> None:
+    try:
+        service = WorkerService(bus, runners, concurrency=concurrency)
+        _drain_on_signals(service)
+        await service.run()
+    finally:
+        await bus.aclose()
+
+
+def _drain_on_signals(service: WorkerService) -> None:
+    loop = asyncio.get_running_loop()
+    draining: list[asyncio.Task[None]] = []
+
+    def leave() -> None:
+        if draining:
+            os._exit(FAILED)
+        print(f"magent2: no new mail; runs have {DRAIN_S:g} s to end", file=sys.stderr, flush=True)
+        draining.append(asyncio.create_task(service.drain(DRAIN_S)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m magent2.worker", description="Answer the mail of an agent.")
+    parser.add_argument("--agent", metavar="NAME", help="whose mail (AGENT_NAME, else assistant)")
+    parser.add_argument("--model", metavar="MODEL", help="demo, local, or a model's name (AGENT_MODEL)")
+    parser.add_argument("--bus", metavar="URL", help="memory://, sqlite:///…, redis://… (MAGENT2_BUS_URL, REDIS_URL)")
+    parser.add_argument(
+        "--concurrency", metavar="N", type=int, default=CONCURRENCY, help="lanes at a time (%(default)s)"
+    )
+    return parser
+
+
+def _shown(runner: Runner, model: str | None, config: RunnerConfig) -> str:
+    name = model or config.model
+    return type(runner).__name__ if name is None else f"{type(runner).__name__} ({name})"
+
+
+def _shown_url(url: str | None) -> str:
+    settings = Settings.read()
+    return hide_password(url or settings.bus_url or default_url(settings))
+
+
+def _complain(error: Magent2Error, code: int) -> int:
+    print(f"magent2: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # before there was anything to drain
+        sys.exit(FAILED)

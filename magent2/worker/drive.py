@@ -1,0 +1,151 @@
+"""The events of a runner on the worker's loop, whichever way it gives them.
+
+A runner with `astream_run(envelope, context)` runs on the loop itself. One with `stream_run(envelope)` alone is
+iterated in a thread of its own: what crosses is events in order, then an end that carries the error. The thread is
+never more than `QUEUE_MAX` events ahead. It cannot be interrupted: once the reader has left, its next event ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+from magent2.errors import InvalidInput
+from magent2.models.envelope import BaseStreamEvent, MessageEnvelope
+from magent2.runner.context import RunContext
+
+log = logging.getLogger(__name__)
+
+QUEUE_MAX = 256
+THREAD_NAME = "magent2-stream-run"
+
+Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
+
+
+class Runner(Protocol):
+    """Turns an envelope into the events of a run: contract v1.
+
+    Events come in order; the last is an `output`. What goes wrong is raised, never told as an ordinary end.
+    """
+
+    def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]: ...
+
+
+class AsyncRunner(Protocol):
+    """A runner that can do more: it is given the run's context, where it records and finds what was recorded."""
+
+    def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]: ...
+
+
+def check_event(event: object) -> Event:
+    if not isinstance(event, BaseStreamEvent | Mapping):
+        raise InvalidInput(f"a runner yields events or dicts, not {type(event).__name__}")
+    return event
+
+
+async def events_of(runner: Runner, envelope: MessageEnvelope, context: RunContext) -> AsyncGenerator[Event, None]:
+    """Everything that the runner yields. Closing this ends the runner."""
+    if not _is_async(runner):
+        async with aclosing(_events_of_thread(runner, envelope)) as threaded:
+            async for event in threaded:
+                yield event
+        return
+    events = runner.astream_run(envelope, context)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _is_async(runner: object) -> TypeGuard[AsyncRunner]:
+    return hasattr(runner, "astream_run")
+
+
+async def _events_of_thread(runner: Runner, envelope: MessageEnvelope) -> AsyncGenerator[Event, None]:
+    crossing = _Crossing()
+    thread = threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(_iterate, runner, envelope, crossing),
+        name=THREAD_NAME,
+        daemon=True,
+    )
+    thread.start()
+    try:
+        while not isinstance(item := await crossing.take(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        crossing.leave()
+
+
+def _iterate(runner: Runner, envelope: MessageEnvelope, crossing: _Crossing) -> None:
+    """The thread: whatever happens here reaches the loop."""
+    error: Exception | None = None
+    try:
+        events = iter(runner.stream_run(envelope))
+        for event in events:
+            if not crossing.put(event):
+                _close(events)
+                return
+    except Exception as raised:  # noqa: BLE001  the loop gets it, whatever it is
+        error = raised
+    if not crossing.put(_End(error)) and error is not None:
+        log.error("a run failed after it had been ended", exc_info=error)
+
+
+def _close(events: Iterator[Event]) -> None:
+    close = getattr(events, "close", None)
+    if close is not None:
+        close()
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: Exception | None
+
+
+class _Crossing:
+    """A bounded queue from one thread to one loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[Event | _End] = deque()
+        self._some = asyncio.Event()
+        self._free = threading.Semaphore(QUEUE_MAX)
+        self._left = False
+
+    def put(self, item: Event | _End) -> bool:
+        """From the thread: hand over, waiting for room; whether anybody is there to take it."""
+        self._free.acquire()
+        if self._left:
+            self._free.release()
+            return False
+        self._items.append(item)
+        try:
+            self._loop.call_soon_threadsafe(self._some.set)
+        except RuntimeError:  # the loop was closed, and its task with it
+            return False
+        return True
+
+    async def take(self) -> Event | _End:
+        while not self._items:
+            self._some.clear()
+            if not self._items:  # the thread may have been quicker
+                await self._some.wait()
+        self._free.release()
+        return self._items.popleft()
+
+    def leave(self) -> None:
+        self._left = True
+        self._free.release()

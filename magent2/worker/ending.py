@@ -1,0 +1,165 @@
+"""The append that ends work on a lane: answered, stopped, tried again later, buried, or just cleared."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from enum import Enum
+
+from magent2.bus.dead import bury
+from magent2.bus.operations import SetHead
+from magent2.bus.owner_log import REFUSALS, OwnerLog
+from magent2.bus.records import MailRef, NewRecord, Record
+from magent2.errors import Magent2Error
+from magent2.runner.context import RunContext
+from magent2.worker.plan import Answer, Clear, Spent, Unreadable
+from magent2.worker.report import MALFORMED_MAIL, UNKNOWN_COMMAND, Report, mail_error
+from magent2.worker.retry import bounded
+from magent2.worker.script import Script
+
+log = logging.getLogger(__name__)
+
+NO_MAIL_DELAY_S = 1.0
+POSTPONED_S = 1.0
+
+
+class Outcome(Enum):
+    """How work on a lane has ended."""
+
+    ANSWERED = "answered"
+    STOPPED = "stopped"
+    BURIED = "buried"
+    RETRIED = "retried"
+    CLEARED = "cleared"  # there was nothing to answer
+    POSTPONED = "postponed"  # under suspicion, and not alone
+    GIVEN_BACK = "given back"
+    PARKED = "parked"  # it could not even be buried; a person must act
+    FENCED = "fenced"
+
+
+SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message is off the list
+DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED})  # the lane may be waiting for its time
+
+
+class Ending:
+    """Ends the work of one owner. Only the first end counts; the log sees to that."""
+
+    def __init__(self, pen: OwnerLog, attempt: int) -> None:
+        self._pen = pen
+        self._owner = pen.owner
+        self._attempt = attempt
+
+    # --- without a run
+
+    async def cleared(self, plan: Clear) -> Outcome:
+        if not plan.spent.refs:
+            await self._pen.later(NO_MAIL_DELAY_S, refund=True)
+            return Outcome.CLEARED
+        try:
+            await self._pen.settle(plan.spent.refs, *self._complaints(plan.spent))
+        except REFUSALS as error:  # a conversation that was deleted hears no complaint
+            self._note(error)
+            await self._pen.settle(plan.spent.refs)
+        return Outcome.CLEARED
+
+    async def unreadable(self, plan: Unreadable) -> Outcome:
+        reason = bounded(plan.reason)
+        log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
+        told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
+        mail = (plan.record.ref, *plan.spent.refs)
+        return await self._bury(plan.record, mail, reason, self._attempt, (*self._complaints(plan.spent), *told))
+
+    async def given_back(self) -> Outcome:
+        await self._pen.later(0, refund=True)
+        return Outcome.GIVEN_BACK
+
+    async def postponed(self, plan: Answer, mail: tuple[MailRef, ...]) -> Outcome:
+        await self._drop_commands(plan, mail)
+        await self._pen.later(POSTPONED_S, refund=True)
+        return Outcome.POSTPONED
+
+    # --- of a run
+
+    async def answered(
+        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, context: RunContext, script: Script
+    ) -> Outcome:
+        last = script.close()
+        await self._pen.settle(
+            mail,
+            *context.closing,
+            *last,
+            report.key.end("finished", script.text, script.usage),
+            report.run("finished"),
+            *self._complaints(plan.spent),
+            heads=report.head("finished", script.usage),
+        )
+        return Outcome.ANSWERED
+
+    async def stopped(self, plan: Answer, mail: tuple[MailRef, ...], report: Report, reason: str) -> Outcome:
+        await self._pen.settle(
+            mail,
+            report.key.end("stopped"),
+            report.run("stopped", reason),
+            *self._complaints(plan.spent),
+            heads=report.head("stopped"),
+        )
+        return Outcome.STOPPED
+
+    async def retried(
+        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, text: str, delay_s: float
+    ) -> Outcome:
+        await self._drop_commands(plan, mail)
+        await self._pen.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
+        return Outcome.RETRIED
+
+    async def failed(
+        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, reason: str, attempts: int
+    ) -> Outcome:
+        told = (
+            report.error(reason),
+            report.key.end("failed"),
+            report.run("failed", reason),
+            *self._complaints(plan.spent),
+        )
+        return await self._bury(plan.letter.record, mail, reason, attempts, told, report.head("failed"))
+
+    # --- inside
+
+    async def _drop_commands(self, plan: Answer, mail: tuple[MailRef, ...]) -> None:
+        """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
+        commands = tuple(ref for ref in mail if ref != plan.letter.record.ref)
+        if commands:
+            await self._pen.commit(*self._complaints(plan.spent), mail=commands)
+
+    async def _bury(
+        self,
+        record: Record,
+        mail: tuple[MailRef, ...],
+        reason: str,
+        attempts: int,
+        told: tuple[NewRecord, ...],
+        heads: tuple[SetHead, ...] = (),
+    ) -> Outcome:
+        """Bury mail in sight; with less of it where the log refuses the whole: too large, or a topic deleted."""
+        short = replace(record, payload={"left_out": f"too large to be kept here; see {record.topic} {record.seq}"})
+        for letter, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
+            grave = bury(self._owner, letter, reason, attempts, records)
+            try:
+                await self._pen.settle(mail, *grave.records, heads=head)
+            except REFUSALS as error:
+                self._note(error)
+            else:
+                return Outcome.BURIED
+        await self._pen.commit(mail=tuple(ref for ref in mail if ref != record.ref))
+        await self._pen.later(None)
+        return Outcome.PARKED
+
+    def _note(self, error: Magent2Error) -> None:
+        log.error("the log refused to end a run", extra={"owner": self._owner.token, "error": str(error)})
+        self._pen.forget_refusal()
+
+    def _complaints(self, spent: Spent) -> tuple[NewRecord, ...]:
+        """Commands that nobody knows are answered by an error."""
+        texts = (f"there is no command {(letter.command or '')[:80]!r}" for letter in spent.unknown)
+        conversation, agent = self._owner.conversation, self._owner.agent
+        return tuple(record for text in texts for record in mail_error(conversation, agent, UNKNOWN_COMMAND, text))

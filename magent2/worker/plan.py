@@ -1,0 +1,116 @@
+"""What a claimed lane asks for, decided before anything is done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from magent2.bus.records import MailRef, Record
+from magent2.models.envelope import MessageEnvelope
+from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
+
+REASONS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Mail that could be read."""
+
+    record: Record
+    envelope: MessageEnvelope
+
+    @property
+    def command(self) -> str | None:
+        """What it commands, if it is control."""
+        if self.envelope.type != "control" and not self.record.topic.startswith("control:"):
+            return None
+        return (self.envelope.content or "").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Mail that goes with whatever is settled next, and which of it nobody understood."""
+
+    refs: tuple[MailRef, ...] = ()
+    unknown: tuple[Letter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """There is nothing to answer."""
+
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Mail that is no envelope."""
+
+    record: Record
+    reason: str
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A run is due: to be done, or, when it was stopped already, to be ended."""
+
+    letter: Letter
+    spent: Spent
+    halt: Halt | None = None
+
+
+Plan: TypeAlias = Clear | Unreadable | Answer
+
+
+def plan_lane(conversation: str, mail: Sequence[Record]) -> Plan:
+    """What to do with a lane that holds this mail, control first. Mail without a conversation cannot be answered."""
+    spent: list[MailRef] = []
+    commands: list[Letter] = []
+    for record in mail:
+        letter = None if record.erased else read_letter(record)
+        if not conversation and isinstance(letter, Letter):
+            letter = "the mail names no conversation"
+        if isinstance(letter, str):
+            return Unreadable(record, letter, _spent(spent, commands))
+        if letter is not None and letter.command is None:
+            return _answer(letter, _spent(spent, commands), commands)
+        spent.append(record.ref)
+        if letter is not None:
+            commands.append(letter)
+    return Clear(_spent(spent, commands))
+
+
+def _spent(refs: list[MailRef], commands: list[Letter]) -> Spent:
+    return Spent(tuple(refs), tuple(letter for letter in commands if letter.command not in COMMANDS))
+
+
+def _answer(letter: Letter, spent: Spent, commands: list[Letter]) -> Answer:
+    """A command that is older than the mail was meant for an earlier run."""
+    policy = policy_of(letter.envelope.metadata)
+    halt: Halt | None = None
+    for command in commands:
+        if command.record.at_ms >= letter.record.at_ms:
+            halt = after_command(command.command or "", command.envelope.sender, policy, halt)
+    return Answer(letter, spent, halt)
+
+
+def read_letter(record: Record) -> Letter | str:
+    """The mail as an envelope, or why it is none."""
+    if record.malformed:
+        return f"the record cannot be read: {record.malformed}"
+    try:
+        envelope = MessageEnvelope.model_validate({"id": record.id, **record.payload})
+    except ValidationError as error:
+        return f"not an envelope: {_reasons(error)}"
+    return Letter(record, envelope) if envelope.id else "not an envelope: id is empty"
+
+
+def _reasons(error: ValidationError) -> str:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(
+        f"{'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}" for fault in faults[:REASONS_SHOWN]
+    )

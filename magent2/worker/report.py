@@ -1,0 +1,88 @@
+"""What a run tells: its events on the stream, its marks in the history, and the conversation's head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from magent2.bus.operations import SetHead
+from magent2.bus.records import NewRecord, canonical
+from magent2.models.address import stream_topic
+from magent2.models.envelope import BaseStreamEvent, OutputEvent
+from magent2.models.events import ErrorEvent, RunEvent
+from magent2.sessions.history import RunKey, message_id_of
+from magent2.sessions.stream import event_payload, stream_record
+
+RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "unknown_command"
+
+USAGE_MAX_CHARS = 512  # of the usage that the head repeats
+DRAFTED = ("token", "output")  # events that belong to a message even when the runner does not say which
+
+RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The records of one attempt."""
+
+    conversation: str
+    agent: str
+    run_id: str
+    attempt: int
+    envelope_id: str
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.conversation, self.run_id, self.agent)
+
+    def event(self, event: BaseStreamEvent | Mapping[str, Any]) -> NewRecord:
+        """What a runner yields, with what it does not know itself."""
+        payload = event_payload(event)
+        fields: dict[str, Any] = {"run_id": self.run_id, "attempt": self.attempt, "agent": self.agent}
+        if payload.get("event") in DRAFTED:
+            fields["message_id"] = message_id_of(self.run_id, 0)
+        return stream_record({**fields, **payload, "conversation_id": self.conversation})
+
+    def output(self, text: str) -> NewRecord:
+        return self.event(OutputEvent(conversation_id=self.conversation, text=text))
+
+    def run(self, status: RunStatus, reason: str | None = None) -> NewRecord:
+        return stream_record(
+            RunEvent(
+                conversation_id=self.conversation,
+                run_id=self.run_id,
+                attempt=self.attempt,
+                agent=self.agent,
+                status=status,
+                envelope_id=self.envelope_id,
+                reason=reason,
+            )
+        )
+
+    def error(self, message: str, retry_in_s: float | None = None) -> NewRecord:
+        return stream_record(
+            ErrorEvent(
+                conversation_id=self.conversation,
+                run_id=self.run_id,
+                attempt=self.attempt,
+                agent=self.agent,
+                code=RUN_FAILED,
+                message=message,
+                retry_in_s=retry_in_s,
+            )
+        )
+
+    def head(self, status: str, usage: Mapping[str, Any] | None = None) -> tuple[SetHead, ...]:
+        """The conversation's head says how its last run stands. A usage too long for a head stays in its event."""
+        fields: dict[str, Any] = {"run_status": status}
+        if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
+            fields["usage"] = dict(usage)
+        return (SetHead(stream_topic(self.conversation), fields),)
+
+
+def mail_error(conversation: str, agent: str, code: str, message: str) -> tuple[NewRecord, ...]:
+    """An error of mail that never became a run; nothing where no conversation is known."""
+    if not conversation:
+        return ()
+    return (stream_record(ErrorEvent(conversation_id=conversation, agent=agent, code=code, message=message)),)

@@ -1,0 +1,238 @@
+"""One claimed lane: decided first, then done, and ended by one append."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+
+from magent2.bus.delivery import HOPS, PRINCIPAL
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.operations import READ_LIMIT_MAX, Pending
+from magent2.bus.owner_log import REFUSALS, OwnerLog
+from magent2.bus.patience import insist, persist
+from magent2.bus.records import Claimed, MailRef, Record
+from magent2.errors import Fenced, StorageError
+from magent2.runner.context import RunContext
+from magent2.sessions.history import RunRecord, reading_history, run_id_of
+from magent2.worker.brake import Brake, Interrupt
+from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
+from magent2.worker.drive import Runner, events_of
+from magent2.worker.ending import Ending, Outcome
+from magent2.worker.plan import Answer, Letter, Unreadable, plan_lane, read_letter
+from magent2.worker.quarantine import Quarantine
+from magent2.worker.report import Report
+from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
+from magent2.worker.script import Script
+
+__all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
+
+log = logging.getLogger(__name__)
+
+RUN_MAX_S = 3600.0
+
+
+class LaneRun:
+    """Works one lane until it is given up. While it works, others may command it or take it away."""
+
+    def __init__(
+        self,
+        bus: Engine,
+        claimed: Claimed,
+        runner: Runner,
+        *,
+        run_max_s: float = RUN_MAX_S,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        self.owner = claimed.owner
+        self._bus = bus
+        self._claimed = claimed
+        self._runner = runner
+        self._run_max_s = run_max_s
+        self._quarantine = quarantine or Quarantine()
+        self._log = OwnerLog(bus, claimed.owner)
+        self._ending = Ending(self._log, claimed.attempt)
+        self._brake = Brake()
+        self._known = {record.ref for record in claimed.mail}
+        self._heard: list[Letter] = []  # commands that came while it worked
+        self._letter: Letter | None = None
+        self._halt: Halt | None = None
+        self._failures = 0  # of earlier attempts; the others were cut short
+        if is_suspect(claimed.attempt - 1):
+            self._quarantine.expect(claimed.owner.token)
+
+    # --- from outside
+
+    def command(self, record: Record) -> None:
+        """A command that came after the claim. One that is not understood waits in the lane for the next claim."""
+        letter = read_letter(record)
+        if record.ref in self._known or isinstance(letter, str) or letter.command not in COMMANDS:
+            return
+        self._known.add(record.ref)
+        self._heard.append(letter)
+        if self._letter is not None:
+            self._obey(letter, self._letter)
+
+    def give_back(self) -> None:
+        self._brake.pull(Interrupt.GIVE_BACK)
+
+    async def check_owner(self) -> None:
+        """End a run whose lane has another owner: nobody needs what it is asking a model for."""
+        try:
+            await persist(self._bus, Pending(self.owner, 1), self.owner.token)
+        except Fenced:
+            self._brake.pull(Interrupt.LOST)
+
+    # --- the work
+
+    async def work(self) -> Outcome:
+        try:
+            return await self._work()
+        except Fenced as error:
+            log.info("a run was fenced", extra={"owner": self.owner.token, "error": str(error)})
+            return Outcome.FENCED
+        finally:
+            self._quarantine.leave(self.owner.token)
+
+    async def _work(self) -> Outcome:
+        plan = plan_lane(self.owner.conversation, await self._mail())
+        if isinstance(plan, Answer):
+            return await self._answer(plan)
+        if isinstance(plan, Unreadable):
+            return await self._ending.unreadable(plan)
+        return await self._ending.cleared(plan)
+
+    async def _mail(self) -> tuple[Record, ...]:
+        """The lane's mail with its head, also where many commands stand before it."""
+        claimed = self._claimed
+        if claimed.pending == len(claimed.mail) or any(record.topic.startswith("chat:") for record in claimed.mail):
+            return claimed.mail
+        pending = Pending(self.owner, min(claimed.pending, READ_LIMIT_MAX))
+        mail = await persist(self._bus, pending, self.owner.token)
+        self._known |= {record.ref for record in mail}
+        return mail
+
+    # --- a run
+
+    async def _answer(self, plan: Answer) -> Outcome:
+        report = self._report(plan.letter)
+        try:
+            return await self._attempt(plan, report)
+        except Exception as error:
+            if isinstance(self._log.failure, Fenced | StorageError):
+                raise self._log.failure from error
+            return await self._fail(plan, report, error)
+
+    async def _attempt(self, plan: Answer, report: Report) -> Outcome:
+        context = await self._context(plan.letter, report)
+        crashes = max(0, self._claimed.attempt - 1 - self._failures)
+        give_up = after_crashes(crashes)
+        self._listen(plan)
+        if is_suspect(crashes) and give_up is None and self._brake.reason is None:
+            if not await self._quarantine.enter(self.owner.token):
+                return await self._ending.postponed(plan, self._mail_of(plan))
+        else:
+            self._quarantine.decide(self.owner.token)
+        await self._begin(context, report)
+        if give_up is not None:
+            return await self._ending.failed(plan, self._mail_of(plan), report, give_up.reason, crashes)
+        return await self._run(plan, report, context)
+
+    async def _context(self, letter: Letter, report: Report) -> RunContext:
+        """What is known of the run."""
+        history = await insist(lambda: arun(self._bus, reading_history(self.owner.conversation)), self.owner.token)
+        headers = letter.record.headers
+        run = history.runs.get(report.run_id)
+        if run is None:
+            envelope = letter.envelope.model_dump(mode="json")
+            spec = dict(getattr(self._runner, "spec", {}))
+            run = RunRecord(report.run_id, self.owner.agent, envelope, spec, history.last)
+        self._failures = run.retries
+        return RunContext(
+            envelope=letter.envelope,
+            agent=self.owner.agent,
+            attempt=self._claimed.attempt,
+            bus=self._bus,
+            log=self._log,
+            history=history,
+            run=run,
+            hops=_number(headers.get(HOPS)),
+            principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
+        )
+
+    async def _begin(self, context: RunContext, report: Report) -> None:
+        """The first attempt writes the start of the run, every other that it begins again."""
+        run = context.run
+        if run.run in context.history.runs:
+            await self._log.put(report.run("restarted"), heads=report.head("running"))
+            return
+        start = context.key.start(run.envelope, run.spec, run.seen)
+        await self._log.put(start, report.run("started"), heads=report.head("running"))
+
+    async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+        script = Script(report)
+        if await self._brake.drive(self._stream(context, script), self._run_max_s):
+            return await self._ending.answered(plan, self._mail_of(plan), report, context, script)
+        reason = self._brake.reason
+        if reason is Interrupt.LOST:
+            return Outcome.FENCED
+        if reason is Interrupt.OVERDUE:
+            raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
+        if isinstance(reason, Halt):
+            return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason)
+        return await self._ending.given_back()
+
+    async def _stream(self, context: RunContext, script: Script) -> None:
+        async with aclosing(events_of(self._runner, context.envelope, context)) as events:
+            async for event in events:
+                for record in script.take(event):
+                    await self._log.put(record)
+
+    async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
+        failures = self._failures + 1
+        decision = after_failure(error, failures)
+        facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
+        log.warning("a run failed", extra=facts, exc_info=error)
+        self._log.forget_refusal()
+        mail = self._mail_of(plan)
+        if isinstance(decision, Bury):
+            return await self._ending.failed(plan, mail, report, decision.reason, failures)
+        try:
+            return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
+        except REFUSALS as refusal:
+            self._log.forget_refusal()
+            return await self._ending.failed(plan, mail, report, error_text(refusal), failures)
+
+    # --- commands
+
+    def _listen(self, plan: Answer) -> None:
+        """From here on commands reach the run; those that came meanwhile are heard now."""
+        self._letter = plan.letter
+        self._halt = plan.halt
+        self._brake.halt(plan.halt)
+        for command in self._heard:
+            if command.record.ref not in plan.spent.refs:
+                self._obey(command, plan.letter)
+
+    def _obey(self, command: Letter, letter: Letter) -> None:
+        policy = policy_of(letter.envelope.metadata)
+        before = self._halt
+        self._halt = after_command(command.command or "", command.envelope.sender, policy, before)
+        if self._halt != before:
+            self._brake.halt(self._halt)
+
+    # --- facts
+
+    def _report(self, letter: Letter) -> Report:
+        agent, conversation = self.owner.agent, self.owner.conversation
+        run_id = run_id_of(agent, conversation, letter.envelope.id)
+        return Report(conversation, agent, run_id, self._claimed.attempt, letter.envelope.id)
+
+    def _mail_of(self, plan: Answer) -> tuple[MailRef, ...]:
+        """All that ends with the run: its mail, and the commands that were heard."""
+        heard = (letter.record.ref for letter in self._heard)
+        return tuple(dict.fromkeys((plan.letter.record.ref, *plan.spent.refs, *heard)))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

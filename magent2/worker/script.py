@@ -1,0 +1,52 @@
+"""What a runner says in one attempt, and the text that it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magent2.bus.records import NewRecord
+from magent2.worker.drive import Event, check_event
+from magent2.worker.report import Report
+
+
+class Script:
+    """Takes events in order and hands them on as records.
+
+    An output is kept back until the next event, or the end: the last one rides in the append that settles the run.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._pieces: list[str] = []
+        self._kept: NewRecord | None = None
+        self._output: Mapping[str, Any] | None = None
+
+    def take(self, event: Event) -> list[NewRecord]:
+        """The records that are due after this event."""
+        record = self._report.event(check_event(event))
+        due = [] if self._kept is None else [self._kept]
+        self._kept = None
+        kind = record.payload.get("event")
+        if kind == "output":
+            self._kept, self._output = record, record.payload
+            return due
+        if kind == "token":
+            self._pieces.append(str(record.payload.get("text", "")))
+        return [*due, record]
+
+    def close(self) -> list[NewRecord]:
+        """What is left to write. A runner that gave no output has one, of its tokens."""
+        if self._output is None:
+            self._kept = self._report.output("".join(self._pieces))
+            self._output = self._kept.payload
+        return [] if self._kept is None else [self._kept]
+
+    @property
+    def text(self) -> str:
+        return "" if self._output is None else str(self._output.get("text", ""))
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        usage = None if self._output is None else self._output.get("usage")
+        return usage if isinstance(usage, Mapping) else None

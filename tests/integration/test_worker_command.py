@@ -1,0 +1,165 @@
+"""`python -m magent2.worker` as a person starts and stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.operations import Lanes, Workers
+from magent2.bus.sqlite import SqliteBus
+from tests.support.processes import ROOT, Crew
+from tests.support.serving import AGENT, outputs, send, stream
+from tests.support.waiting import eventually
+
+STUCK = "tests.integration.children.stuck"
+START_DEADLINE_S = 30.0
+END_DEADLINE_S = 30.0
+UNSET = ("OPENAI_API_KEY", "AGENT_NAME", "AGENT_MODEL", "AGENT_TOOLS", "MAGENT2_BUS_URL", "REDIS_URL")
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def bus(url: str) -> Iterator[SqliteBus]:
+    bus = SqliteBus(url.removeprefix("sqlite:///"))
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, bus_url: str | None = url, **variables: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if name not in UNSET}
+        where = () if bus_url is None else ("--bus", bus_url)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "magent2.worker", *where, *arguments],
+            cwd=ROOT,
+            env={**kept, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=END_DEADLINE_S)
+    return process.returncode, out, err
+
+
+def serves(bus: SqliteBus) -> bool:
+    return bool(bus.call(Workers()))
+
+
+def test_it_says_what_it_is_answers_and_goes_home_on_sigterm(start: Start, bus: SqliteBus, url: str) -> None:
+    send(bus, "hello", recipient="agent:assistant")
+    process = start()
+    eventually(lambda: outputs(bus) == ["hello"], START_DEADLINE_S)
+    process.send_signal(signal.SIGTERM)
+
+    code, out, _ = ended(process)
+
+    assert code == 0
+    assert out.splitlines() == ["agent    assistant", "runner   EchoRunner", f"bus      {url}"]
+    assert not serves(bus)
+
+
+def test_the_agent_can_be_named_by_option_or_variable(start: Start, bus: SqliteBus) -> None:
+    send(bus, "for Bob", "c1", recipient="agent:Bob")
+    send(bus, "for Cid", "c2", recipient="agent:Cid")
+    start(AGENT_NAME="Bob")
+    start("--agent", "Cid", AGENT_NAME="Bob")
+
+    eventually(lambda: (outputs(bus, "c1"), outputs(bus, "c2")) == (["for Bob"], ["for Cid"]), START_DEADLINE_S)
+
+
+def test_the_demo_model_answers_without_a_key(start: Start, bus: SqliteBus) -> None:
+    send(bus, "hello", recipient="agent:assistant")
+    start("--model", "demo")
+
+    eventually(lambda: outputs(bus), START_DEADLINE_S)
+    assert {"token", "output"} <= {event["event"] for event in stream(bus)}
+
+
+def test_ctrl_c_is_as_good_as_sigterm(start: Start, bus: SqliteBus) -> None:
+    process = start()
+    eventually(lambda: serves(bus), START_DEADLINE_S)
+    process.send_signal(signal.SIGINT)
+
+    code, _, err = ended(process)
+
+    assert code == 0
+    assert err.splitlines() == ["magent2: no new mail; runs have 30 s to end"]
+
+
+def test_the_second_signal_leaves_at_once_and_the_mail_is_for_the_next(url: str, bus: SqliteBus, crew: Crew) -> None:
+    send(bus, "hello")
+    child = crew.spawn(STUCK, url=url)
+    assert child.hear() == {"begun": True}
+    os.kill(child.pid, signal.SIGTERM)
+    eventually(lambda: "no new mail" in child.errors())
+    os.kill(child.pid, signal.SIGTERM)
+
+    assert child.finish() == 1
+    assert bus.call(Lanes(AGENT))[0].pending == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        (["--bus", "nowhere"], {}, "is not a bus URL"),
+        (["--agent", " "], {}, "agent name"),
+        (["--concurrency", "0"], {}, "concurrency must be between"),
+        (["--model", "gpt-x"], {}, "needs OPENAI_API_KEY"),
+        ([], {"AGENT_TOOLS": "juggle"}, "juggle"),
+        ([], {"AGENT_INSTRUCTIONS": "a", "AGENT_INSTRUCTIONS_FILE": "b"}, "both set"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_clear_line(
+    start: Start, arguments: list[str], variables: dict[str, str], words: str
+) -> None:
+    code, _, err = ended(start(*arguments, **variables))
+
+    assert code == 2
+    assert err.startswith("magent2: ")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_bus_that_is_not_there_is_one_clear_line_without_the_password(start: Start) -> None:
+    address = "redis://:open-sesame@127.0.0.1:1/0"  # pragma: allowlist secret
+
+    code, out, err = ended(start(bus_url=address))
+
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert "does not answer" in err
+    assert "open-sesame" not in out + err
+
+
+def test_a_name_that_a_conversation_has_is_one_clear_line(start: Start, bus: SqliteBus) -> None:
+    send(bus, "hello", "assistant", recipient="agent:Bob")
+
+    code, _, err = ended(start())
+
+    assert code == 1
+    assert err == "magent2: a conversation is called 'assistant'; give the agent another name\n"

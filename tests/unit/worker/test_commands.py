@@ -1,0 +1,73 @@
+"""Commands to a run, and what a disconnect does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magent2.worker.commands import CONNECTED, DISCONNECTED, GRACE_S, STOP, Halt, Policy, after_command, policy_of
+
+ANN = "user:ann"
+DETACH, CANCEL, GRACE = Policy(), Policy("cancel"), Policy("grace", 5.0)
+
+
+@pytest.mark.parametrize("policy", [DETACH, CANCEL, GRACE])
+def test_stop_stops_whatever_the_policy(policy: Policy) -> None:
+    assert after_command(STOP, ANN, policy) == Halt("stopped by user:ann")
+
+
+def test_a_disconnect_alone_stops_nothing() -> None:
+    assert after_command(DISCONNECTED, ANN, DETACH) is None
+
+
+def test_cancel_stops_at_once() -> None:
+    halt = after_command(DISCONNECTED, ANN, CANCEL)
+
+    assert halt is not None
+    assert halt.in_s == 0
+
+
+def test_grace_stops_after_a_while() -> None:
+    halt = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert halt is not None
+    assert halt.in_s == 5.0
+
+
+def test_a_reader_that_comes_back_ends_the_grace() -> None:
+    halt = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert after_command(CONNECTED, ANN, GRACE, halt) is None
+
+
+@pytest.mark.parametrize("command", [CONNECTED, DISCONNECTED, STOP])
+def test_a_stop_is_not_taken_back(command: str) -> None:
+    halt = Halt("stopped by user:bob")
+
+    assert after_command(command, ANN, GRACE, halt) is halt
+
+
+def test_a_command_that_nobody_knows_changes_nothing() -> None:
+    halt = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert after_command("dance", ANN, GRACE, halt) == halt
+    assert after_command("dance", ANN, GRACE) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "policy"),
+    [
+        ({}, Policy()),
+        ({"on_disconnect": "detach"}, Policy()),
+        ({"on_disconnect": "cancel"}, Policy("cancel")),
+        ({"on_disconnect": "grace"}, Policy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": 2}, Policy("grace", 2.0)),
+        ({"on_disconnect": "grace", "grace_s": -1}, Policy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": "long"}, Policy("grace", GRACE_S)),
+        ({"on_disconnect": "explode"}, Policy()),
+        ({"on_disconnect": ["cancel"]}, Policy()),
+    ],
+)
+def test_the_envelope_chooses_the_policy(metadata: dict[str, Any], policy: Policy) -> None:
+    assert policy_of(metadata) == policy

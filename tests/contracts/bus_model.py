@@ -356,7 +356,7 @@ class Model:
             owner, lane = operation.owner, self.lanes[operation.owner.agent, operation.owner.conversation]
             lane.attempt -= operation.refund
             lane.give_up("parked" if operation.delay_s is None else "later")
-            if operation.delay_s == 0:
+            if operation.delay_s == 0 or any(ref.topic.startswith("control:") for ref in lane.mail):
                 self._make_ready(owner.agent, {owner.conversation}, front=True)
         return answer
 

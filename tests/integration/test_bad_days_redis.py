@@ -32,7 +32,7 @@ from tests.support.writing import append_id, numbered_append
 
 pytestmark = pytest.mark.redis
 
-SECRET = "open-sesame"
+SECRET = "open-sesame"  # pragma: allowlist secret
 TOPIC = "stream:one"
 TOPICS = ("stream:one", "history:one", "chat:one")
 LARGE_CHARS = 50_000

@@ -67,7 +67,8 @@ def translate(text: str, server: str) -> Magent2Error:
     if code in _DENIED or "AUTH" in text or "invalid password" in text:
         return StorageUnwritable(
             f"Redis at {server} refuses user or password, or the user may not do this ({_short(text)});"
-            " put them into the URL, redis://user:password@host, and see ACL LIST on the server"
+            " put them into the URL, redis://user:password@host;"  # pragma: allowlist secret
+            " ACL LIST on the server shows what is allowed"
         )
     return StorageCorrupt(
         f"Redis at {server} answers {_short(text)!r}; has another program written under the prefix of this log?"

@@ -40,7 +40,7 @@ from magent2.bus.records import (
     check_id,
     encode_object,
 )
-from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError
+from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError, TopicError
 from magent2.models.address import check_name, check_topic
 
 RECORDS_PER_APPEND_MAX = 1000
@@ -398,6 +398,10 @@ class Topics(Operation[TopicList]):
 
     def __post_init__(self) -> None:
         _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
+        if not self.prefix.isprintable():
+            raise TopicError(f"prefix {self.prefix[:80]!r} has characters that cannot be printed; no topic begins so")
+        if self.owner is not None:
+            check_name(self.owner, "owner")
 
 
 @dataclass(frozen=True, slots=True)

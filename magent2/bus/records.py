@@ -159,8 +159,8 @@ class NewRecord:
 
 def _check_draft(draft: str | None, closes: str | None) -> None:
     for name in (draft, closes):
-        if name is not None and not 0 < len(name) <= DRAFT_MAX_CHARS:
-            raise IdError(f"a draft's name must have 1 to {DRAFT_MAX_CHARS} characters")
+        if name is not None and not (0 < len(name) <= DRAFT_MAX_CHARS and name.isprintable()):
+            raise IdError(f"a draft's name must have 1 to {DRAFT_MAX_CHARS} printable characters")
     if draft is not None and closes is not None:
         raise IdError("a record cannot be a draft and close one")
 

@@ -157,7 +157,7 @@ class SqliteBus(EngineBase):
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise InvalidInput(f"the bus on {self._path} is closed; open another with SqliteBus({str(self._path)!r})")
+            raise InvalidInput(sqlite_writer.closed(str(self._path)))
         if os.getpid() != self._pid:
             raise InvalidInput(
                 f"the bus on {self._path} was opened in process {self._pid} and cannot be used in its fork;"

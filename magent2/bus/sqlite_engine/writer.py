@@ -17,7 +17,7 @@ from magent2.bus.sqlite_engine.lock import FileLock, WalSize
 from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS
 from magent2.bus.sqlite_engine.state import State
 from magent2.bus.sqlite_engine.store import AnyOperation, run_group
-from magent2.errors import BusUnavailable
+from magent2.errors import BusUnavailable, InvalidInput
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ FREED_ROWS_MIN = 1000  # dropped rows that make it worth while to look for free 
 VACUUM_PAGES_MAX = 1024  # pages given back per group, so that nobody waits long
 FREE_PAGES_KEPT = 1024  # left in the file for what comes next
 CHECKPOINT_RETRY_S = 1.0  # after one that a reader stood in the way of
+
+
+def closed(path: str) -> str:
+    return f"the bus on {path} is closed; open another with SqliteBus({path!r})"
 
 
 def held_elsewhere(path: str) -> str:
@@ -103,9 +107,13 @@ class Writer:
     def submit_burst(self, loop: asyncio.AbstractEventLoop) -> None:
         """On the thread of the loop."""
         burst = self._bursts.pop(loop, None)
-        if burst is not None:
-            self._queue.extend(burst)
-            self._call()
+        if burst is None:
+            return
+        if not self._thread.is_alive():  # closed from another thread between the asking and now
+            finish_all([waiter for _, waiter in burst], [InvalidInput(closed(self._path)) for _ in burst])
+            return
+        self._queue.extend(burst)
+        self._call()
 
     def _call(self) -> None:
         if self._idle:

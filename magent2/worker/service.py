@@ -7,13 +7,14 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from magent2.bus.delivery import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Renew
-from magent2.bus.patience import persist
+from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
@@ -81,7 +82,7 @@ class WorkerService:
         """Serve until drained. Raises `NameTaken` for an agent whose name is in use, and what a person must mend."""
         try:
             for agent in self._agents:
-                await arun(self._bus, enlisting(agent))
+                await insist(partial(self._enlist, agent), self.worker)
             await self._work()
         finally:
             self._ended.set()
@@ -95,6 +96,9 @@ class WorkerService:
             loop.call_later(timeout_s + LEAVE_MAX_S, self._abandon)
             self._awake.set()
         await self._ended.wait()
+
+    async def _enlist(self, agent: str) -> None:
+        await arun(self._bus, enlisting(agent))
 
     # --- the loop
 
@@ -232,10 +236,11 @@ class WorkerService:
             await asyncio.sleep(self._lease_s / 3)
             if not await persist(self._bus, renewal, self.worker):
                 log.warning("the lease was lost", extra={"worker": self.worker})
-            running = set(self._runs.values())
-            for run in known & running:
-                await run.check_owner()
-            known = running
+            running = list(self._runs.values())
+            for run in running:
+                if run in known:
+                    await run.check_owner()
+            known = set(running)
 
     async def _go_home(self, helpers: list[asyncio.Task[None]]) -> None:
         for task in [*helpers, *self._runs]:

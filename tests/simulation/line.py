@@ -1,0 +1,97 @@
+"""The line between one process of a simulated world and the log: slow, lossy, and cut when the process dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from magent2.bus.operations import Operation
+from magent2.errors import BusUnavailable, StorageCorrupt
+from tests.simulation.ledger import Ledger
+from tests.support.broken import Broken
+
+R = TypeVar("R")
+
+LATENCY_MAX_S = 0.02
+SLOW = 0.4  # how often an operation, or its answer, takes any time
+LOST = 0.03  # how often it is lost, one way or the other
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a process at its n-th operation, before or after that is done."""
+
+    kind: Literal["crash", "freeze"]
+    at: int
+    after: bool
+    frozen_s: float = 0.0
+
+
+class Line(Broken):
+    """One process' bus. A dead one's operations never return; a frozen one's go on when it thaws.
+
+    What a process does between two operations nobody else can see. So to die before or after any operation, with its
+    others under way, is to die at any await.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        dice: random.Random,
+        fate: Fate | None = None,
+        on_fate: Callable[[Fate], None] = lambda _: None,
+    ) -> None:
+        super().__init__(ledger)
+        self.fate = fate
+        self.dead = False
+        self.frozen_until = 0.0
+        self.over = False  # the world has ended; whoever still waits is sent home
+        self._ledger = ledger
+        self._dice = dice
+        self._on_fate = on_fate
+        self._calls = 0
+
+    async def acall(self, operation: Operation[R]) -> R:
+        self._calls += 1
+        calls = self._calls
+        await self._pass(self._meet_fate(calls, after=False))
+        self._lose()
+        answer = self.call(operation)
+        await self._pass(self._meet_fate(calls, after=True))
+        self._lose()
+        return answer
+
+    def _meet_fate(self, calls: int, after: bool) -> bool:
+        """Whether anything happened just now."""
+        fate = self.fate
+        if fate is None or fate.at != calls or fate.after != after or self.dead:
+            return False
+        if fate.kind == "crash":
+            self.dead = True
+        else:
+            self.frozen_until = asyncio.get_running_loop().time() + fate.frozen_s
+        self._on_fate(fate)
+        return True
+
+    async def _pass(self, struck: bool) -> None:
+        if not struck and self._dice.random() < SLOW:
+            await asyncio.sleep(self._dice.uniform(0, LATENCY_MAX_S))
+        await self._wait()
+
+    async def _wait(self) -> None:
+        """While it is frozen; for ever, once it is dead."""
+        loop = asyncio.get_running_loop()
+        while self.frozen_until > loop.time() and not self.dead:
+            await asyncio.sleep(self.frozen_until - loop.time())
+        if self.over:
+            raise StorageCorrupt("the world has ended")
+        if self.dead:
+            await loop.create_future()
+
+    def _lose(self) -> None:
+        if self._dice.random() < LOST:
+            self._ledger.counts["lost"] += 1
+            raise BusUnavailable("the line was cut for a moment")

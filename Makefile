@@ -21,7 +21,7 @@ COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)),--cov-fail-under=0)
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
 run: $(READY) ## open the default log and show where it is
@@ -53,11 +53,15 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus ## run all benchmarks
+bench: bench-bus bench-worker ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
 	@$(BIN)/python -m bench.bus $(ARGS)
+
+.PHONY: bench-worker
+bench-worker: redis $(READY) ## measure the worker; the last line is one JSON object
+	@$(BIN)/python -m bench.worker $(ARGS)
 
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas

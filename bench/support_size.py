@@ -40,9 +40,9 @@ def heap_bytes_per_record(connect: Connect, scale: Scale) -> float:
 def _growth(connect: Connect, count: int) -> int:
     bus = connect()
     run(_publish_slowly(bus, WARM_UP))
-    before = _resident_bytes()
+    before = resident_bytes()
     run(_publish_slowly(bus, count))
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     bus.close()
     return grown
 
@@ -53,7 +53,7 @@ async def _publish_slowly(bus: EngineBase, count: int) -> None:
         await _publish_all(bus, min(WARM_UP, count - start))
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # else room that was freed before hides the growth
     if trim is not None:

@@ -19,7 +19,11 @@ def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[st
     A token is a draft of its message; the output or message of that id closes it. An event that names no message is
     neither, and is kept.
     """
-    payload = event_payload(event) if fields is None else {**fields, **event_payload(event)}
+    return payload_record(event_payload(event) if fields is None else {**fields, **event_payload(event)})
+
+
+def payload_record(payload: dict[str, Any]) -> NewRecord:
+    """An event that is JSON already, and nobody else's."""
     message = payload.get("message_id")
     kind = payload.get("event")
     return NewRecord(
@@ -32,6 +36,8 @@ def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[st
 
 def event_payload(event: BaseStreamEvent | Mapping[str, Any]) -> dict[str, Any]:
     """An event as JSON, whichever way a runner gives it; a field that is not set is left out of v1.1 events."""
+    if isinstance(event, dict):  # tokens are many, and come like this
+        return dict(event)
     if isinstance(event, BaseStreamEvent):
         return event.model_dump(mode="json", exclude_none=isinstance(event, RunFields))
     return dict(event)

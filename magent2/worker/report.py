@@ -12,7 +12,7 @@ from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent, OutputEvent
 from magent2.models.events import ErrorEvent, RunEvent
 from magent2.sessions.history import RunKey, message_id_of
-from magent2.sessions.stream import event_payload, stream_record
+from magent2.sessions.stream import event_payload, payload_record, stream_record
 
 RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "unknown_command"
 
@@ -39,10 +39,13 @@ class Report:
     def event(self, event: BaseStreamEvent | Mapping[str, Any]) -> NewRecord:
         """What a runner yields, with what it does not know itself."""
         payload = event_payload(event)
-        fields: dict[str, Any] = {"run_id": self.run_id, "attempt": self.attempt, "agent": self.agent}
-        if payload.get("event") in DRAFTED:
-            fields["message_id"] = message_id_of(self.run_id, 0)
-        return stream_record({**fields, **payload, "conversation_id": self.conversation})
+        payload["conversation_id"] = self.conversation
+        payload.setdefault("run_id", self.run_id)
+        payload.setdefault("attempt", self.attempt)
+        payload.setdefault("agent", self.agent)
+        if "message_id" not in payload and payload.get("event") in DRAFTED:
+            payload["message_id"] = message_id_of(self.run_id, 0)
+        return payload_record(payload)
 
     def output(self, text: str) -> NewRecord:
         return self.event(OutputEvent(conversation_id=self.conversation, text=text))

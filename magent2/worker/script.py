@@ -24,7 +24,7 @@ class Script:
 
     def take(self, event: Event) -> list[NewRecord]:
         """The records that are due after this event."""
-        record = self._report.event(check_event(event))
+        record = self._report.event(event if isinstance(event, dict) else check_event(event))
         due = [] if self._kept is None else [self._kept]
         self._kept = None
         kind = record.payload.get("event")
@@ -33,7 +33,8 @@ class Script:
             return due
         if kind == "token":
             self._pieces.append(str(record.payload.get("text", "")))
-        return [*due, record]
+        due.append(record)
+        return due
 
     def close(self) -> list[NewRecord]:
         """What is left to write. A runner that gave no output has one, of its tokens."""

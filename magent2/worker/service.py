@@ -7,14 +7,13 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Coroutine, Mapping
-from functools import partial
 from typing import Any
 
 from magent2.bus.delivery import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Renew
-from magent2.bus.patience import insist, persist
+from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
@@ -82,7 +81,7 @@ class WorkerService:
         """Serve until drained. Raises `NameTaken` for an agent whose name is in use, and what a person must mend."""
         try:
             for agent in self._agents:
-                await insist(partial(self._enlist, agent), self.worker)
+                await arun(self._bus, enlisting(agent))
             await self._work()
         finally:
             self._ended.set()
@@ -96,9 +95,6 @@ class WorkerService:
             loop.call_later(timeout_s + LEAVE_MAX_S, self._abandon)
             self._awake.set()
         await self._ended.wait()
-
-    async def _enlist(self, agent: str) -> None:
-        await arun(self._bus, enlisting(agent))
 
     # --- the loop
 

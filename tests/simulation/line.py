@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from magent2.bus.operations import Operation
+from magent2.bus.operations import Append, Operation
 from magent2.errors import BusUnavailable, StorageCorrupt
 from tests.simulation.ledger import Ledger
 from tests.support.broken import Broken
@@ -43,6 +43,7 @@ class Line(Broken):
         dice: random.Random,
         fate: Fate | None = None,
         on_fate: Callable[[Fate], None] = lambda _: None,
+        loses_appends: bool = False,
     ) -> None:
         super().__init__(ledger)
         self.fate = fate
@@ -52,16 +53,17 @@ class Line(Broken):
         self._ledger = ledger
         self._dice = dice
         self._on_fate = on_fate
+        self._loses_appends = loses_appends
         self._calls = 0
 
     async def acall(self, operation: Operation[R]) -> R:
         self._calls += 1
         calls = self._calls
         await self._pass(self._meet_fate(calls, after=False))
-        self._lose()
+        self._lose(operation)
         answer = self.call(operation)
         await self._pass(self._meet_fate(calls, after=True))
-        self._lose()
+        self._lose(operation)
         return answer
 
     def _meet_fate(self, calls: int, after: bool) -> bool:
@@ -91,7 +93,8 @@ class Line(Broken):
         if self.dead:
             await loop.create_future()
 
-    def _lose(self) -> None:
-        if self._dice.random() < LOST:
+    def _lose(self, operation: Operation[Any]) -> None:
+        """A worker that finds no bus at its start says so and ends, so its plain append, which enlists, is spared."""
+        if (self._loses_appends or not isinstance(operation, Append)) and self._dice.random() < LOST:
             self._ledger.counts["lost"] += 1
             raise BusUnavailable("the line was cut for a moment")

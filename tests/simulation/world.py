@@ -115,7 +115,7 @@ class World:
     # --- people
 
     async def _write(self, client: int) -> None:
-        line = Line(self.ledger, self.dice)
+        line = Line(self.ledger, self.dice, loses_appends=True)
         for number in range(client, MESSAGES, CLIENTS):
             await asyncio.sleep(self.dice.uniform(0, PAUSE_MAX_S))
             envelope = self._envelope(number)

@@ -1,0 +1,90 @@
+"""The worker, measured beside what one would write by hand and beside the SDK alone: `make bench-worker`.
+
+Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench.support import Connect, Figures, Goal, shown, skipped
+from bench.support_drain import drain_words_per_s, redis_drain, sqlite_drain
+from bench.support_held import held_mb
+from bench.support_redis import redis_server
+from bench.support_runs import journal_ms_per_turn, sdk_overhead, sdk_overhead_paced
+from bench.support_worker import FULL, QUICK, WorkerScale
+
+GOALS = {
+    "drain_ratio": Goal(0.3),
+    "sdk_overhead_ratio": Goal(2.0, at_most=True),
+    "sdk_overhead_paced_ratio": Goal(1.05, at_most=True),
+}
+WORDS_NOTE = "forty words, so forty tokens a message"
+
+
+def measure_redis(figures: Figures, scale: WorkerScale) -> None:
+    from magent2.bus.redis_adapter import RedisBus
+
+    with redis_server() as url:
+        connect = partial(RedisBus, url, prefix="bench")
+        figures.add_pair("drain_ratio", redis_drain(url, connect, scale), "/s")
+        figures.add("drain_words_per_s", drain_words_per_s(connect, scale), WORDS_NOTE)
+        _measure_runs(figures, "", connect, scale)
+        figures.add_pair("sdk_overhead_paced_ratio", sdk_overhead_paced(connect, scale), "ms")
+        held, empty = held_mb(connect, scale.held)
+        note = f"{scale.held:,} SDK runs under way; {shown(empty)} before the first"
+        figures.add("rss_mb_1000_conversations", held, note)
+
+
+def measure_sqlite(figures: Figures, scale: WorkerScale) -> None:
+    from magent2.bus.sqlite import SqliteBus
+
+    with tempfile.TemporaryDirectory(prefix="magent2-bench-") as name:
+
+        def file(stem: str) -> Connect:
+            return partial(SqliteBus, Path(name, f"{stem}.db"))
+
+        pair = sqlite_drain(Path(name, "raw.db"), file("drain"), scale)
+        figures.add_pair("sqlite_drain_ratio", pair, "/s")
+        figures.add("sqlite_drain_words_per_s", drain_words_per_s(file("words"), scale), WORDS_NOTE)
+        _measure_runs(figures, "sqlite_", file("runs"), scale)
+
+
+def _measure_runs(figures: Figures, prefix: str, connect: Connect, scale: WorkerScale) -> None:
+    """A run's own time, one run after another; then the time per run of a worker that has many at once."""
+    figures.add_pair(f"{prefix}sdk_overhead_ratio", sdk_overhead(connect, scale), "ms")
+    figures.add_pair(f"{prefix}sdk_overhead_busy_ratio", sdk_overhead(connect, scale, busy=True), "ms")
+    per_turn, pair = journal_ms_per_turn(connect, scale)
+    note = f"{shown(pair.ours)} ms, raw {shown(pair.raw)}, for {scale.turns} turns with a tool"
+    figures.add(f"{prefix}journal_ms_per_turn", per_turn, note)
+
+
+PARTS: dict[str, Callable[[Figures, WorkerScale], None]] = {"redis": measure_redis, "sqlite": measure_sqlite}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small counts: does it all work?")
+    parser.add_argument("--only", choices=sorted(PARTS), help="measure one engine")
+    chosen = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if chosen.quick:
+        gc.freeze()  # what was imported need not be looked through before every measurement
+    figures = Figures(GOALS)
+    for name, measure in PARTS.items():
+        if chosen.only in (None, name) and not skipped(name):
+            print(f"bench: {name}", file=sys.stderr)
+            measure(figures, QUICK if chosen.quick else FULL)
+    print(figures.table())
+    print(figures.json())
+
+
+if __name__ == "__main__":
+    main()

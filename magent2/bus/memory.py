@@ -20,8 +20,8 @@ from magent2.bus.sqlite_engine.state import State
 from magent2.bus.sqlite_engine.store import READS, run_group
 from magent2.bus.watch import Hub, Watch
 from magent2.errors import InvalidInput
+from magent2.settings import PAYLOAD_MAX_BYTES
 
-PAYLOAD_MAX_BYTES = 1 << 20
 WHERE = "the log in memory"
 
 R = TypeVar("R")

@@ -25,8 +25,7 @@ from magent2.bus.sqlite_engine.store import READS
 from magent2.bus.sqlite_engine.writer import ThreadWaiter, Writer
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, InvalidInput
-
-PAYLOAD_MAX_BYTES = 1 << 20
+from magent2.settings import PAYLOAD_MAX_BYTES
 
 R = TypeVar("R")
 

@@ -163,11 +163,9 @@ class Writer:
 
     def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
         group: list[tuple[AnyOperation, Waiter]] = []
-        try:
+        with suppress(IndexError):  # until it is empty, whoever else takes from it
             while len(group) < GROUP_MAX:
                 group.append(self._queue.popleft())
-        except IndexError:  # no more
-            pass
         return group
 
     def _run(self, operations: Sequence[AnyOperation]) -> list[Any]:

@@ -42,7 +42,7 @@ def work_through(shift: Shift, rounds: int, dice: random.Random) -> None:
     for number in range(rounds):
         disturb(shift, dice, kill=number % 2 == 0)
     for _ in range(EXTRA_ROUNDS_MAX):
-        if shift.fenced() >= FENCED_MIN:
+        if shift.fenced() >= FENCED_MIN and shift.takeovers >= 1:
             break
         disturb(shift, dice, kill=False)
     shift.wait_for_the_rest()

@@ -135,7 +135,9 @@ class SetHead:
             raise HeadTooLarge(head_too_large(self.topic, head_size(texts)))
         owner = self.fields.get("owner")
         if owner is not None:
-            check_name(str(owner), "owner")
+            if not isinstance(owner, str):
+                raise InvalidInput(f"an owner is a name, not {type(owner).__name__}")
+            check_name(owner, "owner")
         object.__setattr__(self, "texts", texts)
 
 

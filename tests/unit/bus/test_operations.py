@@ -80,6 +80,11 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
     "condition on no topic": (lambda: At("", 0), TopicError, "non-empty"),
     "condition on a negative seq": (lambda: At("stream:a", -1), LimitError, "seq of a condition"),
     "condition on a field": (lambda: HeadIs("stream:a", "not a name", 1), InvalidInput, "identifier"),
+    "head with an owner that is no name": (
+        lambda: SetHead("stream:a", {"owner": 7}),
+        InvalidInput,
+        "an owner is a name",
+    ),
     "head without fields": (lambda: SetHead("stream:a", {}), InvalidInput, "at least one field"),
     "head with an odd field": (lambda: SetHead("stream:a", {"a b": 1}), InvalidInput, "identifier"),
     "head with a long field": (lambda: SetHead("stream:a", {"x" * 65: 1}), InvalidInput, "at most 64"),

@@ -70,8 +70,13 @@ def finding(session_id: str) -> Flow[Session | None]:
 
 
 def posting(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Delivered]:
-    """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id."""
+    """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
+
+    A command is not part of the conversation and shows only by what it does.
+    """
     chosen = sending or Sending()
+    if envelope.type == "control":
+        return delivering(envelope, chosen)
     head = SetHead(stream_topic(envelope.conversation_id), {"last_text": title_of(envelope.content)})
     return delivering(
         envelope,

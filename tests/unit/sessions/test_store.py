@@ -77,6 +77,18 @@ async def test_a_repeated_post_shows_once(store: InMemorySessionStore) -> None:
     assert len(await store.events("s1")) == 1
 
 
+async def test_a_command_is_delivered_and_is_no_message_of_the_conversation(store: InMemorySessionStore) -> None:
+    await store.post(envelope("hi"))
+
+    delivered = await store.post(envelope("stop", type="control"))
+
+    assert delivered.topics == ("control:Dev",)
+    assert [event.payload["text"] for event in await store.events("s1")] == ["hi"]
+    session = await store.get("s1")
+    assert session is not None
+    assert session.head["last_text"] == "hi"
+
+
 async def test_switching_the_agent_says_so_once(store: InMemorySessionStore) -> None:
     await store.post(envelope())
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from magent2.bus.operations import Append, Claim, Describe, Read
 from magent2.bus.records import Appended, NewRecord
+from magent2.errors import Magent2Error
 from tests.contracts.bus_following import take
 from tests.support.faces import LEASE_S, Face
 from tests.support.waiting import DEADLINE_S
@@ -122,3 +125,6 @@ class Faces:
         bus.engine.close()
         bus.engine.close()
         bus.run(bus.engine.aclose())
+
+        with pytest.raises(Magent2Error, match="closed"):
+            bus.put("stream:a")

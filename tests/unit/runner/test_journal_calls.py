@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,15 +35,6 @@ from tests.support.journalled import (
     work_and_die,
 )
 from tests.support.serving import AGENT, dead, send, stream, until
-
-
-@pytest.fixture
-def bus() -> Iterator[MemoryBus]:
-    bus = MemoryBus()
-    send(bus, "go")
-    yield bus
-    bus.close()
-
 
 # --- side by side
 

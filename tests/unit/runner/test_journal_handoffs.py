@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from agents import (
     Agent,
     RunContextWrapper,
@@ -30,16 +29,7 @@ from tests.support.journalled import (
     work,
     work_and_die,
 )
-from tests.support.serving import AGENT, outputs, send, stream
-
-
-@pytest.fixture
-def bus() -> Iterator[MemoryBus]:
-    bus = MemoryBus()
-    send(bus, "go")
-    yield bus
-    bus.close()
-
+from tests.support.serving import AGENT, outputs, stream
 
 # --- handoffs
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from agents import (
     FunctionTool,
     RunContextWrapper,
@@ -31,16 +30,7 @@ from tests.support.journalled import (
     work,
     work_and_die,
 )
-from tests.support.serving import AGENT, outputs, send
-
-
-@pytest.fixture
-def bus() -> Iterator[MemoryBus]:
-    bus = MemoryBus()
-    send(bus, "go")
-    yield bus
-    bus.close()
-
+from tests.support.serving import AGENT, outputs
 
 # --- sends
 

@@ -7,16 +7,20 @@ per call, and an `end`. Nothing else is remembered of a conversation, and nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Describe, Read
-from magent2.bus.records import NewRecord, Page, Record, TopicInfo
+from magent2.bus.flow import Flow, arun
+from magent2.bus.interface import Engine
+from magent2.bus.operations import OLDEST, Read
+from magent2.bus.records import NewRecord, Page, Record
+from magent2.errors import UnknownCursor
 from magent2.models.address import history_topic
 
 HISTORY_PAGE = 1000
+RECORDS_KEPT_MAX = 50_000  # of histories that a process keeps in memory
 
 EndStatus = Literal["finished", "failed", "stopped"]
 
@@ -77,25 +81,48 @@ class RunRecord:
     answers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
     end: Mapping[str, Any] | None = None
+    ended: int = 0  # the seq of its end
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
 
-
-def fold_runs(records: Iterable[Record]) -> dict[str, RunRecord]:
-    """Runs in the order they started. A record of a run that did not start here is passed over."""
-    runs: dict[str, RunRecord] = {}
-    for record in records:
-        if not record.erased:
-            _fold(runs, record.payload)
-    return runs
+    def copy(self) -> RunRecord:
+        return replace(self, answers=dict(self.answers), tools=dict(self.tools))
 
 
-def _fold(runs: dict[str, RunRecord], payload: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class History:
+    """The runs of a conversation in the order they started, and the seq up to which they were read. Never changed."""
+
+    runs: Mapping[str, RunRecord] = field(default_factory=dict)
+    last: int = 0
+
+    def followed_by(self, records: Sequence[Record]) -> History:
+        """The history with these records after it. A record of a run that did not start here is passed over."""
+        if not records:
+            return self
+        runs, own = dict(self.runs), set[str]()
+        for record in records:
+            if not record.erased:
+                _fold(runs, own, record)
+        return History(runs, records[-1].seq)
+
+
+def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
+    """`own` are the runs that may be changed; the others belong to the history before."""
+    payload = record.payload
     name, kind = payload["run"], payload["kind"]
     if kind == "start" and name not in runs:
         runs[name] = RunRecord(name, payload["agent"], payload["envelope"], payload["spec"], payload["seen"])
-    run = runs.get(name)
-    if run is None:
+        own.add(name)
+    if name not in runs:
         return
+    if name not in own:
+        runs[name] = runs[name].copy()
+        own.add(name)
+    _note(runs[name], kind, record)
+
+
+def _note(run: RunRecord, kind: str, record: Record) -> None:
+    payload = record.payload
     if kind == "answer":
         run.answers.setdefault(payload["turn"], payload)
     elif kind == "tool":
@@ -103,26 +130,51 @@ def _fold(runs: dict[str, RunRecord], payload: Mapping[str, Any]) -> None:
     elif kind == "retry":
         run.retries += 1
     elif kind == "end":
-        run.end = payload
+        run.end, run.ended = payload, record.seq
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """The runs of a conversation as they stand, and the seq up to which they were read."""
-
-    runs: Mapping[str, RunRecord]
-    last: int
-
-
-def reading_history(conversation: str) -> Flow[History]:
+def reading_history(conversation: str, known: History | None = None) -> Flow[History]:
+    """The history as it stands. What is known of it is not read again."""
     topic = history_topic(conversation)
-    state: tuple[TopicInfo, ...] = yield Describe((topic,))
-    records: list[Record] = []
-    cursor = state[0].floor
-    while cursor < state[0].last:
-        page: Page = yield Read(topic, cursor, HISTORY_PAGE)
-        if not page.records:
-            break
-        records.extend(page.records)
-        cursor = page.records[-1].seq
-    return History(fold_runs(records), cursor)
+    history = known or History()
+    while True:
+        try:
+            page: Page = yield Read(topic, history.last or OLDEST, HISTORY_PAGE)
+        except UnknownCursor:
+            if not history.last:
+                raise
+            history = History()  # the log was trimmed under what was known
+            continue
+        if page.deleted:
+            return History()
+        history = history.followed_by(page.records)
+        if not page.records or history.last >= page.last:
+            return history
+
+
+class Histories:
+    """Histories that were read lately, so that the next run of a conversation reads only what is new.
+
+    Bounded by the records that they were made of; whoever was not asked for longest goes first.
+    """
+
+    def __init__(self, bus: Engine, records_max: int = RECORDS_KEPT_MAX) -> None:
+        self._bus = bus
+        self._records_max = records_max
+        self._kept: OrderedDict[str, History] = OrderedDict()
+        self._records = 0
+
+    async def read(self, conversation: str) -> History:
+        known = self._forget(conversation)
+        history = await arun(self._bus, reading_history(conversation, known))
+        self._forget(conversation)  # another run of it may have been quicker
+        self._kept[conversation] = history
+        self._records += history.last
+        while self._records > self._records_max:
+            self._forget(next(iter(self._kept)))
+        return history
+
+    def _forget(self, conversation: str) -> History | None:
+        history = self._kept.pop(conversation, None)
+        self._records -= history.last if history is not None else 0
+        return history

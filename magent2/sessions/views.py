@@ -27,11 +27,7 @@ class ModelInput:
 
 def input_of(history: History, agent: str, run: RunRecord, runs_max: int) -> ModelInput:
     """The conversation as the agent remembers it up to the start of the run, then what the run was asked."""
-    earlier = [
-        other
-        for other in history.runs.values()
-        if other.run != run.run and other.end is not None and other.agent == agent
-    ]
+    earlier = [other for other in history.runs.values() if 0 < other.ended <= run.seen and other.agent == agent]
     kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
     items = [item for other in kept for item in run_items(other)]
     return ModelInput([*items, question(run)], len(earlier) - len(kept), len(kept))

@@ -6,7 +6,6 @@ import logging
 from contextlib import aclosing
 
 from magent2.bus.delivery import HOPS, PRINCIPAL
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
@@ -14,7 +13,7 @@ from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, MailRef, Record
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
-from magent2.sessions.history import RunRecord, reading_history, run_id_of
+from magent2.sessions.history import Histories, RunRecord, run_id_of
 from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
@@ -43,6 +42,7 @@ class LaneRun:
         *,
         run_max_s: float = RUN_MAX_S,
         quarantine: Quarantine | None = None,
+        histories: Histories | None = None,
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
@@ -50,6 +50,7 @@ class LaneRun:
         self._runner = runner
         self._run_max_s = run_max_s
         self._quarantine = quarantine or Quarantine()
+        self._histories = histories or Histories(bus)
         self._log = OwnerLog(bus, claimed.owner)
         self._ending = Ending(self._log, claimed.attempt)
         self._brake = Brake()
@@ -140,7 +141,7 @@ class LaneRun:
 
     async def _context(self, letter: Letter, report: Report) -> RunContext:
         """What is known of the run."""
-        history = await insist(lambda: arun(self._bus, reading_history(self.owner.conversation)), self.owner.token)
+        history = await insist(lambda: self._histories.read(self.owner.conversation), self.owner.token)
         headers = letter.record.headers
         run = history.runs.get(report.run_id)
         if run is None:

@@ -18,6 +18,7 @@ from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
 from magent2.models.address import chat_topic
+from magent2.sessions.history import Histories
 from magent2.worker.controls import Controls
 from magent2.worker.drive import Runner
 from magent2.worker.ending import DELAYED, Outcome
@@ -70,6 +71,7 @@ class WorkerService:
         self._runs: dict[asyncio.Task[Outcome], LaneRun] = {}
         self._by_lane: dict[tuple[str, str], LaneRun] = {}
         self._quarantine = Quarantine()
+        self._histories = Histories(bus)
         self._awake = asyncio.Event()
         self._hungry = False  # the last claim filled every slot, so there may be more to have
         self._draining = False
@@ -134,7 +136,7 @@ class WorkerService:
         for lane in claims.lanes:
             self._start(lane)
         for record in commands:
-            self._pass_on(record)
+            await self._pass_on(record)
         self._hungry = len(claims.lanes) == room
         if claims.more or self._controls.waiting or (self._hungry and len(self._runs) < self._concurrency):
             self._awake.set()
@@ -159,7 +161,14 @@ class WorkerService:
 
     def _start(self, lane: Claimed) -> None:
         runner = self._runners[lane.owner.agent]
-        run = LaneRun(self._bus, lane, runner, run_max_s=self._run_max_s, quarantine=self._quarantine)
+        run = LaneRun(
+            self._bus,
+            lane,
+            runner,
+            run_max_s=self._run_max_s,
+            quarantine=self._quarantine,
+            histories=self._histories,
+        )
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run
         self._by_lane[lane.owner.agent, lane.owner.conversation] = run
@@ -186,10 +195,10 @@ class WorkerService:
         if task.result() in DELAYED:
             self._awake.set()  # the next claim says when the lane falls due
 
-    def _pass_on(self, record: Record) -> None:
+    async def _pass_on(self, record: Record) -> None:
         agent = record.topic.partition(":")[2]
         run = self._by_lane.get((agent, str(record.payload.get("conversation_id", ""))))
-        if run is not None:
+        if run is not None and await self._controls.lies_in(run.owner, record):
             run.command(record)
 
     def _hand_back(self) -> None:

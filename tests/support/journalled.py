@@ -17,7 +17,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.demo import build_response, stream_events
 from magent2.runner.demo_script import Say as Line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sessions.history import History, RunRecord, fold_runs
+from magent2.sessions.history import History, RunRecord
 from magent2.worker.run import LaneRun, Outcome
 from tests.support.audit import whole_log
 from tests.support.broken import Broken
@@ -157,10 +157,10 @@ def context_of(bus: Engine, worker: str = "w1") -> RunContext:
     """The context of a run whose mail waits in the lane."""
     claimed = claim_one(bus, worker)
     question = envelope("go")
-    run = RunRecord("run-1", AGENT, question.model_dump(mode="json"), {}, 0)
+    history = History().followed_by(whole_log(bus, "history:one"))
+    run = RunRecord("run-1", AGENT, question.model_dump(mode="json"), {}, history.last)
     log = OwnerLog(bus, claimed.owner)
-    runs = fold_runs(whole_log(bus, "history:one"))
-    return RunContext(question, AGENT, claimed.attempt, bus, log, History(runs, 0), run)
+    return RunContext(question, AGENT, claimed.attempt, bus, log, history, run)
 
 
 def saying(text: str, pause: asyncio.Event | None = None, fail: Exception | None = None) -> ModelStep:

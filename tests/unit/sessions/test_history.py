@@ -1,0 +1,129 @@
+"""The history of a conversation: folded once, read on from where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Append, Delete, Operation, Read, Trim
+from magent2.bus.records import Page
+from magent2.models.address import conversation_topics
+from magent2.sessions.history import Histories, History, RunKey, reading_history
+from magent2.sessions.views import input_of
+
+ENVELOPE = {"sender": "user:ann", "content": "hello"}
+
+
+class CountingBus(MemoryBus):
+    """Knows how many records it was asked for."""
+
+    records_read = 0
+
+    async def acall(self, operation: Operation[Any]) -> Any:
+        result = await super().acall(operation)
+        if isinstance(result, Page):
+            self.records_read += len(result.records)
+        return result
+
+
+@pytest.fixture
+def bus() -> Iterator[CountingBus]:
+    bus = CountingBus()
+    yield bus
+    bus.close()
+
+
+def write_run(bus: MemoryBus, name: str, seen: int = 0, end: bool = True, agent: str = "Ann") -> None:
+    key = RunKey("one", name, agent)
+    bus.call(Append(records=(key.start(ENVELOPE, {}, seen),)))
+    if end:
+        bus.call(Append(records=(key.end("finished", "hi"),)))
+
+
+async def test_what_was_read_is_not_read_again(bus: CountingBus) -> None:
+    histories = Histories(bus)
+    write_run(bus, "r1")
+    await histories.read("one")
+    before = bus.records_read
+
+    write_run(bus, "r2")
+    history = await histories.read("one")
+
+    assert bus.records_read - before == 2
+    assert list(history.runs) == ["r1", "r2"]
+
+
+async def test_a_history_that_was_handed_out_does_not_change(bus: CountingBus) -> None:
+    histories = Histories(bus)
+    write_run(bus, "r1", end=False)
+    early = await histories.read("one")
+
+    bus.call(Append(records=(RunKey("one", "r1", "Ann").end("finished", "hi"),)))
+    late = await histories.read("one")
+
+    assert early.runs["r1"].end is None
+    assert late.runs["r1"].end is not None
+
+
+async def test_a_log_that_was_trimmed_is_read_from_what_is_left(bus: CountingBus) -> None:
+    for number in range(5):
+        write_run(bus, f"r{number}")
+    behind = History(run(bus, reading_history("one")).runs, 2)
+    bus.call(Trim("history:one", keep=2))
+
+    history = run(bus, reading_history("one", behind))
+
+    assert list(history.runs) == ["r4"]
+
+
+async def test_a_deleted_conversation_is_forgotten(bus: CountingBus) -> None:
+    histories = Histories(bus)
+    write_run(bus, "r1")
+    await histories.read("one")
+
+    bus.call(Delete(conversation_topics("one"), conversation="one"))
+
+    assert (await histories.read("one")).runs == {}
+
+
+async def test_the_longest_unused_go_when_there_are_too_many(bus: CountingBus) -> None:
+    histories = Histories(bus, records_max=3)
+    write_run(bus, "r1")
+    await histories.read("one")
+    other = RunKey("two", "r1", "Ann")
+    bus.call(Append(records=(other.start(ENVELOPE, {}, 0), other.end("finished", "hi"))))
+    await histories.read("two")
+    before = bus.records_read
+
+    await histories.read("two")
+    again = bus.records_read
+    await histories.read("one")
+
+    assert again == before
+    assert bus.records_read - again == 2
+
+
+def test_a_run_that_is_taken_over_sees_the_conversation_as_it_was_at_its_start(bus: CountingBus) -> None:
+    write_run(bus, "r1")
+    write_run(bus, "r2", seen=2, end=False)
+    write_run(bus, "r3", seen=3)
+    history = run(bus, reading_history("one"))
+
+    shown = input_of(history, "Ann", history.runs["r2"], 10)
+
+    assert shown.runs == 1
+
+
+def test_pages_are_joined(bus: CountingBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magent2.sessions.history.HISTORY_PAGE", 3)
+    for number in range(5):
+        write_run(bus, f"r{number}")
+
+    history = run(bus, reading_history("one"))
+
+    assert len(history.runs) == 5
+    assert history.last == bus.call(Read("history:one")).last

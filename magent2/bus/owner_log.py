@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle
@@ -13,17 +13,19 @@ from magent2.bus.records import Appended, MailRef, NewRecord, Owner
 from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
 
 QUEUE_MAX = 10_000  # records that may wait for the bus; then the run waits
+ENTRY_MAX = 500  # records that wait as one; tokens are many
 REFUSALS = (InvalidInput, Refused, TopicDeleted)  # nothing was changed, and the lane is still held
 ENDED = "the lane was given up; this run can write no more"
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    records: tuple[NewRecord, ...]
+    records: list[NewRecord]
     mail: tuple[MailRef, ...] = ()
     heads: tuple[SetHead, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    done: asyncio.Future[None] | None = field(default=None)
+    done: asyncio.Future[None] | None = None
+    open: bool = False  # more records may join it
 
 
 class OwnerLog:
@@ -49,7 +51,12 @@ class OwnerLog:
         self._room.set()
 
     async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
-        self._add(_Entry(records, heads=heads))
+        last = self._entries[-1] if self._entries and not heads else None
+        if last is not None and last.open and len(last.records) < ENTRY_MAX:
+            last.records += records
+            self._queued += len(records)
+        else:
+            self._add(_Entry([*records], heads=heads, open=True))
         if self._queued > QUEUE_MAX:
             self._room.clear()
             await self._room.wait()
@@ -63,7 +70,7 @@ class OwnerLog:
         conditions: tuple[Condition, ...] = (),
     ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._add(_Entry(records, mail, heads, conditions, done))
+        self._add(_Entry([*records], mail, heads, conditions, done))
         await asyncio.shield(done)
 
     async def settle(self, mail: tuple[MailRef, ...], *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> Appended:
@@ -151,7 +158,7 @@ class OwnerLog:
         """Nothing was changed, so the number was not used either."""
         self._n -= 1
         done = batch[0].done
-        if not isinstance(error, Refused) or not batch[0].conditions or done is None:
+        if isinstance(error, InvalidInput) or not batch[0].conditions or done is None:
             self._fail(error, batch)
             return
         if not done.done():

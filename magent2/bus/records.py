@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -143,20 +144,22 @@ class NewRecord:
 
     def __post_init__(self) -> None:
         kind, name = checked_topic(self.topic)
-        self.body = encode_object(self.payload, "payload")
+        payload = self.payload
+        self.body = encode_object(payload, "payload")
         self.header_text = _encode_headers(self.headers) if self.headers else b""
-        conversation = conversation_of(self.payload)
-        self.lane = _lane(kind, name, conversation, self.payload)
+        conversation = conversation_of(payload)
+        self.lane = _lane(kind, name, conversation, payload)
         self.copy = "" if conversation == name else conversation
         if self.id is not None:
             check_id(self.id)
-            self.digest = self.digest or digest_of(self.payload)
+            self.digest = self.digest or digest_of(payload)
         if self.draft is not None or self.closes is not None:
             _check_draft(self.draft, self.closes)
         if self.blobs:
             check_blob_names(self.blobs)
 
 
+@lru_cache(maxsize=1024)  # the pieces of a draft are many, and come one after another
 def _check_draft(draft: str | None, closes: str | None) -> None:
     for name in (draft, closes):
         if name is not None and not (0 < len(name) <= DRAFT_MAX_CHARS and name.isprintable()):

@@ -16,9 +16,12 @@ BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"
 
 def is_name(value: object) -> bool:
     """Whether a value can name an agent or a conversation."""
-    return (
-        isinstance(value, str) and 0 < len(value) <= NAME_MAX_CHARS and value.strip() == value and value.isprintable()
-    )
+    return isinstance(value, str) and _is_name(value)
+
+
+@lru_cache(maxsize=4096)  # every record names its conversation
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= NAME_MAX_CHARS and text.strip() == text and text.isprintable()
 
 
 def check_name(value: str, what: str) -> str:

@@ -18,14 +18,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from openai.types.responses import Response
 
 from magent2.bus.operations import Condition, SetHead
 from magent2.bus.records import NewRecord
-from magent2.errors import PayloadError, Refused
+from magent2.errors import PayloadError, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
 from magent2.runner.answers import answer_json, storable, text_of
@@ -33,7 +32,7 @@ from magent2.runner.context import RunContext
 from magent2.sessions.stream import event_payload, stream_record
 from magent2.sessions.views import calls_of
 
-QUEUE_MAX = 256  # events that the run may be ahead of its reader
+QUEUE_MAX = 64  # events that the run may be ahead of its reader
 CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
 
 Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
@@ -115,7 +114,7 @@ class Journal:
             return
         try:
             await self.context.log.commit(*item.records, heads=item.heads, conditions=item.conditions)
-        except Refused as refusal:
+        except (Refused, TopicDeleted) as refusal:
             if not item.conditions:
                 raise
             if not item.done.done():
@@ -150,7 +149,10 @@ class Journal:
     async def commit(
         self, *records: NewRecord, heads: tuple[SetHead, ...] = (), conditions: tuple[Condition, ...] = ()
     ) -> None:
-        """Returns when the records are on the log. `Refused`: a condition did not hold, nothing was written."""
+        """Returns when the records are on the log.
+
+        With conditions, `Refused` and `TopicDeleted` are the caller's: nothing was written, and the run goes on.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.emit(_Append(records, heads, conditions, done))
         await done
@@ -224,11 +226,6 @@ class Journal:
         event = MessageEvent(conversation_id=self.context.conversation_id, text=text)
         named = {"message_id": self.context.message_id(self.turn)}
         return [stream_record({**self.event(event, self.turn, speaker), **named})]
-
-
-def utc_now() -> str:
-    """The time as pydantic writes it."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 async def _ended(driver: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from magent2.bus.flow import arun
 from magent2.bus.records import NewRecord
-from magent2.errors import InvalidInput, Refused
+from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import ToolStepEvent
 from magent2.runner.answers import is_plain, storable
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, short_args
@@ -94,7 +94,7 @@ class Call:
             records, heads, conditions = joined(sends)
             try:
                 await self.journal.commit(*told, *records, heads=heads, conditions=conditions)
-            except Refused:
+            except (Refused, TopicDeleted):
                 try:
                     sends = await arun(self.journal.context.bus, planning_again(sends))
                 except (InvalidInput, Refused) as refusal:

@@ -10,9 +10,10 @@ from agents.items import TResponseStreamEvent
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 from magent2.errors import ModelError
+from magent2.models.moment import utc_text
 from magent2.runner.answers import completed_event, model_response, response_of
 from magent2.runner.event_mapping import encodable
-from magent2.runner.journal import Journal, utc_now
+from magent2.runner.journal import Journal
 from magent2.runner.journal_calls import close_calls
 
 SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
@@ -119,7 +120,7 @@ class _LiveAnswer:
         self._tokens = index + 1
         token = self._fields.copy()
         token["id"] = f"{self._prefix}{index}"
-        token["created_at"] = utc_now()
+        token["created_at"] = utc_text()
         token["text"] = encodable(text)
         token["index"] = index
         return token

@@ -24,14 +24,11 @@ def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[st
 
 def payload_record(payload: dict[str, Any]) -> NewRecord:
     """An event that is JSON already, and nobody else's."""
-    message = payload.get("message_id")
-    kind = payload.get("event")
-    return NewRecord(
-        stream_topic(str(payload["conversation_id"])),
-        payload,
-        draft=message if kind == "token" else None,
-        closes=message if kind in CLOSING else None,
-    )
+    topic = stream_topic(str(payload["conversation_id"]))
+    message, kind = payload.get("message_id"), payload.get("event")
+    if kind == "token":
+        return NewRecord(topic, payload, draft=message)
+    return NewRecord(topic, payload, closes=message if kind in CLOSING else None)
 
 
 def event_payload(event: BaseStreamEvent | Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -50,14 +49,16 @@ def check_event(event: object) -> Event:
     return event
 
 
-async def events_of(runner: Runner, envelope: MessageEnvelope, context: RunContext) -> AsyncGenerator[Event, None]:
+def events_of(runner: Runner, envelope: MessageEnvelope, context: RunContext) -> AsyncGenerator[Event, None]:
     """Everything that the runner yields. Closing this ends the runner."""
     if not _is_async(runner):
-        async with aclosing(_events_of_thread(runner, envelope)) as threaded:
-            async for event in threaded:
-                yield event
-        return
+        return _events_of_thread(runner, envelope)
     events = runner.astream_run(envelope, context)
+    return events if isinstance(events, AsyncGenerator) else _closing(events)
+
+
+async def _closing(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
+    """A runner's own kind of iterator, which may know how to be closed."""
     try:
         async for event in events:
             yield event

@@ -25,15 +25,13 @@ class Script:
     def take(self, event: Event) -> list[NewRecord]:
         """The records that are due after this event."""
         record = self._report.event(event if isinstance(event, dict) else check_event(event))
-        due = [] if self._kept is None else [self._kept]
-        self._kept = None
+        kept, self._kept = self._kept, None
+        due = [record] if kept is None else [kept, record]
         kind = record.payload.get("event")
-        if kind == "output":
-            self._kept, self._output = record, record.payload
-            return due
         if kind == "token":
             self._pieces.append(str(record.payload.get("text", "")))
-        due.append(record)
+        elif kind == "output":
+            self._kept, self._output = due.pop(), record.payload
         return due
 
     def close(self) -> list[NewRecord]:

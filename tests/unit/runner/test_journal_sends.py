@@ -151,6 +151,18 @@ async def test_a_send_to_a_deleted_conversation_is_an_error_to_the_model(bus: Me
     assert "was deleted" in shown.results["c1"]
 
 
+async def test_a_conversation_that_is_deleted_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
+    spying = Spying(bus, lambda: bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone")))
+    shown = asking("post")
+
+    await work(spying, shown.agent(posting(("agent:Cy", "first", "gone"))))
+
+    assert shown.results["c1"].startswith("nothing was sent: 'gone' was deleted")
+    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert letters(bus, "chat:Cy") == []
+    assert outputs(bus) == ["done"]
+
+
 async def test_a_tool_finds_the_same_key_in_every_attempt(bus: MemoryBus) -> None:
     keys: list[str] = []
 

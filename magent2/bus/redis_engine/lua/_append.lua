@@ -48,9 +48,12 @@ local function check_ids(records, first)
 end
 
 local function check_blobs(records)
+  local before = ''
   for i = 1, #records do
-    if ARGV[records[i] + 5] ~= '' and not seqs[i] then
-      for name in string.gmatch(string.match(ARGV[records[i] + 5], '\n([^\n]*)'), '[^,]+') do
+    local more = ARGV[records[i] + 5]
+    if more ~= before and more ~= '' and not seqs[i] then
+      before = more -- the pieces of a draft, which are many, all have the same
+      for name in string.gmatch(string.match(more, '\n([^\n]*)'), '[^,]+') do
         if call('EXISTS', P .. 'b:' .. name) == 0 then return {'BlobMissing', name} end
       end
     end
@@ -63,12 +66,22 @@ local function check_append(records, extra, first)
     or check_blobs(records) or extra and extra.check_sizes()
 end
 
+-- The draft that the record before this one was a piece of, and nothing else: `more`, its topic and its name.
+local piece_more, piece_topic, piece_name
+
 local function add_record(r, at)
   local topic, more = ARGV[r], ARGV[r + 5]
   if more == '' then
     return string.sub(
       call('XADD', P .. 't:' .. topic, '0-*', 'i', ARGV[r + 1], 'a', at, 'l', ARGV[r + 3], 'p', ARGV[r + 4]), 3)
   end
+  if more == piece_more and topic == piece_topic then
+    return string.sub(
+      call('XADD', P .. 't:' .. topic, '0-*', 'i', ARGV[r + 1], 'a', at, 'l', ARGV[r + 3], 'p', ARGV[r + 4],
+        'd', piece_name), 3)
+  end
+  piece_name = string.match(more, '^\n\nd\n(.+)$')
+  piece_more, piece_topic = piece_name and more, topic
   local fields = full_fields(ARGV[r + 1], at, ARGV[r + 3], ARGV[r + 4], more)
   local seq = string.sub(call('XADD', P .. 't:' .. topic, '0-*', unpack(fields)), 3)
   index_more(topic, seq, at, more)

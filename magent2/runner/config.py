@@ -9,6 +9,7 @@
 | `AGENT_INSTRUCTIONS`, `AGENT_INSTRUCTIONS_FILE` | the instructions, or the file that holds them; not both |
 | `AGENT_TOOLS` | names of tools, separated by commas |
 | `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model is shown, 50 when not set |
+| `AGENT_MAX_TURNS` | how often a run may ask the model before it is given up, 25 when not set |
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DEFAULT_AGENT = "assistant"
 INSTRUCTIONS_MAX_BYTES = 1 << 20
 HISTORY_MAX = 50  # runs; what is older stays on the log and out of the request
 HISTORY_MAX_CHOICES = range(100_001)
+MAX_TURNS = 25
+MAX_TURNS_CHOICES = range(1, 1001)
 
 # Name in AGENT_TOOLS → where the tool is found when it is needed.
 TOOLS: Mapping[str, tuple[str, str]] = {
@@ -43,6 +46,7 @@ class RunnerConfig:
     api_key: str | None = field(default=None, repr=False)
     base_url: str | None = field(default=None, repr=False)
     history_max: int = HISTORY_MAX
+    max_turns: int = MAX_TURNS
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> RunnerConfig:
@@ -54,7 +58,8 @@ class RunnerConfig:
             tools=_tools(_value(variables, "AGENT_TOOLS")),
             api_key=_value(variables, "OPENAI_API_KEY"),
             base_url=_value(variables, "OPENAI_BASE_URL"),
-            history_max=_history_max(_value(variables, "AGENT_HISTORY_MAX")),
+            history_max=_number(variables, "AGENT_HISTORY_MAX", HISTORY_MAX, HISTORY_MAX_CHOICES),
+            max_turns=_number(variables, "AGENT_MAX_TURNS", MAX_TURNS, MAX_TURNS_CHOICES),
         )
 
 
@@ -92,13 +97,12 @@ def _read_instructions(path: Path) -> str:
         raise SettingsError(f"AGENT_INSTRUCTIONS_FILE {str(path)!r} is not UTF-8 text") from error
 
 
-def _history_max(text: str | None) -> int:
+def _number(variables: Mapping[str, str], name: str, default: int, choices: range) -> int:
+    text = _value(variables, name)
     if text is None:
-        return HISTORY_MAX
-    if not text.isdecimal() or int(text) not in HISTORY_MAX_CHOICES:
-        raise SettingsError(
-            f"AGENT_HISTORY_MAX {text[:80]!r} cannot be used: take a number of runs up to {HISTORY_MAX_CHOICES[-1]}"
-        )
+        return default
+    if not (text.isascii() and text.isdecimal()) or int(text) not in choices:
+        raise SettingsError(f"{name} {text[:80]!r} cannot be used: take a number from {choices[0]} to {choices[-1]}")
     return int(text)
 
 

@@ -102,7 +102,7 @@ def _next_step(error: Exception) -> str:
     if isinstance(error, APIStatusError):
         return NEXT_STEPS.get(error.status_code, "look at the model and its settings")
     if isinstance(error, MaxTurnsExceeded):
-        return "give the agent a smaller task, or tools that need fewer turns"
+        return "give the agent a smaller task, or raise AGENT_MAX_TURNS"
     if isinstance(error, OpenAIError):
         return NEXT_STEPS[401]
     return "look at the agent and its tools"

@@ -30,11 +30,14 @@ SHORTENED = "history shortened"
 class JournalledRun:
     """One attempt. `start` is the SDK's `Runner.run_streamed`."""
 
-    def __init__(self, context: RunContext, agent: Any, provider: ModelProvider, start: Callable[..., Any]) -> None:
+    def __init__(
+        self, context: RunContext, agent: Any, provider: ModelProvider, start: Callable[..., Any], max_turns: int
+    ) -> None:
         self._context = context
         self._agent = agent
         self._provider = provider
         self._start = start
+        self._max_turns = max_turns
         self._journal = Journal(context)
 
     def stream(self, history_max: int) -> AsyncGenerator[Event, None]:
@@ -61,7 +64,7 @@ class JournalledRun:
         """Run the SDK to its end. What happens in it reaches the reader through the journal."""
         journal = self._journal
         config = run_config(journal.failures.__setitem__, self._provider)
-        options = accepted(self._start, {"context": self._context, "run_config": config})
+        options = accepted(self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns})
         with sorted_failures(lambda: journal.asking):
             agent = JournalledAgents(journal, self._provider).copy_of(self._agent)
             result = self._start(agent, input=shown.items, **options)

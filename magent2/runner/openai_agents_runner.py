@@ -33,7 +33,7 @@ class OpenAIAgentsRunner:
 
     `stream_run` is the v1 runner: it remembers the last `session_limit` conversations in this process.
     `astream_run` is what a worker uses: it remembers what the log does, and is journalled; the model is shown the last
-    `history_max` runs of the conversation.
+    `history_max` runs of the conversation. Either gives up a run that asks the model more than `max_turns` times.
     A run that ends without an error has an output. A model that fails is raised to the caller: as `ModelUnavailable`
     what may go better next time, as `ModelError` all else (a refusal, too many turns, a bad request).
     """
@@ -45,6 +45,7 @@ class OpenAIAgentsRunner:
         config: RunnerConfig | None = None,
         session_limit: int = SESSION_LIMIT,
         history_max: int | None = None,
+        max_turns: int | None = None,
     ) -> None:
         if (agent is None) == (config is None):
             raise InvalidInput("give OpenAIAgentsRunner either an agent or a config")
@@ -52,9 +53,13 @@ class OpenAIAgentsRunner:
             raise InvalidInput(f"session_limit must be at least 1, not {session_limit}")
         if history_max is not None and history_max < 0:
             raise InvalidInput(f"history_max must be at least 0, not {history_max}")
+        if max_turns is not None and max_turns < 1:
+            raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
         self._agent = build_agent(config) if config is not None else agent
         self._provider = LoopProvider(config.api_key, config.base_url) if config is not None else LoopProvider()
-        self._history_max = history_max if history_max is not None else (config or RunnerConfig()).history_max
+        chosen = config or RunnerConfig()
+        self._history_max = chosen.history_max if history_max is None else history_max
+        self._max_turns = chosen.max_turns if max_turns is None else max_turns
         self._session_limit = session_limit
         self._sessions: OrderedDict[str, MemorySession] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -84,12 +89,13 @@ class OpenAIAgentsRunner:
         self, envelope: MessageEnvelope, context: RunContext
     ) -> AsyncGenerator[BaseStreamEvent | Mapping[str, Any], None]:
         """The events of a run that another worker can take over at any moment; on the caller's loop."""
-        return JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed).stream(self._history_max)
+        run = JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed, self._max_turns)
+        return run.stream(self._history_max)
 
     async def _stream(self, envelope: MessageEnvelope, **options: Any) -> AsyncGenerator[StreamedEvent | Handoff, None]:
         """One run of the SDK, mapped. `options` go to the SDK as they are."""
         mapper = EventMapper(envelope.conversation_id)
-        options["run_config"] = run_config(mapper.note_failure, self._provider)
+        options |= {"run_config": run_config(mapper.note_failure, self._provider), "max_turns": self._max_turns}
         start = SDKRunner.run_streamed
         result = start(self._agent, input=envelope.content or "", **accepted(start, options))
         with sorted_failures():

@@ -25,10 +25,11 @@ def test_every_variable_is_read_and_trimmed() -> None:
             "AGENT_INSTRUCTIONS": "Be kind.",
             "AGENT_TOOLS": " chat_send, ,chat_send,",
             "AGENT_HISTORY_MAX": " 7 ",
+            "AGENT_MAX_TURNS": "3",
         }
     )
 
-    assert config == RunnerConfig("Dev", "small", "Be kind.", ("chat_send",), "key", "http://127.0.0.1:1/v1", 7)
+    assert config == RunnerConfig("Dev", "small", "Be kind.", ("chat_send",), "key", "http://127.0.0.1:1/v1", 7, 3)
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,3 +97,9 @@ def test_a_name_that_cannot_be_a_mailbox_is_refused() -> None:
 def test_a_history_that_is_no_number_of_runs_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="AGENT_HISTORY_MAX"):
         RunnerConfig.read({"AGENT_HISTORY_MAX": text})
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1001", "²"])
+def test_a_number_of_turns_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="AGENT_MAX_TURNS"):
+        RunnerConfig.read({"AGENT_MAX_TURNS": text})

@@ -20,7 +20,7 @@ from agents.testing import ModelStep, function_call
 
 from magent2.bus.memory import MemoryBus
 from magent2.errors import ContextTooLong, InvalidInput, ModelError, ModelUnavailable
-from magent2.runner.config import RunnerConfig
+from magent2.runner.config import MAX_TURNS, RunnerConfig
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.run import Outcome
 from tests.support.journalled import (
@@ -115,7 +115,8 @@ async def test_too_many_turns_are_a_clear_error(bus: MemoryBus) -> None:
 
     assert await work(bus, Agent(name=AGENT, model=Improviser(say), tools=[look])) is Outcome.BURIED
 
-    assert "fewer turns" in dead(bus)[0]["reason"]
+    assert "AGENT_MAX_TURNS" in dead(bus)[0]["reason"]
+    assert answers_recorded(bus) == list(range(MAX_TURNS))
 
 
 async def test_a_recorded_answer_that_makes_no_sense_is_not_tried_eight_times(bus: MemoryBus) -> None:

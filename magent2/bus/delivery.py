@@ -6,6 +6,7 @@ inbox of its active agent. Both are one append, conditional on who is active, so
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +26,21 @@ from magent2.models.address import (
 from magent2.models.envelope import MessageEnvelope
 
 HOPS_MAX = 16
+ACTIVE_AGENTS_MAX = 10_000  # conversations whose active agent is remembered
 DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
 
-ACTIVE_AGENT = "active_agent"  # field of a conversation's head
+# Fields of a conversation's head
+ACTIVE_AGENT = "active_agent"
+RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
+RUNNING = "running"
 
 # Headers of mail
 PRINCIPAL = "principal"
 STEER = "steer"
 HOPS = "hops"
+KIND = "kind"  # what sort of run the mail asks for, when it is no message
+MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
+MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,7 @@ class Sending:
     steer: bool = False
     hops: int = 0  # how often what this message answers was passed on already
     default_agent: str | None = None
+    kind: str | None = None
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
 
@@ -55,7 +64,12 @@ class Sending:
                 f"this message was passed on {self.hops} times, the limit is {HOPS_MAX};"
                 " two agents may be answering each other"
             )
-        headers: dict[str, Scalar] = {PRINCIPAL: self.principal, STEER: self.steer or None, HOPS: self.hops or None}
+        headers: dict[str, Scalar] = {
+            PRINCIPAL: self.principal,
+            STEER: self.steer or None,
+            HOPS: self.hops or None,
+            KIND: self.kind,
+        }
         return {name: value for name, value in headers.items() if value is not None}
 
 
@@ -69,23 +83,91 @@ class Delivered:
     appended: Appended
 
 
-def delivering(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Delivered]:
-    """Deliver an envelope once: under the same id a repeat answers as the first time did."""
+class ActiveAgents:
+    """Who was active in which conversation when this process last delivered there.
+
+    A guess: a delivery that makes one has it checked by its append, and looks when it was wrong.
+    """
+
+    def __init__(self) -> None:
+        self._agents: OrderedDict[str, str | None] = OrderedDict()
+
+    def guess(self, conversation: str) -> str | None:
+        return self._agents.get(conversation)  # of a conversation never seen: that it is new
+
+    def note(self, conversation: str, agent: str | None) -> None:
+        self._agents[conversation] = agent
+        self._agents.move_to_end(conversation)
+        if len(self._agents) > ACTIVE_AGENTS_MAX:
+            self._agents.popitem(last=False)
+
+
+def delivering(
+    envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
+) -> Flow[Delivered]:
+    """Deliver an envelope once: under the same id a repeat answers as the first time did.
+
+    With `guesses` the first try is made without looking who is active.
+    """
     chosen = sending or Sending()
     recipient = check_envelope(envelope)
+    if guesses is not None and envelope.type == "message":
+        guessed = yield from _guessing(envelope, recipient, chosen, guesses)
+        if guessed is not None:
+            return guessed
     for _ in range(DELIVERY_TRIES_MAX):
         state: tuple[TopicInfo, ...] = yield Describe((stream_topic(envelope.conversation_id),))
         active = state[0].head.get(ACTIVE_AGENT)
-        agent = addressed_agent(recipient, envelope, active, chosen.default_agent)
-        append = mail_append(envelope, agent, active, chosen)
         try:
-            appended: Appended = yield append
+            delivered = yield from _attempting(envelope, recipient, active, chosen, state[0].head)
         except ConditionFailed:
             yield from _check_conversation_name(envelope.conversation_id)
             continue
-        topics = tuple(record.topic for record in append.records[: len(append.records) - len(chosen.with_records)])
-        return Delivered(envelope.id, topics, agent, appended)
+        if guesses is not None and envelope.type == "message":
+            guesses.note(envelope.conversation_id, active or delivered.agent)
+        return delivered
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
+
+
+def _guessing(
+    envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
+) -> Flow[Delivered | None]:
+    """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
+    active = guesses.guess(envelope.conversation_id)
+    try:
+        delivered = yield from _attempting(envelope, recipient, active, sending)
+    except ConditionFailed:
+        return None
+    if delivered.appended.repeat and recipient.kind == "chat":
+        return None
+    guesses.note(envelope.conversation_id, active or delivered.agent)
+    return delivered
+
+
+def _attempting(
+    envelope: MessageEnvelope,
+    recipient: Address,
+    active: str | None,
+    sending: Sending,
+    head: Mapping[str, Any] | None = None,
+) -> Flow[Delivered]:
+    """One try. Without `head`, who is active is a guess."""
+    agent = addressed_agent(recipient, envelope, active, sending.default_agent)
+    headers: Mapping[str, Scalar] = {}
+    if envelope.type == "control" and agent is not None:
+        headers = yield from _aiming(agent, head or {})
+    append = mail_append(envelope, agent, active, sending, headers, guessed=head is None)
+    appended: Appended = yield append
+    topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
+    return Delivered(envelope.id, topics, agent, appended)
+
+
+def _aiming(agent: str, head: Mapping[str, Any]) -> Flow[Mapping[str, Scalar]]:
+    """For a command: which mail its sender can have meant, and which run."""
+    inbox: tuple[TopicInfo, ...] = yield Describe((chat_topic(agent),))
+    running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
+    meant = {MEANT: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
+    return {MAIL_SEEN: inbox[0].last, **meant}
 
 
 def check_envelope(envelope: MessageEnvelope) -> Address:
@@ -117,18 +199,26 @@ def addressed_agent(
     return agent
 
 
-def mail_append(envelope: MessageEnvelope, agent: str | None, active: str | None, sending: Sending) -> Append:
+def mail_append(
+    envelope: MessageEnvelope,
+    agent: str | None,
+    active: str | None,
+    sending: Sending,
+    more_headers: Mapping[str, Scalar],
+    *,
+    guessed: bool = False,
+) -> Append:
     """The append that is the delivery."""
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     conditions: list[Condition] = [At(agent_topic(conversation), 0)]
     heads = list(sending.with_heads)
-    if agent is not None:
+    if agent is not None or guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, active))
-        if active is None and envelope.type == "message":
-            heads = _with_active(heads, own_log, agent)
+    if agent is not None and active is None and envelope.type == "message":
+        heads = _with_active(heads, own_log, agent)
     return Append(
-        records=(*mail_records(envelope, agent, sending.headers()), *sending.with_records),
+        records=(*mail_records(envelope, agent, {**sending.headers(), **more_headers}), *sending.with_records),
         conditions=tuple(conditions),
         heads=tuple(heads),
     )
@@ -150,13 +240,14 @@ def mail_records(envelope: MessageEnvelope, agent: str | None, headers: Mapping[
     else:
         topics = [chat_topic(envelope.conversation_id)] + ([chat_topic(agent)] if agent else [])
     payload = envelope.model_dump(mode="json")
-    digest = envelope_digest(envelope)
+    digest = envelope_digest(envelope, payload)
     return tuple(NewRecord(topic, payload, envelope.id, headers, digest=digest) for topic in topics)
 
 
-def envelope_digest(envelope: MessageEnvelope) -> str:
+def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None = None) -> str:
     """What the sender chose: never a default, whether it was left out or written down."""
-    chosen = envelope.model_dump(mode="json", exclude={"created_at"}, exclude_unset=True)
+    whole = envelope.model_dump(mode="json") if payload is None else payload
+    chosen = {name: whole[name] for name in envelope.model_fields_set if name != "created_at"}
     defaults: dict[str, object] = {"type": "message", "content": None, "metadata": {}}
     return digest_of({name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]})
 

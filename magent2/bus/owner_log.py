@@ -70,6 +70,7 @@ class OwnerLog:
         conditions: tuple[Condition, ...] = (),
     ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_look)
         self._add(_Entry([*records], mail, heads, conditions, done))
         await asyncio.shield(done)
 
@@ -199,6 +200,12 @@ class OwnerLog:
             raise
         self._fail(Fenced(ENDED), [])
         return appended
+
+
+def _look(done: asyncio.Future[None]) -> None:
+    """Whoever waited may have been cancelled: the failure is kept in the log, and need not be told again."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _fits(entry: _Entry, room: int) -> bool:

@@ -1,7 +1,8 @@
 """The door for `history:{conversation}`: the journal of runs and the memory of the conversation, in one log.
 
 Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came), a `tool`
-per call, and an `end`. Nothing else is remembered of a conversation, and nothing of a run lies elsewhere.
+per call, and an `end`. A `settings` record, whole each time, says how the conversation is to be held from there on.
+Nothing else is remembered of a conversation, and nothing of a run lies elsewhere.
 """
 
 from __future__ import annotations
@@ -65,8 +66,18 @@ class RunKey:
         """This attempt has failed, and another will follow."""
         return self.record("retry", attempt=attempt)
 
+    def give_back(self, attempt: int) -> NewRecord:
+        """The worker of this attempt went home; the next one goes on."""
+        return self.record("give_back", attempt=attempt)
+
     def end(self, status: EndStatus, output: str | None = None, usage: Mapping[str, Any] | None = None) -> NewRecord:
         return self.record("end", status=status, output=output, usage=dict(usage) if usage else None)
+
+
+def settings_record(conversation: str, settings: Mapping[str, Any]) -> NewRecord:
+    """How the conversation is held from here on: `{scenario_id, agents: {name: {instructions?, model?}}, overlay?}`."""
+    payload = {"kind": "settings", "conversation_id": conversation, "settings": dict(settings)}
+    return NewRecord(history_topic(conversation), payload)
 
 
 @dataclass(slots=True)
@@ -83,6 +94,7 @@ class RunRecord:
     end: Mapping[str, Any] | None = None
     ended: int = 0  # the seq of its end
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
+    returns: int = 0  # attempts that were given back
 
     def copy(self) -> RunRecord:
         return replace(self, answers=dict(self.answers), tools=dict(self.tools))
@@ -90,20 +102,28 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The runs of a conversation in the order they started, and the seq up to which they were read. Never changed."""
+    """The runs of a conversation in the order they started, and the seq up to which they were read. Never changed.
+
+    `settings` are the last that were written.
+    """
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
     last: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def followed_by(self, records: Sequence[Record]) -> History:
         """The history with these records after it. A record of a run that did not start here is passed over."""
         if not records:
             return self
-        runs, own = dict(self.runs), set[str]()
+        runs, own, settings = dict(self.runs), set[str](), self.settings
         for record in records:
-            if not record.erased:
+            if record.erased:
+                continue
+            if record.payload.get("kind") == "settings":
+                settings = record.payload["settings"]
+            else:
                 _fold(runs, own, record)
-        return History(runs, records[-1].seq)
+        return History(runs, records[-1].seq, settings)
 
 
 def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
@@ -129,6 +149,8 @@ def _note(run: RunRecord, kind: str, record: Record) -> None:
         run.tools[payload["turn"], payload["call_id"]] = payload  # a later one says what a guardrail made of it
     elif kind == "retry":
         run.retries += 1
+    elif kind == "give_back":
+        run.returns += 1
     elif kind == "end":
         run.end, run.ended = payload, record.seq
 

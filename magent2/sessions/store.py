@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magent2.bus.delivery import ACTIVE_AGENT, Delivered, Sending, delivering
+from magent2.bus.delivery import ACTIVE_AGENT, ActiveAgents, Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, At, Delete, Describe, HeadIs, Read, SetHead, Topics
@@ -14,8 +15,8 @@ from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
 from magent2.models.address import agent_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.models.events import HandoffEvent, SessionEvent, UserMessageEvent
-from magent2.sessions.stream import event_payload, stream_record
+from magent2.models.events import HandoffEvent, SessionEvent
+from magent2.sessions.stream import event_payload, payload_record, stream_record
 
 CREATED_ID = "session-created"
 TITLE_MAX_CHARS = 80
@@ -69,14 +70,16 @@ def finding(session_id: str) -> Flow[Session | None]:
     return Session.of(found[0]) if found[0].last or found[0].head else None
 
 
-def posting(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Delivered]:
+def posting(
+    envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
+) -> Flow[Delivered]:
     """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
 
     A command is not part of the conversation and shows only by what it does.
     """
     chosen = sending or Sending()
     if envelope.type == "control":
-        return delivering(envelope, chosen)
+        return delivering(envelope, chosen, guesses)
     head = SetHead(stream_topic(envelope.conversation_id), {"last_text": title_of(envelope.content)})
     return delivering(
         envelope,
@@ -85,19 +88,24 @@ def posting(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[D
             with_records=(*chosen.with_records, user_message(envelope)),
             with_heads=(*chosen.with_heads, head),
         ),
+        guesses,
     )
 
 
 def user_message(envelope: MessageEnvelope) -> NewRecord:
-    event = UserMessageEvent(
-        conversation_id=envelope.conversation_id,
-        created_at=envelope.created_at,
-        message_id=envelope.id,
-        sender=envelope.sender,
-        recipient=envelope.recipient,
-        text=envelope.content,
+    """The event, built as JSON at once: every message has one. It is `UserMessageEvent`, as a test sees to."""
+    return payload_record(
+        {
+            "id": str(uuid.uuid4()),
+            "conversation_id": envelope.conversation_id,
+            "created_at": envelope.created_at.isoformat().replace("+00:00", "Z"),
+            "event": "user_message",
+            "message_id": envelope.id,
+            "sender": envelope.sender,
+            "recipient": envelope.recipient,
+            "text": envelope.content,
+        }
     )
-    return stream_record(event)
 
 
 def title_of(text: str | None) -> str:
@@ -132,6 +140,7 @@ class SessionStore:
 
     def __init__(self, bus: Engine) -> None:
         self.bus = bus
+        self._guesses = ActiveAgents()
 
     async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
         return await arun(self.bus, creating(session_id, owner, fields))
@@ -140,7 +149,7 @@ class SessionStore:
         return await arun(self.bus, finding(session_id))
 
     async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
-        return await arun(self.bus, posting(envelope, sending))
+        return await arun(self.bus, posting(envelope, sending, self._guesses))
 
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
         return await arun(self.bus, switching(session_id, agent, reason))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Describe, Read
+from magent2.bus.operations import READ_LIMIT_MAX, Describe, Pending, Read
 from magent2.bus.patience import persist
-from magent2.bus.records import Page, Record
-from magent2.errors import MalformedRecord, UnknownCursor
+from magent2.bus.records import Owner, Page, Record
+from magent2.errors import Fenced, MalformedRecord, UnknownCursor
 from magent2.models.address import control_topic
 
 PAGE = 200  # fewer than any engine sorts in one claim: what was read before a claim is in its lane after it
@@ -42,7 +42,7 @@ class Controls:
     async def read(self) -> list[Record]:
         """What is new, up to a page of each topic."""
         records: list[Record] = []
-        for topic in list(self._changed):
+        for topic in sorted(self._changed):
             self._changed.discard(topic)
             page = await self._page(topic)
             if page is None:
@@ -54,6 +54,15 @@ class Controls:
                 if self._cursors[topic] < page.last:
                     self._changed.add(topic)
         return records
+
+    async def lies_in(self, owner: Owner, record: Record) -> bool:
+        """Whether a command waits in this lane. One that was read late may have ended another run already."""
+        pending = Pending(owner, READ_LIMIT_MAX)
+        try:
+            mail = await persist(self._bus, pending, self._worker)
+        except Fenced:
+            return False
+        return any(waiting.ref == record.ref for waiting in mail)
 
     async def _page(self, topic: str) -> Page | None:
         """The next page; `None` when the cursor had to be moved first. The lanes have what is passed over."""

@@ -69,16 +69,17 @@ class Ending:
         mail = (plan.record.ref, *plan.spent.refs)
         return await self._bury(plan.record, mail, reason, self._attempt, (*self._complaints(plan.spent), *told))
 
-    async def given_back(self) -> Outcome:
-        await self._pen.later(0, refund=True)
-        return Outcome.GIVEN_BACK
-
     async def postponed(self, plan: Answer, mail: tuple[MailRef, ...]) -> Outcome:
         await self._drop_commands(plan, mail)
         await self._pen.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
 
     # --- of a run
+
+    async def given_back(self, report: Report) -> Outcome:
+        """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
+        await self._pen.later(0, report.key.give_back(report.attempt), refund=True)
+        return Outcome.GIVEN_BACK
 
     async def answered(
         self, plan: Answer, mail: tuple[MailRef, ...], report: Report, context: RunContext, script: Script

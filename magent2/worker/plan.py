@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from magent2.bus.delivery import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.models.envelope import MessageEnvelope
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
@@ -89,13 +90,26 @@ def _spent(refs: list[MailRef], commands: list[Letter]) -> Spent:
 
 
 def _answer(letter: Letter, spent: Spent, commands: list[Letter]) -> Answer:
-    """A command that is older than the mail was meant for an earlier run."""
     policy = policy_of(letter.envelope.metadata)
     halt: Halt | None = None
     for command in commands:
-        if command.record.at_ms >= letter.record.at_ms:
+        if is_meant(command.record, letter):
             halt = after_command(command.command or "", command.envelope.sender, policy, halt)
     return Answer(letter, spent, halt)
+
+
+def is_meant(command: Record, letter: Letter) -> bool:
+    """Whether a command was meant for this mail: its sender saw it run, or, when nothing ran, saw it at all.
+
+    One that does not say what its sender had seen (it was published without delivery) is compared by the clock, which
+    may have been set in between.
+    """
+    meant, seen, mail = command.headers.get(MEANT), command.headers.get(MAIL_SEEN), letter.record
+    if meant is not None:
+        return meant == letter.envelope.id
+    if isinstance(seen, int) and command.topic != mail.topic:
+        return mail.seq <= seen
+    return command.at_ms >= mail.at_ms
 
 
 def read_letter(record: Record) -> Letter | str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from magent2.bus.delivery import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical
 from magent2.models.address import stream_topic
@@ -78,7 +79,7 @@ class Report:
 
     def head(self, status: str, usage: Mapping[str, Any] | None = None) -> tuple[SetHead, ...]:
         """The conversation's head says how its last run stands. A usage too long for a head stays in its event."""
-        fields: dict[str, Any] = {"run_status": status}
+        fields: dict[str, Any] = {RUN_STATUS: status, RUN_AGENT: self.agent, RUN_ENVELOPE: self.envelope_id}
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
             fields["usage"] = dict(usage)
         return (SetHead(stream_topic(self.conversation), fields),)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
-from magent2.bus.delivery import HOPS, PRINCIPAL
+from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
@@ -18,7 +20,7 @@ from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
 from magent2.worker.ending import Ending, Outcome
-from magent2.worker.plan import Answer, Letter, Unreadable, plan_lane, read_letter
+from magent2.worker.plan import Answer, Letter, Unreadable, is_meant, plan_lane, read_letter
 from magent2.worker.quarantine import Quarantine
 from magent2.worker.report import Report
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
@@ -118,14 +120,15 @@ class LaneRun:
     async def _answer(self, plan: Answer) -> Outcome:
         report = self._report(plan.letter)
         try:
-            return await self._attempt(plan, report)
+            context = await self._context(plan.letter, report.run_id)
+            report = replace(report, attempt=context.attempt)
+            return await self._attempt(plan, report, context)
         except Exception as error:
             if isinstance(self._log.failure, Fenced | StorageError):
                 raise self._log.failure from error
             return await self._fail(plan, report, error)
 
-    async def _attempt(self, plan: Answer, report: Report) -> Outcome:
-        context = await self._context(plan.letter, report)
+    async def _attempt(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         crashes = max(0, self._claimed.attempt - 1 - self._failures)
         give_up = after_crashes(crashes)
         self._listen(plan)
@@ -139,36 +142,38 @@ class LaneRun:
             return await self._ending.failed(plan, self._mail_of(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
 
-    async def _context(self, letter: Letter, report: Report) -> RunContext:
+    async def _context(self, letter: Letter, run_id: str) -> RunContext:
         """What is known of the run."""
         history = await insist(lambda: self._histories.read(self.owner.conversation), self.owner.token)
         headers = letter.record.headers
-        run = history.runs.get(report.run_id)
-        if run is None:
-            envelope = letter.envelope.model_dump(mode="json")
-            spec = dict(getattr(self._runner, "spec", {}))
-            run = RunRecord(report.run_id, self.owner.agent, envelope, spec, history.last)
+        known = history.runs.get(run_id)
+        envelope = letter.envelope.model_dump(mode="json")
+        run = known or RunRecord(run_id, self.owner.agent, envelope, {}, history.last)
         self._failures = run.retries
-        return RunContext(
+        context = RunContext(
             envelope=letter.envelope,
             agent=self.owner.agent,
-            attempt=self._claimed.attempt,
+            attempt=self._claimed.attempt + run.returns,
             bus=self._bus,
             log=self._log,
             history=history,
             run=run,
             hops=_number(headers.get(HOPS)),
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
+            kind=str(headers.get(KIND) or "message"),
         )
+        if known is None:
+            run.spec = spec_of(self._runner, context)
+        return context
 
     async def _begin(self, context: RunContext, report: Report) -> None:
         """The first attempt writes the start of the run, every other that it begins again."""
         run = context.run
         if run.run in context.history.runs:
-            await self._log.put(report.run("restarted"), heads=report.head("running"))
+            await self._log.put(report.run("restarted"), heads=report.head(RUNNING))
             return
         start = context.key.start(run.envelope, run.spec, run.seen)
-        await self._log.put(start, report.run("started"), heads=report.head("running"))
+        await self._log.put(start, report.run("started"), heads=report.head(RUNNING))
 
     async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         script = Script(report)
@@ -181,7 +186,7 @@ class LaneRun:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
         if isinstance(reason, Halt):
             return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason)
-        return await self._ending.given_back()
+        return await self._ending.given_back(report)
 
     async def _stream(self, context: RunContext, script: Script) -> None:
         async with aclosing(events_of(self._runner, context.envelope, context)) as events:
@@ -216,6 +221,8 @@ class LaneRun:
                 self._obey(command, plan.letter)
 
     def _obey(self, command: Letter, letter: Letter) -> None:
+        if not is_meant(command.record, letter):
+            return
         policy = policy_of(letter.envelope.metadata)
         before = self._halt
         self._halt = after_command(command.command or "", command.envelope.sender, policy, before)
@@ -233,6 +240,12 @@ class LaneRun:
         """All that ends with the run: its mail, and the commands that were heard."""
         heard = (letter.record.ref for letter in self._heard)
         return tuple(dict.fromkeys((plan.letter.record.ref, *plan.spent.refs, *heard)))
+
+
+def spec_of(runner: Runner, context: RunContext) -> dict[str, Any]:
+    """How the runner would do this run as things stand: pinned with its start, so that every attempt does the same."""
+    ask = getattr(runner, "spec_for", None)
+    return dict(ask(context) if callable(ask) else getattr(runner, "spec", {}))
 
 
 def _number(value: object) -> int:

@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from magent2.bus.delivery import MEANT
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Claim, Later, Operation, OwnedAppend, Settle, Write
-from magent2.bus.records import Appended, Claims, MailRef, Owner
+from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
+from magent2.bus.records import Appended, Claimed, Claims, MailRef, NewRecord, Owner
 from magent2.errors import Fenced
+from magent2.models.address import chat_topic
+from magent2.worker.commands import STOP
 from tests.support.broken import Broken
 
 Lane = tuple[str, str]
+Step = tuple[str, int, str]  # of a run: (run, turn, call id); an answer has no call id
 
 
 class Ledger(Broken):
     """Passes everything on. Knows who holds each lane by what claims have answered, whatever the engine believes."""
 
-    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, now: Callable[[], float], agents: tuple[str, ...]) -> None:
         super().__init__(engine)
         self.counts: Counter[str] = Counter()
         self.trespasses: list[str] = []
         self.settled: Counter[MailRef] = Counter()
+        self.arrived: dict[MailRef, int] = {}  # mail of the agents, and the place in the order of all mail
+        self.begun: dict[str, int] = {}  # stops, and how much mail had arrived when they were sent
+        self.aimed: dict[MailRef, MailRef | None] = {}  # commands, and what their lane was working on when they came
+        self.pending: dict[MailRef, str] = {}  # mail that is not settled, and its conversation
+        self.deleted: set[str] = set()
+        self.recorded: set[Step] = set()
         self.trace: list[str] = []
         self._now = now
+        self._inboxes = {f"{kind}:{agent}" for kind in ("chat", "control") for agent in agents}
         self._holders: dict[Lane, Owner] = {}
+        self._halted: dict[str, str] = {}  # owner token → the mail that must not be answered under it
+
+    def place(self, ref: MailRef) -> int:
+        """Where mail stands in the order of all mail; a broken engine may have some that never arrived."""
+        return self.arrived.get(ref, len(self.arrived))
+
+    def holds(self, owner: Owner) -> bool:
+        holder = self._holders.get((owner.agent, owner.conversation))
+        return holder is not None and holder.token == owner.token
 
     def answer(self, operation: Operation[Any]) -> Any:
         try:
@@ -37,10 +57,10 @@ class Ledger(Broken):
         self._write(operation, "")
         if isinstance(operation, Claim):
             self._note_claims(answer)
-        elif isinstance(operation, Append):
-            self.counts["repeated"] += answer.repeat and operation.records[0].topic.startswith("chat:")
-        elif isinstance(operation, OwnedAppend | Settle | Later):
-            self._note_write(operation, answer)
+        elif isinstance(operation, Delete) and operation.conversation is not None:
+            self._note_delete(operation.conversation)
+        elif isinstance(operation, Write):
+            self._note_append(operation, answer)
         return answer
 
     def _write(self, operation: Operation[Any], outcome: str) -> None:
@@ -48,28 +68,84 @@ class Ledger(Broken):
         records = len(getattr(operation, "records", ()))
         self.trace.append(f"{self._now():.6f} {who} {type(operation).__name__} {records} {outcome}")
 
+    # --- lanes
+
     def _note_claims(self, claims: Claims) -> None:
         for claimed in claims.lanes:
             lane = claimed.owner.agent, claimed.owner.conversation
             before = self._holders.get(lane)
             self.counts["taken over"] += before is not None and before.worker != claimed.owner.worker
             self._holders[lane] = claimed.owner
+            self._note_stop(claimed)
 
-    def _note_write(self, operation: OwnedAppend | Settle | Later, answer: Appended) -> None:
+    def _note_stop(self, claimed: Claimed) -> None:
+        """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
+        head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
+        if head is None:
+            return
+        name = str(head.payload["id"])
+        stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
+        meant = [stop for stop in stops if stop.headers.get(MEANT, name) == name]
+        if any(self.begun[stop.payload["id"]] > self.place(head.ref) for stop in meant):
+            self._halted[claimed.owner.token] = name
+
+    def _note_delete(self, conversation: str) -> None:
+        self.counts["deleted under way"] += any(lane[1] == conversation for lane in self._holders)
+        self.deleted.add(conversation)
+        self.pending = {ref: name for ref, name in self.pending.items() if name != conversation}
+        self._holders = {lane: owner for lane, owner in self._holders.items() if lane[1] != conversation}
+
+    # --- appends
+
+    def _note_append(self, operation: Write, answer: Appended) -> None:
         """A repeat changes nothing, and is anybody's right."""
         if answer.repeat:
-            self.counts["reply was lost"] += 1
+            mail = isinstance(operation, Append) and operation.records[0].topic.startswith("chat:")
+            self.counts["repeated"] += mail
+            self.counts["reply was lost"] += not isinstance(operation, Append)
             return
-        lane = operation.owner.agent, operation.owner.conversation
-        holder = self._holders.get(lane)
-        if holder is None or holder.token != operation.owner.token:
+        for record, seq in zip(operation.records, answer.seqs, strict=False):
+            self._note_record(record, seq)
+        if isinstance(operation, OwnedAppend | Settle | Later):
+            self._note_write(operation)
+
+    def _note_record(self, record: NewRecord, seq: int) -> None:
+        if record.topic in self._inboxes and record.lane is not None:
+            ref = MailRef(record.topic, seq)
+            self.arrived.setdefault(ref, len(self.arrived))
+            self.aimed[ref] = self._head(record.topic.partition(":")[2], record.lane)
+            self.pending.setdefault(ref, record.lane)
+        elif record.payload.get("kind") in ("answer", "tool"):
+            call = str(record.payload.get("call_id", ""))
+            self.recorded.add((record.payload["run"], record.payload["turn"], call))
+
+    def _head(self, agent: str, conversation: str) -> MailRef | None:
+        mail = (ref for ref, lane in self.pending.items() if ref.topic == chat_topic(agent) and lane == conversation)
+        return next(mail, None)
+
+    def _note_write(self, operation: OwnedAppend | Settle | Later) -> None:
+        owner, lane = operation.owner, (operation.owner.agent, operation.owner.conversation)
+        if not self.holds(owner):
             what = type(operation).__name__
-            self.trespasses.append(f"{operation.owner.worker} wrote ({what}) for lane {lane}, which was not its own")
-        if isinstance(operation, OwnedAppend):
+            self.trespasses.append(f"{owner.worker} wrote ({what}) for lane {lane}, which was not its own")
+        if not isinstance(operation, Later):
             self.settled.update(operation.mail)
-            return
-        self._holders.pop(lane, None)
+            for ref in operation.mail:
+                self.pending.pop(ref, None)
         if isinstance(operation, Settle):
-            self.settled.update(operation.mail)
-        else:
-            self.counts["retried"] += not operation.refund
+            self.trespasses += self._answered_in_spite(operation)
+        if isinstance(operation, Later):
+            self._note_later(operation)
+        if not isinstance(operation, OwnedAppend):
+            self._holders.pop(lane, None)
+
+    def _note_later(self, operation: Later) -> None:
+        self.counts["retried"] += not operation.refund
+        self.counts["given back"] += operation.refund and not operation.delay_s
+        self.counts["postponed"] += operation.refund and bool(operation.delay_s)
+
+    def _answered_in_spite(self, settle: Settle) -> Iterator[str]:
+        halted = self._halted.get(settle.owner.token)
+        for record in settle.records if halted else ():
+            if record.payload.get("status") == "finished" and record.payload.get("envelope_id") == halted:
+                yield f"{halted} was answered by {settle.owner.worker}, which had been handed a stop with it"

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from magent2.bus.operations import Append, Operation
 from magent2.errors import BusUnavailable, StorageCorrupt
@@ -55,6 +55,18 @@ class Line(Broken):
         self._on_fate = on_fate
         self._loses_appends = loses_appends
         self._calls = 0
+        self._awaited: list[asyncio.Future[None]] = []
+
+    async def breathe(self) -> None:
+        """What a process does between operations, it does only while it lives and is awake."""
+        await self._wait()
+
+    async def die(self) -> NoReturn:
+        """The process ends here and now, by its own hand."""
+        self.dead = True
+        self._on_fate(Fate("crash", self._calls, after=True))
+        await self._never()
+        raise AssertionError("the dead do not wake")
 
     async def acall(self, operation: Operation[R]) -> R:
         self._calls += 1
@@ -91,7 +103,13 @@ class Line(Broken):
         if self.over:
             raise StorageCorrupt("the world has ended")
         if self.dead:
-            await loop.create_future()
+            await self._never()
+
+    async def _never(self) -> None:
+        """What nobody else knows of would be collected as garbage, whenever that comes, with whoever waits for it."""
+        never = asyncio.get_running_loop().create_future()
+        self._awaited.append(never)
+        await never
 
     def _lose(self, operation: Operation[Any]) -> None:
         """A worker that finds no bus at its start says so and ends, so its plain append, which enlists, is spared."""

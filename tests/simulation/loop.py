@@ -82,23 +82,32 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._wall_begin_ms = WALL_BEGIN_MS
 
     def wall_ms(self) -> int:
-        return WALL_BEGIN_MS + self.monotonic_ms()
+        return self._wall_begin_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
         return round(self._loop.time() * 1000)
+
+    def jump_s(self, seconds: float) -> None:
+        """Somebody sets the clock on the wall."""
+        self._wall_begin_ms += round(seconds * 1000)
 
 
 def run_virtually(loop: VirtualLoop, work: Coroutine[Any, Any, T]) -> T:
     """Run to the end on a loop that is closed then; who still waits there is cancelled first."""
     try:
-        result = loop.run_until_complete(work)
-        left = sorted(asyncio.all_tasks(loop), key=lambda task: getattr(task, "number", 0))
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True)) if left else None
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        return result
+        return loop.run_until_complete(work)
     finally:
+        _send_home(loop)
         loop.close()
+
+
+def _send_home(loop: VirtualLoop) -> None:
+    left = sorted(asyncio.all_tasks(loop), key=lambda task: getattr(task, "number", 0))
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -5,69 +5,35 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.delivery import delivering
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.bus.patience import insist
-from magent2.errors import ModelRefused, ModelUnavailable
-from magent2.models.envelope import MessageEnvelope
-from magent2.runner.context import RunContext
-from magent2.runner.echo import pieces
+from magent2.worker.drive import Runner
 from magent2.worker.service import WorkerService
-from tests.simulation.audit import Sent, world_findings
+from tests.simulation.audit import world_findings
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Fate, Line
 from tests.simulation.loop import LoopClock, VirtualLoop, run_virtually
-from tests.support.runners import Event, output, token
+from tests.simulation.minds import Minds, Remember, Witness
+from tests.simulation.moods import Moods, Temper
+from tests.simulation.people import People
 
-AGENTS = ("Ada", "Bob")
-CONVERSATIONS = ("one", "two", "three")
+PLAIN, JOURNALLED = ("Ada", "Bob"), ("Sol",)
+MINDFUL = 0.3  # how often there is an agent that runs on the SDK
 WORKERS = 2
-MESSAGES = 8
-CLIENTS = 2
 FATES_MAX = 4
 FATE_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker
 LEASE_S = 2.0
 FROZEN_MIN_S, FROZEN_MAX_S = LEASE_S / 2, 3 * LEASE_S
-PAUSE_MAX_S = 0.8  # between messages of one client
-THINK_MAX_S = 0.8  # per token
-DEADLINE_S = 300.0  # virtual; a world that is not quiet by then has lost something
+EVENT_MAX_S = 8.0  # after the beginning of the world: jumps of the clock, workers that go home
+JUMPS_MAX, DRAINS_MAX = 4, 2
+JUMP_MAX_S, LEAP_S = 20.0, 2 * 86_400.0  # either way; only forward
+DRAIN_MAX_S = 1.0
+DEADLINE_S = 600.0  # virtual; a world that is not quiet by then has lost something
 DRAIN_S = 30.0
-
-FAILS, REFUSES = "fails", "refuses"  # metadata: how many attempts fail, and whether the model says no
-
-
-class Moods:
-    """A runner that streams, thinks, fails as often as the mail says, and refuses what the mail says."""
-
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
-
-    def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]:
-        raise AssertionError("the worker prefers astream_run")
-
-    async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
-        text = envelope.content or ""
-        words = pieces(text)
-        breaks_at = self._dice.randrange(len(words) + 1)
-        for index, word in enumerate([*words, ""]):
-            if index == breaks_at:
-                self._break(envelope, context)
-            await asyncio.sleep(self._dice.uniform(0, THINK_MAX_S))
-            if word:
-                yield token(envelope, word, index)
-        yield output(envelope, text)
-
-    def _break(self, envelope: MessageEnvelope, context: RunContext) -> None:
-        if envelope.metadata[REFUSES]:
-            raise ModelRefused("the model says no")
-        if context.run.retries < envelope.metadata[FAILS]:
-            raise ModelUnavailable("the model went away")
 
 
 @dataclass(frozen=True)
@@ -88,55 +54,47 @@ class Hired:
     task: asyncio.Task[None]
 
 
+@dataclass(frozen=True)
+class Breakage:
+    """What is broken in a world, on purpose: the engine, or what a run is told of its past."""
+
+    engine: Callable[[Engine], Engine] = lambda engine: engine
+    remember: Remember = lambda context: context
+
+
 class World:
-    def __init__(self, seed: int, loop: VirtualLoop, engine: Engine) -> None:
+    def __init__(self, seed: int, loop: VirtualLoop, bus: MemoryBus, clock: LoopClock, breakage: Breakage) -> None:
         self.dice = random.Random(f"world {seed}")
-        self.ledger = Ledger(engine, loop.time)
-        self.sent: list[Sent] = []
+        self.agents = PLAIN + (JOURNALLED if self.dice.random() < MINDFUL else ())
+        self.ledger = Ledger(breakage.engine(bus), loop.time, self.agents)
+        self.witness = Witness(self.ledger)
+        self.people = People(self.ledger, self.dice, self.agents)
         self._loop = loop
+        self._clock = clock
+        self._breakage = breakage
         self._workers: list[Hired] = []
+        self._leaving: list[asyncio.Task[None]] = []
         self._over = False
         self._fates_left = self.dice.randint(0, FATES_MAX)
 
     async def live(self) -> Chronicle:
+        self.ledger.counts["worlds with a model"] += len(self.agents) > len(PLAIN)
         for _ in range(WORKERS):
             self._hire()
-        writing = [asyncio.create_task(self._write(number)) for number in range(CLIENTS)]
-        await asyncio.wait(writing)
-        findings = [f"a client failed: {task.exception()!r}" for task in writing if task.exception()]
+        self._plan_events()
+        findings: list[str] = []
+        try:
+            await self.people.live()
+        except Exception as error:  # noqa: BLE001  whatever a client is told is a finding
+            findings.append(f"a client failed: {error!r}")
         await self._quiet()
         await self._go_home()
         findings += [f"a worker failed: {task.exception()!r}" for task in self._tasks() if _failed(task)]
         findings += [f"the loop was told: {context}" for context in self._loop.failures]
-        findings += world_findings(self.ledger, self.sent, AGENTS, CONVERSATIONS)
+        findings += self.witness.findings
+        findings += world_findings(self.ledger, self.people, self.agents)
         self._end()
         return Chronicle(findings, self.ledger.counts, self.ledger.trace)
-
-    # --- people
-
-    async def _write(self, client: int) -> None:
-        line = Line(self.ledger, self.dice, loses_appends=True)
-        for number in range(client, MESSAGES, CLIENTS):
-            await asyncio.sleep(self.dice.uniform(0, PAUSE_MAX_S))
-            envelope = self._envelope(number)
-            times = self.dice.choice((1, 1, 2, 3))
-            await asyncio.gather(*(self._deliver(line, envelope) for _ in range(times)))
-            self.sent.append(Sent.of(envelope, bool(envelope.metadata[REFUSES])))
-
-    def _envelope(self, number: int) -> MessageEnvelope:
-        metadata = {FAILS: self.dice.choice((0, 0, 0, 1, 2)), REFUSES: self.dice.random() < 0.1}
-        return MessageEnvelope(
-            id=f"m{number}",
-            conversation_id=self.dice.choice(CONVERSATIONS),
-            sender="user:ann",
-            recipient=f"agent:{self.dice.choice(AGENTS)}",
-            content=f"message {number} of few"[: self.dice.randint(5, 20)],
-            metadata=metadata,
-        )
-
-    async def _deliver(self, line: Line, envelope: MessageEnvelope) -> None:
-        await asyncio.sleep(self.dice.choice((0.0, self.dice.uniform(0, PAUSE_MAX_S))))
-        await insist(lambda: arun(line, delivering(envelope)), "client")
 
     # --- workers
 
@@ -145,7 +103,11 @@ class World:
             return
         line = Line(self.ledger, self.dice, self._fate(), self._strike)
         name = f"worker-{len(self._workers) + 1}"
-        runners = dict.fromkeys(AGENTS, Moods(self.dice))
+        temper = Temper(line, self.dice)
+        runners: dict[str, Runner] = {
+            agent: Minds(temper, self.witness, self._breakage.remember) if agent in JOURNALLED else Moods(temper)
+            for agent in self.agents
+        }
         service = WorkerService(line, runners, concurrency=2, lease_s=LEASE_S, worker=name)
         self._workers.append(Hired(service, line, asyncio.create_task(service.run())))
 
@@ -168,6 +130,29 @@ class World:
         if fate.kind == "crash":
             self._loop.call_later(self.dice.uniform(0, LEASE_S), self._hire)
 
+    # --- events
+
+    def _plan_events(self) -> None:
+        for _ in range(self.dice.choice((0, self.dice.randint(1, JUMPS_MAX)))):
+            self._loop.call_later(self.dice.uniform(0, EVENT_MAX_S), self._jump)
+        for _ in range(self.dice.choice((0, self.dice.randint(1, DRAINS_MAX)))):
+            self._loop.call_later(self.dice.uniform(0, EVENT_MAX_S), self._relieve)
+
+    def _jump(self) -> None:
+        """Nobody waits for a clock that was set back by days, so it is set so only forward."""
+        seconds = LEAP_S if self.dice.random() < 0.1 else self.dice.uniform(-JUMP_MAX_S, JUMP_MAX_S)
+        self._clock.jump_s(seconds)
+        self.ledger.counts["clock set forward" if seconds > 0 else "clock set back"] += 1
+
+    def _relieve(self) -> None:
+        """A worker goes home in the middle of its work, and another comes."""
+        alive = [worker for worker in self._workers if not worker.line.dead and not worker.task.done()]
+        if alive and not self._over:
+            drain = self.dice.choice(alive).service.drain(self.dice.uniform(0, DRAIN_MAX_S))
+            self._leaving.append(asyncio.create_task(drain))
+            self.ledger.counts["drained"] += 1
+            self._hire()
+
     # --- the end
 
     async def _quiet(self) -> None:
@@ -180,7 +165,7 @@ class World:
         now = self._loop.time()
         lines = [worker.line for worker in self._workers]
         thawed = all(line.dead or line.frozen_until < now - LEASE_S for line in lines)
-        return thawed and len(self.ledger.settled) >= len(self.sent)
+        return thawed and not self.ledger.pending
 
     async def _go_home(self) -> None:
         """Who is alive goes home, and nobody dies on the way."""
@@ -202,12 +187,12 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def simulate(seed: int, breakage: Callable[[Engine], Engine] | None = None) -> Chronicle:
+def simulate(seed: int, breakage: Breakage | None = None) -> Chronicle:
     """The world of this seed, from its first message to its audit."""
     loop = VirtualLoop(seed)
-    bus = MemoryBus(clock=LoopClock(loop))
+    clock = LoopClock(loop)
+    bus = MemoryBus(clock=clock)
     try:
-        world = World(seed, loop, bus if breakage is None else breakage(bus))
-        return run_virtually(loop, world.live())
+        return run_virtually(loop, World(seed, loop, bus, clock, breakage or Breakage()).live())
     finally:
         bus.close()

@@ -16,7 +16,7 @@ Payload = Mapping[str, Any]
 
 def run_findings(sent: Sequence[tuple[str, str]], stream: Sequence[Record], history: Sequence[Record]) -> list[str]:
     """Every message, (envelope id, text) as it was sent, was answered once, in order, by one owner at a time."""
-    events = [record.payload for record in stream]
+    events = [record.payload for record in stream if record.payload["event"] != "user_message"]
     findings = sequence_findings(stream) + sequence_findings(history)
     findings += _answer_findings(sent, events)
     findings += _owner_findings(events)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import HOPS_MAX, Delivered, Sending, delivering, enlisting
+from magent2.bus.delivery import HOPS_MAX, MAIL_SEEN, Delivered, Sending, delivering, enlisting
 from magent2.bus.flow import arun, run
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
@@ -107,6 +107,16 @@ def test_control_goes_to_the_agent_alone_and_ahead_of_its_mail(bus: MemoryBus) -
 
     assert delivered.topics == ("control:Dev",)
     assert [record.topic for record in lane.mail] == ["control:Dev", "chat:Dev"]
+
+
+def test_a_command_says_which_mail_its_sender_can_have_meant(bus: MemoryBus) -> None:
+    deliver(bus, envelope(content="before"))
+    deliver(bus, envelope(type="control", content="stop"))
+    deliver(bus, envelope(content="after"))
+
+    (lane,) = claim(bus)
+    stop, before, after = lane.mail
+    assert (stop.headers[MAIL_SEEN], before.seq, after.seq) == (1, 1, 2)
 
 
 def test_control_for_nobody_is_refused(bus: MemoryBus) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Append, Claim, Settle, Trim
+from magent2.bus.operations import Append, Claim, Leave, OwnedAppend, Settle, Trim
 from magent2.bus.records import NewRecord, Record
 from magent2.worker.controls import PAGE, Controls
 from tests.support.serving import AGENT
@@ -92,3 +92,19 @@ async def test_a_cursor_that_retention_has_overtaken_goes_on_at_the_floor(bus: M
     assert await controls.read() == []
     assert controls.waiting
     assert seqs(await controls.read()) == [3]
+
+
+async def test_a_command_lies_in_its_lane_until_it_is_settled_or_the_lane_is_lost(bus: MemoryBus) -> None:
+    controls = await follow(bus)
+    post(bus, 2)
+    controls.note([TOPIC])
+    first, second = await controls.read()
+    (lane,) = bus.call(Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=60)).lanes
+    assert await controls.lies_in(lane.owner, first)
+
+    bus.call(OwnedAppend(owner=lane.owner, n=1, mail=(first.ref,)))
+    assert not await controls.lies_in(lane.owner, first)
+    assert await controls.lies_in(lane.owner, second)
+
+    bus.call(Leave("w1"))
+    assert not await controls.lies_in(lane.owner, second)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from magent2.bus.delivery import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.worker.commands import Halt
 from magent2.worker.plan import Answer, Clear, Spent, Unreadable, plan_lane
@@ -22,6 +24,11 @@ def mail(seq: int, text: str = "hello", at_ms: int = 0, topic: str = CHAT, **fie
 
 def control(seq: int, text: str, at_ms: int = 1000, **fields: Any) -> Record:
     return mail(seq, text, at_ms, CONTROL, **fields)
+
+
+def seeing(seq: int, command: Record) -> Record:
+    """The command of somebody who saw mail up to this seq."""
+    return replace(command, headers={MAIL_SEEN: seq})
 
 
 def answer_of(*records: Record) -> Answer:
@@ -113,6 +120,20 @@ def test_a_stop_does_not_end_the_run_of_mail_that_is_younger() -> None:
 
     assert plan.halt is None
     assert plan.spent.refs == (MailRef(CONTROL, 1),)
+
+
+def test_a_stop_knows_what_it_has_seen_whatever_the_clock_says() -> None:
+    late, early = control(1, "stop", at_ms=9), control(1, "stop", at_ms=1)
+
+    assert answer_of(seeing(4, early), mail(4, at_ms=5)).halt is not None
+    assert answer_of(seeing(3, late), mail(4, at_ms=5)).halt is None
+
+
+def test_a_stop_of_a_run_that_has_ended_leaves_the_next_mail_alone() -> None:
+    stop = replace(control(1, "stop"), headers={MAIL_SEEN: 9, MEANT: "mail-3"})
+
+    assert answer_of(stop, mail(4, id="mail-4")).halt is None
+    assert answer_of(stop, mail(3, id="mail-3")).halt is not None
 
 
 def test_a_stop_ends_the_first_run_only() -> None:

@@ -10,8 +10,20 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Append, Claim, Describe, Lanes, Leave, Operation, Renew, Workers
-from magent2.bus.records import NewRecord
+from magent2.bus.operations import (
+    Append,
+    Claim,
+    Describe,
+    Lanes,
+    Leave,
+    Operation,
+    Pending,
+    Read,
+    Renew,
+    Settle,
+    Workers,
+)
+from magent2.bus.records import Claimed, NewRecord
 from magent2.errors import BusUnavailable, InvalidInput, LimitError, NameTaken, StorageCorrupt, TransientError
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -313,6 +325,39 @@ async def test_a_stop_reaches_its_run_when_every_slot_is_taken(bus: MemoryBus) -
         command(bus, "stop", "c0")
         await until(lambda: runner.begun == ["0", "1"])
         assert service.outcomes[Outcome.STOPPED] == 1
+
+
+class Overtaken(Broken):
+    """Once a command was read, another worker obeys it before the next claim."""
+
+    def __init__(self, bus: MemoryBus, other: Claimed) -> None:
+        super().__init__(bus)
+        self.other: Claimed | None = other
+        self.read_command = False
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, Claim) and self.read_command and self.other is not None:
+            owner, self.other = self.other.owner, None
+            self.inner.call(Claim(worker=owner.worker, agents=(AGENT,), limit=0, lease_s=operation.lease_s))
+            stop, first, _ = self.inner.call(Pending(owner))
+            self.inner.call(Settle(owner=owner, mail=(first.ref, stop.ref)))
+        answer = self.inner.call(operation)
+        self.read_command |= (
+            isinstance(operation, Read) and operation.topic == f"control:{AGENT}" and bool(answer.records)
+        )
+        return answer
+
+
+async def test_a_stop_that_another_worker_has_obeyed_stops_nothing_more(bus: MemoryBus) -> None:
+    send(bus, "first")
+    send(bus, "second")
+    overtaken = Overtaken(bus, claim_one(bus, "other"))
+    async with serving(overtaken, EchoRunner()):
+        await until(lambda: len(bus.call(Workers())) == 2)
+        command(bus, "stop")
+        await until(lambda: "finished" in kinds(stream(bus)) or "stopped" in kinds(stream(bus)))
+
+    assert outputs(bus) == ["second"]
 
 
 async def test_a_stop_of_another_conversation_leaves_this_one_alone(bus: MemoryBus) -> None:

@@ -1,0 +1,40 @@
+"""The auditor of journals: every answer and every result is recorded once, and every letter left once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from magent2.models.envelope import MessageEnvelope
+from tests.simulation.minds import call_ids
+
+Payload = Mapping[str, Any]
+
+
+def journal_findings(history: Sequence[Payload], posted: Collection[str]) -> Iterator[str]:
+    marks: dict[str, list[Payload]] = defaultdict(list)
+    for mark in history:
+        marks[mark["run"]].append(mark)
+    for run in marks.values():
+        if any(mark["kind"] == "answer" for mark in run):
+            yield from _run_findings(run, posted)
+
+
+def _run_findings(run: Sequence[Payload], posted: Collection[str]) -> Iterator[str]:
+    envelope = MessageEnvelope.model_validate(run[0]["envelope"])
+    status = next((mark["status"] for mark in run if mark["kind"] == "end"), "")
+    asked = call_ids(envelope)
+    turns = [mark["turn"] for mark in run if mark["kind"] == "answer"]
+    if turns != list(range(len(turns))) or (status == "finished" and len(turns) != len(asked) + 1):
+        yield f"{envelope.id} has {status} with the answers {turns}, its turns with calls are {asked}"
+    calls = Counter((mark["turn"], mark["call_id"]) for mark in run if mark["kind"] == "tool")
+    wanted = {(turn, call) for turn, names in enumerate(asked) for call in names}
+    if not set(calls) <= wanted or (status == "finished" and set(calls) != wanted):
+        yield f"{envelope.id} has {status} with the calls {sorted(calls)}, it asked for {sorted(wanted)}"
+    for call, count in calls.items():
+        if count > 1:
+            yield f"{call} of {envelope.id} is recorded {count} times"
+    for name in (name for mark in run if mark["kind"] == "tool" for name in mark["sends"]):
+        if name not in posted:
+            yield f"{envelope.id} says that it has sent {name}, which is in no inbox"

@@ -1,0 +1,157 @@
+"""The auditor of one lane of a simulated world: its mail in the order of the inbox, and what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from magent2.bus.delivery import MEANT
+from magent2.bus.records import Record
+from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
+from tests.simulation.journal_audit import journal_findings
+from tests.simulation.ledger import Ledger
+from tests.simulation.people import Sent, by_id
+from tests.support.run_audit import ENDS
+
+BEGINNINGS = ("started", "restarted")
+GAVE_UP = "attempts that never ended"  # in the reason of mail that no worker survived
+
+Payload = Mapping[str, Any]
+Logs = Mapping[str, Sequence[Record]]
+
+
+class LaneAudit:
+    def __init__(self, agent: str, conversation: str, logs: Logs, sent: Iterable[Sent]) -> None:
+        self.agent, self.conversation = agent, conversation
+        self.letters = {
+            record.payload["id"]: record
+            for record in logs[chat_topic(agent)]
+            if record.payload.get("conversation_id") == conversation
+        }
+        self.mail = list(self.letters)
+        self.events = _payloads(logs[stream_topic(conversation)], agent)
+        self.history = _payloads(logs[history_topic(conversation)], agent)
+        self.runs = {event["run_id"]: event["envelope_id"] for event in self.events if event["event"] == "run"}
+        self.ends = [event for event in self.events if event["event"] == "run" and event["status"] in ENDS]
+        self.counts: Counter[str] = Counter(event["status"] for event in self.ends)
+        self.counts["buried as a killer"] += sum(GAVE_UP in str(event.get("reason")) for event in self.ends)
+        self._dead = [letter.payload for letter in logs[dead_topic(agent)] if letter.payload]
+        self._messages = by_id(sent)
+        self._posted = {record.id for topic in logs if topic.startswith("chat:") for record in logs[topic]}
+
+    def findings(self) -> Iterator[str]:
+        yield from self._end_findings()
+        yield from self._answer_findings()
+        yield from self._owner_findings()
+        yield from self._token_findings()
+        yield from self._history_findings()
+        yield from journal_findings(self.history, self._posted)
+
+    def _message(self, name: str) -> Sent:
+        """What was sent; what an agent has sent stands for itself."""
+        return self._messages.get(name) or Sent(
+            name, self.agent, self.conversation, self.letters[name].payload["content"]
+        )
+
+    def _end_findings(self) -> Iterator[str]:
+        ended = [event["envelope_id"] for event in self.ends]
+        if ended != self.mail:
+            yield f"mail came as {self.mail} and ended as {ended}"
+
+    def _answer_findings(self) -> Iterator[str]:
+        """One output for each envelope, the right one; or none, and it was stopped, or there is a dead letter."""
+        outputs: dict[str, list[str]] = defaultdict(list)
+        for event in self.events:
+            if event["event"] == "output":
+                outputs[self.runs[event["run_id"]]].append(event["text"])
+        status = {event["envelope_id"]: event["status"] for event in self.ends}
+        buried = Counter(letter["mail"]["id"] for letter in self._dead)
+        for name in self.mail:
+            message, end = self._message(name), status.get(name)
+            if outputs[name] != ([message.text] if end == "finished" else []):
+                yield f"{name} ({message}) has {end} and was answered by {outputs[name]}"
+            if end == ("finished" if message.hopeless else "failed"):
+                yield f"{name} ({message}) has {end}"
+            if buried[name] != (end == "failed"):
+                yield f"{name} ({message}) has {end} and was buried {buried[name]} times"
+
+    def _owner_findings(self) -> Iterator[str]:
+        """Runs do not overlap, and no earlier attempt speaks after a later one."""
+        over: set[str] = set()
+        current = ""
+        attempts: Counter[str] = Counter()
+        for event in self.events:
+            run, attempt = event["run_id"], event["attempt"]
+            if run in over:
+                yield f"the run of {self.runs[run]} spoke after its end"
+            if run != current and current and current not in over:
+                yield f"the run of {self.runs[run]} spoke while that of {self.runs[current]} was under way"
+            if event.get("status") in BEGINNINGS and attempt <= attempts[run]:
+                yield f"{self.runs[run]} was begun again as attempt {attempt}, which it had been before"
+            if attempt < attempts[run]:
+                yield f"attempt {attempt} at {self.runs[run]} spoke after attempt {attempts[run]}"
+            current, attempts[run] = run, attempt
+            if event.get("status") in ENDS:
+                over.add(run)
+
+    def _token_findings(self) -> Iterator[str]:
+        """The tokens of the attempt that said it are the text, of every turn."""
+        tokens: dict[tuple[str, int], str] = defaultdict(str)
+        for event in self.events:
+            key = event.get("message_id", ""), event["attempt"]
+            if event["event"] == "token":
+                tokens[key] += event["text"]
+            elif event["event"] in ("message", "output") and tokens[key] != event["text"]:
+                yield f"the tokens of {key} are {tokens[key]!r}, its text is {event['text']!r}"
+
+    def _history_findings(self) -> Iterator[str]:
+        starts = [mark["envelope"]["id"] for mark in self.history if mark["kind"] == "start"]
+        if starts != self.mail:
+            yield f"mail came as {self.mail} and the history starts {starts}"
+        ends = Counter(mark["run"] for mark in self.history if mark["kind"] == "end")
+        if len(ends) != len(starts) or any(count > 1 for count in ends.values()):
+            yield f"of {len(starts)} runs in the history these ended: {dict(ends)}"
+
+
+class Stops:
+    """All stops of a world. One stops one message at most, and none that came after it."""
+
+    def __init__(self, ledger: Ledger, sent: Iterable[Sent], logs: Logs) -> None:
+        self._ledger = ledger
+        controls = (records for topic, records in logs.items() if topic.startswith("control:"))
+        self._stops = {record.payload.get("id"): record for records in controls for record in records}
+        self._sent = by_id(sent)
+        self._used: set[str] = set()
+
+    def findings(self, audit: LaneAudit) -> Iterator[str]:
+        for end in audit.ends:
+            if end["status"] == "stopped":
+                name = str(end.get("reason")).removeprefix("stopped by user:")
+                yield from self._stop_findings(audit, end, name)
+        audit.counts["stop came too late"] += sum(
+            (stop.agent, stop.conversation) == (audit.agent, audit.conversation) and stop.id not in self._used
+            for stop in self._sent.values()
+        )
+
+    def _stop_findings(self, audit: LaneAudit, end: Payload, name: str) -> Iterator[str]:
+        stop, mail = self._stops[name], audit.letters[end["envelope_id"]].ref
+        place = self._ledger.place
+        audit.counts["stopped after takeover"] += end["attempt"] > 1
+        audit.counts["stopped before a word"] += not any(
+            event["run_id"] == end["run_id"] and event["event"] == "token" for event in audit.events
+        )
+        audit.counts["stopped the next one"] += self._ledger.aimed.get(stop.ref) != mail
+        if name in self._used:
+            yield f"{name} has stopped {end['envelope_id']} and another message before it"
+        self._used.add(name)
+        if (stop.topic, stop.payload["conversation_id"]) != (control_topic(audit.agent), audit.conversation):
+            yield f"{name} was not meant for this lane"
+        if stop.headers.get(MEANT, end["envelope_id"]) != end["envelope_id"]:
+            yield f"{name} was meant for {stop.headers[MEANT]} and has stopped {end['envelope_id']}"
+        if place(stop.ref) < place(mail):
+            yield f"{name} has stopped {end['envelope_id']}, which came after it"
+
+
+def _payloads(records: Sequence[Record], agent: str) -> list[Payload]:
+    return [record.payload for record in records if record.payload.get("agent") == agent]

@@ -1,0 +1,138 @@
+"""Those who write: they send mail, send it twice, stop what they have begun, and delete a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from magent2.bus.delivery import delivering
+from magent2.bus.flow import arun
+from magent2.bus.operations import Delete
+from magent2.bus.patience import insist, persist
+from magent2.errors import TopicDeleted
+from magent2.models.address import conversation_topics
+from magent2.models.envelope import MessageEnvelope
+from magent2.worker.commands import STOP
+from tests.simulation.ledger import Ledger
+from tests.simulation.line import Line
+from tests.simulation.minds import CALLS
+from tests.simulation.moods import FAILS, KILLS, REFUSES
+
+CONVERSATIONS = ("one", "two", "three")
+CLIENTS = 2
+MESSAGES = 8
+STOPS = 0.3  # how often a message is followed by a stop, to its lane or to another
+POISON = 0.12  # how often there is a message that kills whoever runs it
+DELETES = 0.2  # how often a conversation is deleted
+PAUSE_MAX_S = 0.8  # between messages of one client
+STOP_MAX_S = 3.0  # after the message that it follows
+DELETE_MAX_S = 5.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message whose delivery was acknowledged."""
+
+    id: str
+    agent: str
+    conversation: str
+    text: str
+    hopeless: bool = False  # the model will say no, or nobody will survive it
+
+    @classmethod
+    def of(cls, envelope: MessageEnvelope) -> Sent:
+        agent = envelope.recipient.partition(":")[2]
+        hopeless = bool(envelope.metadata.get(REFUSES) or envelope.metadata.get(KILLS))
+        return cls(envelope.id, agent, envelope.conversation_id, envelope.content or "", hopeless)
+
+
+class People:
+    """Clients of one world, and what was acknowledged to them."""
+
+    def __init__(self, ledger: Ledger, dice: random.Random, agents: Sequence[str]) -> None:
+        self.sent: list[Sent] = []
+        self.stops: list[Sent] = []
+        self._ledger = ledger
+        self._dice = dice
+        self._agents = agents
+        self._poison = dice.randrange(MESSAGES) if dice.random() < POISON else None
+        self._deletes = dice.random() < DELETES
+        self._stopping: list[asyncio.Task[None]] = []
+
+    async def live(self) -> None:
+        """Until all have written what they had to write."""
+        clients = [self._write(number) for number in range(CLIENTS)]
+        await asyncio.gather(*clients, *([self._delete()] if self._deletes else []))
+        await asyncio.gather(*self._stopping)
+
+    async def _write(self, client: int) -> None:
+        line = self._line()
+        for number in range(client, MESSAGES, CLIENTS):
+            await asyncio.sleep(self._dice.uniform(0, PAUSE_MAX_S))
+            envelope = self._envelope(number)
+            if self._dice.random() < STOPS:
+                self._stopping.append(asyncio.create_task(self._stop(line, number, envelope)))
+            if await self._send(line, envelope):
+                self.sent.append(Sent.of(envelope))
+
+    def _envelope(self, number: int) -> MessageEnvelope:
+        return MessageEnvelope(
+            id=f"m{number}",
+            conversation_id=self._dice.choice(CONVERSATIONS),
+            sender="user:ann",
+            recipient=f"agent:{self._dice.choice(self._agents)}",
+            content=f"message {number} of few"[: self._dice.randint(5, 20)],
+            metadata={
+                FAILS: self._dice.choice((0, 0, 0, 1, 2)),
+                REFUSES: self._dice.random() < 0.1,
+                KILLS: number == self._poison,
+                CALLS: [self._dice.randint(1, 3) for _ in range(self._dice.randint(0, 2))],
+            },
+        )
+
+    async def _stop(self, line: Line, number: int, follows: MessageEnvelope) -> None:
+        """Named by its sender, so that the log tells which stop has stopped what."""
+        await asyncio.sleep(self._dice.uniform(0, STOP_MAX_S))
+        follows = self._dice.choice((follows, follows, self._envelope(number)))
+        stop = MessageEnvelope(
+            id=f"s{number}",
+            conversation_id=follows.conversation_id,
+            sender=f"user:s{number}",
+            recipient=follows.recipient,
+            type="control",
+            content=STOP,
+        )
+        self._ledger.begun[stop.id] = len(self._ledger.arrived)
+        if await self._send(line, stop):
+            self.stops.append(Sent.of(stop))
+            self._ledger.counts["stop sent"] += 1
+
+    async def _delete(self) -> None:
+        await asyncio.sleep(self._dice.uniform(0, DELETE_MAX_S))
+        doomed = CONVERSATIONS[-1]
+        delete = Delete(conversation_topics(doomed), conversation=doomed)
+        await persist(self._line(), delete, "client")
+
+    async def _send(self, line: Line, envelope: MessageEnvelope) -> bool:
+        """Once or several times at once; whether the log has taken it."""
+        times = self._dice.choice((1, 1, 2, 3))
+        taken = await asyncio.gather(*(self._deliver(line, envelope) for _ in range(times)))
+        return all(taken)
+
+    async def _deliver(self, line: Line, envelope: MessageEnvelope) -> bool:
+        await asyncio.sleep(self._dice.choice((0.0, self._dice.uniform(0, PAUSE_MAX_S))))
+        try:
+            await insist(lambda: arun(line, delivering(envelope)), "client")
+        except TopicDeleted:
+            self._ledger.counts["sent too late"] += 1
+            return False
+        return True
+
+    def _line(self) -> Line:
+        return Line(self._ledger, self._dice, loses_appends=True)
+
+
+def by_id(messages: Iterable[Sent]) -> dict[str, Sent]:
+    return {message.id: message for message in messages}

@@ -1,0 +1,12 @@
+"""Half of the worlds, in a file of their own so that two processes share them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.worlds import SEEDS, live_through
+
+
+@pytest.mark.no_cover  # measuring would double what it takes
+def test_every_message_of_the_second_half_of_500_worlds_is_settled_once_and_in_order() -> None:
+    live_through(range(SEEDS // 2, SEEDS))

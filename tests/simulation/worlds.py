@@ -1,0 +1,86 @@
+"""Worlds by the hundred, each decided by its seed, and the proof that things happened in them.
+
+A failing seed is named with the command that runs it alone; it fails again in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from tests.simulation.world import Breakage, Chronicle, simulate
+from tests.support.audit import assert_clean
+
+SEEDS, SEEDS_SOAK = 500, 20_000
+SEED = "SIM_SEED"
+SHOWN_BY = "tests/simulation/test_worlds_first.py"
+
+# How often, per world, each of these must have happened; about half of what is usual.
+HAPPENS: Mapping[str, float] = {
+    "crash": 0.8,
+    "freeze": 0.4,
+    "taken over": 1.2,
+    "fenced": 0.3,
+    "retried": 1.7,
+    "repeated": 3.0,
+    "lost": 6.0,
+    "reply was lost": 0.6,
+    # stops
+    "stopped": 0.75,
+    "stopped before a word": 0.3,
+    "stopped after takeover": 0.4,
+    "stop came too late": 0.4,
+    # the clock on the wall
+    "clock set forward": 0.3,
+    "clock set back": 0.25,
+    # mail that kills
+    "buried as a killer": 0.05,
+    "postponed": 0.02,
+    # deletion
+    "deleted under way": 0.05,
+    "sent too late": 0.1,
+    # workers that go home
+    "drained": 0.35,
+    "given back": 0.15,
+    # runs on the SDK
+    "worlds with a model": 0.15,
+    "an answer was asked for": 0.9,
+    "an answer was replayed": 0.12,
+    "a call was asked for": 0.7,
+}
+
+
+def live_through(seeds: Iterable[int], breakage: Breakage | None = None) -> None:
+    """Every world of these seeds keeps its promises, and enough happens in them to say so."""
+    chosen = os.environ.get(SEED)
+    happened: Counter[str] = Counter()
+    worlds = 0
+    for seed in seeds if chosen is None else [int(chosen)]:
+        chronicle = _live(seed, breakage)
+        happened += chronicle.counts
+        worlds += 1
+        if chosen is not None:
+            print("\n".join(chronicle.trace))
+        assert_clean(chronicle.findings, f"in the world of seed {seed}; repeat it: {_again(seed)}")
+    print(f"{worlds} worlds: {dict(happened.most_common())}")
+    if chosen is None:
+        check_happened(happened, worlds)
+
+
+def _live(seed: int, breakage: Breakage | None) -> Chronicle:
+    try:
+        return simulate(seed, breakage)
+    except Exception as error:
+        error.add_note(f"in the world of seed {seed}; repeat it: {_again(seed)}")
+        raise
+
+
+def _again(seed: int) -> str:
+    return f'{SEED}={seed} make test ARGS="-s {SHOWN_BY}"'
+
+
+def check_happened(happened: Mapping[str, int], worlds: int) -> None:
+    """Nothing is shown by worlds in which nothing happens."""
+    rare = {what: happened.get(what, 0) for what, share in HAPPENS.items() if happened.get(what, 0) < share * worlds}
+    assert not rare, f"too rare in {worlds} worlds: {rare}"

@@ -12,7 +12,12 @@ Magent2Error
 │   ├── BlobTooLarge       over the cap for blobs
 │   ├── CounterGap         an owner's append skipped a number
 │   ├── HopsExceeded       agents answer each other for ever
-│   └── SettingsError      a URL, variable or option that cannot be used
+│   ├── SettingsError      a URL, variable or option that cannot be used
+│   ├── RosterError        a description of agents with faults: `faults` has them all
+│   ├── UnknownScenario    the message lists the scenarios that there are
+│   ├── UnknownAgent       the message lists the agents that there are
+│   ├── UnknownTool        the message lists the tools that there are
+│   └── ArgumentsError     arguments that do not fit the tool's schema
 ├── Refused                read again, decide again; nothing was changed
 │   ├── IdConflict         this id was used with another body: take a new id
 │   ├── ConditionFailed    the log has moved on
@@ -25,7 +30,20 @@ Magent2Error
 ├── MalformedRecord        somebody else wrote into the topic: erase the record, go on after it
 ├── TransientError         try again
 │   ├── BusUnavailable     the server or file does not answer
-│   └── ModelUnavailable   the model does not answer, or stopped halfway
+│   ├── ModelUnavailable   the model does not answer, or stopped halfway
+│   ├── GatewayUnreachable nobody listens at the address, or the connection was lost
+│   └── AnswerPending      no answer yet; the run goes on, wait again
+├── GatewayProblem         what a gateway answered instead: `status` and `code` say why
+│   ├── RequestRefused     fix the request
+│   ├── Unauthorized       another token, or another address
+│   ├── NotFound           there is no such thing, or not any more
+│   ├── Conflict           it is at odds with what is there: read, decide again
+│   ├── Gone               deleted, or dropped by retention
+│   ├── GatewayBusy        try again, in `retry_after_s` if it says so
+│   └── GatewayFailed      look into the log of the gateway
+├── RunEnded               a run that was waited for has ended without an answer
+│   ├── RunFailed          `dead retry` gives it another chance
+│   └── RunStopped         somebody stopped it
 ├── ModelError             the run cannot go on as it is: change the agent, its tools, its key or its model
 │   ├── ModelRefused       the model or a guardrail says no: ask differently
 │   └── ContextTooLong     the conversation does not fit: begin another, or take a larger model
@@ -38,6 +56,8 @@ Magent2Error
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class Magent2Error(Exception):
@@ -90,6 +110,31 @@ class HopsExceeded(InvalidInput):
 
 class SettingsError(InvalidInput):
     """A setting that cannot be used."""
+
+
+class RosterError(InvalidInput):
+    """A description of agents that cannot be used; every fault is named."""
+
+    def __init__(self, where: str, faults: Sequence[str]) -> None:
+        super().__init__(f"{where} cannot be used: {'; '.join(faults)}")
+        self.where = where
+        self.faults = tuple(faults)
+
+
+class UnknownScenario(InvalidInput):
+    """The roster has no scenario of that name."""
+
+
+class UnknownAgent(InvalidInput):
+    """The scenario has no agent of that name."""
+
+
+class UnknownTool(InvalidInput):
+    """There is no tool of that name."""
+
+
+class ArgumentsError(InvalidInput):
+    """Arguments that do not fit the tool's parameters."""
 
 
 class Refused(Magent2Error):
@@ -147,6 +192,79 @@ class BusUnavailable(TransientError):
 
 class ModelUnavailable(TransientError):
     """The model did not answer, or not to the end."""
+
+
+class GatewayUnreachable(TransientError):
+    """No answer from the address. `sent`: the request may have arrived all the same."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class AnswerPending(TransientError):
+    """The answer did not come in the time that was given; the run goes on."""
+
+
+class GatewayProblem(Magent2Error):
+    """A gateway said no. `detail` is its text, `code` is stable, `fields` is the rest of the problem document."""
+
+    def __init__(self, status: int, code: str, detail: str, fields: dict[str, object] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.fields = fields or {}
+
+
+class RequestRefused(GatewayProblem, InvalidInput):
+    """The request cannot be right as it is."""
+
+
+class Unauthorized(GatewayProblem):
+    """No token, a wrong one, or one that may not do this."""
+
+
+class NotFound(GatewayProblem, Refused):
+    """There is no such conversation or letter."""
+
+
+class Conflict(GatewayProblem, Refused):
+    """The request is at odds with what the log has."""
+
+
+class Gone(GatewayProblem):
+    """It was there, and never will be again."""
+
+
+class GatewayBusy(GatewayProblem, TransientError):
+    """The gateway, or the bus behind it, cannot now."""
+
+    @property
+    def retry_after_s(self) -> float | None:
+        value = self.fields.get("retry_after_s")
+        return float(value) if isinstance(value, int | float) else None
+
+
+class GatewayFailed(GatewayProblem):
+    """The gateway could not do it, or what answered is no gateway."""
+
+
+class RunEnded(Magent2Error):
+    """The run is over, and there is no answer."""
+
+    def __init__(self, message: str, *, run_id: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.reason = reason
+
+
+class RunFailed(RunEnded):
+    """The run was tried as often as it may be, and buried."""
+
+
+class RunStopped(RunEnded):
+    """The run was stopped before it had an answer."""
 
 
 class ModelError(Magent2Error):

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 
 from magent2.errors import SettingsError
 
 PAYLOAD_MAX_BYTES = 1 << 20
 PAYLOAD_CAP_MIN_BYTES, PAYLOAD_CAP_MAX_BYTES = 1 << 10, 64 << 20
+HOST, PORT = "127.0.0.1", 8700
+PORT_MAX = 65_535
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says. `bus_url` may carry a password and does not print."""
+    """What the environment says. Neither the token nor `bus_url`, which may carry a password, prints.
+
+    `url` is where a client finds the gateway; `host` and `port` are where a gateway listens.
+    """
 
     bus_url: str | None
     data_dir: Path
     payload_max_bytes: int = PAYLOAD_MAX_BYTES
+    host: str = HOST
+    port: int = PORT
+    token: str | None = None
+    url: str | None = None
+    log_format: str = "text"
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -29,13 +41,40 @@ class Settings:
             bus_url=_first(variables, "MAGENT2_BUS_URL", "REDIS_URL"),
             data_dir=Path(folder).expanduser() if folder else default_data_dir(),
             payload_max_bytes=_payload_cap(variables.get("MAGENT2_PAYLOAD_MAX_BYTES", "").strip()),
+            host=_first(variables, "MAGENT2_HOST") or HOST,
+            port=_port(variables.get("MAGENT2_PORT", "").strip()),
+            token=_first(variables, "MAGENT2_TOKEN"),
+            url=_first(variables, "MAGENT2_URL"),
+            log_format=_log_format(variables.get("MAGENT2_LOG_FORMAT", "").strip()),
         )
 
     def __repr__(self) -> str:
-        shown = "set" if self.bus_url else "not set"
-        return (
-            f"Settings(bus_url=<{shown}>, data_dir={str(self.data_dir)!r}, payload_max_bytes={self.payload_max_bytes})"
+        hidden = {"bus_url": self.bus_url, "token": self.token}
+        shown = (
+            f"{field.name}=<{'set' if hidden[field.name] else 'not set'}>"
+            if field.name in hidden
+            else f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
         )
+        return f"Settings({', '.join(shown)})"
+
+    @property
+    def gateway_url(self) -> str:
+        """Where a client on this machine finds the gateway, unless it was told."""
+        return self.url or f"http://{HOST}:{self.port}"
+
+
+@lru_cache(maxsize=256)  # a gateway asks it of every request
+def is_loopback(host: str) -> bool:
+    """Whether a name can only mean this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name of another machine
+        return False
 
 
 def default_data_dir() -> Path:
@@ -57,3 +96,17 @@ def _payload_cap(text: str) -> int:
             f" to {PAYLOAD_CAP_MAX_BYTES}, not {text[:40]!r}"
         )
     return int(text)
+
+
+def _port(text: str) -> int:
+    if not text:
+        return PORT
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise SettingsError(f"MAGENT2_PORT must be a number from 0 (any free port) to {PORT_MAX}, not {text[:40]!r}")
+    return int(text)
+
+
+def _log_format(text: str) -> str:
+    if text and text not in LOG_FORMATS:
+        raise SettingsError(f"MAGENT2_LOG_FORMAT must be one of {', '.join(LOG_FORMATS)}, not {text[:40]!r}")
+    return text or "text"

@@ -1,0 +1,61 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from magent2.bus.interface import Bus, Engine
+from magent2.gateway import problems
+from magent2.gateway.auth import Access
+from magent2.gateway.guard import Count, Guard
+from magent2.gateway.house import House, Served, Unaskable
+from magent2.gateway.limits import Limits
+from magent2.gateway.plain import PlainBus
+from magent2.gateway.routes import agents, conversations, dead, page, sending, streaming
+from magent2.gateway.routes import house as house_routes
+from magent2.gateway.streams import Streams
+from magent2.sessions.store import SessionStore
+from magent2.telemetry import Metrics
+
+
+class App(FastAPI):
+    """FastAPI, with a shorter way in for messages."""
+
+    send_door: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.send_door is not None and scope.get("path") == sending.PATH and scope.get("method") == "POST":
+            await self.send_door(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(bus: Bus, *, access: Access | None = None, limits: Limits | None = None) -> FastAPI:
+    """HTTP for a bus. Without `access` it is open to whoever reaches it."""
+    chosen_access, chosen_limits = access or Access(), limits or Limits()
+    metrics = Metrics()
+    app = App(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
+    house = _house(bus, chosen_access, chosen_limits, metrics)
+    app.state.house = house
+    for rooms in (sending, streaming, conversations, agents, dead, house_routes, page):
+        app.include_router(rooms.router(house))
+    problems.install(app)
+    app.add_middleware(Guard, access=chosen_access)
+    app.add_middleware(Count, metrics=metrics)
+    app.send_door = Count(Guard(sending.SendDoor(house), chosen_access), metrics)
+    return app
+
+
+def _house(bus: Bus, access: Access, limits: Limits, metrics: Metrics) -> House:
+    engine = cast("Engine", bus) if hasattr(bus, "acall") else PlainBus(bus)
+    return House(
+        bus=engine,
+        sessions=SessionStore(engine),
+        streams=Streams(engine, limits, access, metrics),
+        served=Unaskable(engine) if isinstance(engine, PlainBus) else Served(engine),
+        limits=limits,
+        metrics=metrics,
+    )

@@ -1,0 +1,103 @@
+"""Who may come in: the token, and the names under which a browser may call us."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from magent2.errors import SettingsError
+from magent2.settings import is_loopback
+from magent2.token import TokenFile
+
+log = logging.getLogger(__name__)
+
+Stat = tuple[int, int, int]
+
+
+class WatchedToken:
+    """The token in a file, read again when the file has changed."""
+
+    def __init__(self, file: TokenFile) -> None:
+        self._file = file
+        self._seen: Stat | None = None
+        self._token = ""
+
+    @property
+    def token(self) -> str:
+        """While the file cannot be read, the last token stands."""
+        try:
+            stat = self._file.path.stat()
+        except OSError:
+            return self._token
+        seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if seen != self._seen:
+            self._read(seen)
+        return self._token
+
+    def _read(self, seen: Stat) -> None:
+        try:
+            self._token = self._file.read() or self._token
+            self._seen = seen
+        except SettingsError as error:
+            log.warning("the token file cannot be used; the last token stands", extra={"error": str(error)})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Open, unless told otherwise. `loopback`: only names of this machine, and only pages of our own origin."""
+
+    fixed: str | None = field(default=None, repr=False)
+    watched: WatchedToken | None = None
+    loopback: bool = False
+    same_origin: bool = False
+
+    @classmethod
+    def by_token(cls, token: str, *, loopback: bool) -> Access:
+        return cls(fixed=token, loopback=loopback, same_origin=True)
+
+    @classmethod
+    def by_file(cls, file: TokenFile, *, loopback: bool) -> Access:
+        file.obtain()
+        return cls(watched=WatchedToken(file), loopback=loopback, same_origin=True)
+
+    @property
+    def token(self) -> str | None:
+        return self.watched.token if self.watched is not None else self.fixed
+
+    def admits(self, authorization: bytes) -> bool:
+        """Whether the header carries the token; takes as long for a near miss as for a far one."""
+        token = self.token
+        if token is None:
+            return True
+        scheme, _, given = authorization.partition(b" ")
+        return hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer"
+
+    def knows_host(self, host: str) -> bool:
+        return not self.loopback or is_loopback(host_name(host))
+
+    def knows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page that calls us is our own."""
+        if not self.same_origin:
+            return True
+        scheme, _, netloc = origin.partition("://")
+        own = _place(host, scheme)
+        return own is not None and _place(netloc, scheme) == own
+
+
+def host_name(host: str) -> str:
+    """`[::1]:80` → `::1`."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place(netloc: str, scheme: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(f"//{netloc}")
+        port = parts.port
+    except ValueError:
+        return None
+    return (parts.hostname, port or (443 if scheme == "https" else 80)) if parts.hostname else None

@@ -1,0 +1,146 @@
+"""Errors as problem documents (RFC 9457), each with a stable code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from magent2 import errors
+from magent2.gateway.limits import RETRY_AFTER_S
+from magent2.gateway.sse import BadCursor, UnknownKind
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+FAULTS_MAX = 20  # how many faults of one body are told
+AGAIN = {"retry-after": str(RETRY_AFTER_S)}
+
+
+class Problem(errors.Magent2Error):
+    """A refusal that is already worded for the client."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+    @classmethod
+    def draining(cls) -> Problem:
+        return cls(503, "draining", "this gateway is going home; try again in a moment", AGAIN)
+
+    @classmethod
+    def too_many_streams(cls, limit: int) -> Problem:
+        return cls(503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", AGAIN)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
+            "type": f"/problems/{self.code}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            **self.more,
+        }
+
+    def response(self) -> Response:
+        return Response(orjson.dumps(self.document), self.status, self.headers, MEDIA_TYPE)
+
+
+# By what the caller can do next; the first that fits.
+_BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
+    (BadCursor, 422, "bad_cursor"),
+    (UnknownKind, 422, "unknown_kind"),
+    (errors.PayloadTooLarge, 413, "too_large"),
+    (errors.AddressError, 422, "bad_address"),
+    (errors.IdError, 422, "bad_id"),
+    (errors.InvalidInput, 422, "invalid"),
+    (errors.IdConflict, 409, "id_conflict"),
+    (errors.NameTaken, 409, "name_taken"),
+    (errors.UnknownCursor, 410, "cursor_gone"),
+    (errors.Refused, 409, "refused"),
+    (errors.TopicDeleted, 410, "conversation_deleted"),
+    (errors.TransientError, 503, "bus_unavailable"),
+    (errors.StorageFull, 507, "storage_full"),
+    (errors.StorageError, 503, "storage_unusable"),
+)
+
+
+def problem_of(error: errors.Magent2Error) -> Problem:
+    """One of our errors as the client is told of it."""
+    if isinstance(error, Problem):
+        return error
+    for kind, status, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return Problem(status, code, str(error), AGAIN if status in (503, 507) else None)
+    return unexpected()
+
+
+def noted_problem(error: errors.Magent2Error) -> Problem:
+    """The problem; one that is not the client's is written to the log as well."""
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.warning("a request failed", extra={"code": problem.code, "error": str(error)})
+    return problem
+
+
+def bad_body(error: ValidationError) -> Problem:
+    """A body that is no JSON, or no envelope."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if faults[0]["type"] == "json_invalid":
+        return Problem(400, "bad_json", f"the body is not JSON: {faults[0]['msg']}")
+    return _invalid("bad_envelope", "the envelope", faults)
+
+
+def _invalid(code: str, what: str, faults: list[Any]) -> Problem:
+    told = [{"where": ".".join(map(str, fault["loc"])), "what": fault["msg"]} for fault in faults[:FAULTS_MAX]]
+    detail = f"{what} cannot be used: {told[0]['where']}: {told[0]['what']}"
+    return Problem(422, code, detail, errors=told)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error with a problem document."""
+
+    async def own(_: Request, error: Exception) -> Response:
+        return (noted_problem(error) if isinstance(error, errors.Magent2Error) else unexpected()).response()
+
+    async def last(_: Request, error: Exception) -> Response:
+        return unexpected().response()
+
+    async def parameters(_: Request, error: Exception) -> Response:
+        faults = error.errors() if isinstance(error, RequestValidationError) else []
+        return _invalid("bad_parameter", "the request", list(faults)).response()
+
+    async def http(_: Request, error: Exception) -> Response:
+        return _of_http(error).response() if isinstance(error, HTTPException) else unexpected().response()
+
+    app.add_exception_handler(errors.Magent2Error, own)
+    app.add_exception_handler(RequestValidationError, parameters)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, last)
+
+
+def unexpected() -> Problem:
+    return Problem(500, "internal", "the gateway failed; its log says more")
+
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def _of_http(error: HTTPException) -> Problem:
+    code = _HTTP_CODES.get(error.status_code, "http_error")
+    return Problem(error.status_code, code, str(error.detail), error.headers)

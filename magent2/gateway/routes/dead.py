@@ -1,0 +1,95 @@
+"""`/dead`: mail that nobody could answer, to be tried again or dropped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from magent2.bus.dead import DEAD_PAGE, DeadLetter, dropping_dead, retrying_dead
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.operations import OLDEST, Read
+from magent2.bus.records import Page
+from magent2.errors import UnknownCursor
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.agents import known_agents
+from magent2.gateway.schemas import Done, Letter, LetterList, problems
+from magent2.gateway.sse import CURSOR_MAX
+from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
+
+AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
+LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix="/dead", tags=["dead letters"])
+    _listing(routes, house)
+    _deciding(routes, house)
+    return routes
+
+
+def _listing(routes: APIRouter, house: House) -> None:
+    @routes.get("", responses=problems(401, 403, 410, 422, 503))
+    async def letters(
+        agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
+        after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
+    ) -> LetterList:
+        """Dead letters, oldest first. Pages go on per agent; without one, the oldest of each are shown."""
+        if agent is not None:
+            check_name(agent, "agent name")
+            found, more = await _page(house.bus, agent, after)
+            return LetterList(letters=[_shown(letter) for letter in found], next=more)
+        if after is not None:
+            raise Problem(422, "bad_parameter", "'after' counts the letters of one agent; name it as 'agent'")
+        pages = [await _page(house.bus, name, None) for name in await known_agents(house.bus)]
+        return LetterList(letters=[_shown(letter) for found, _ in pages for letter in found], next=None)
+
+
+def _deciding(routes: APIRouter, house: House) -> None:
+    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 409, 410, 422, 503, 507))
+    async def retry(agent: AgentName, seq: LetterSeq) -> Done:
+        """Put the mail back into its inbox, once."""
+        try:
+            await arun(house.bus, retrying_dead(check_name(agent, "agent name"), seq))
+        except UnknownCursor as error:
+            raise _unknown(error) from None
+        return Done()
+
+    @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 503, 507))
+    async def drop(agent: AgentName, seq: LetterSeq) -> Response:
+        """Forget the letter."""
+        try:
+            await arun(house.bus, dropping_dead(check_name(agent, "agent name"), seq))
+        except UnknownCursor as error:
+            raise _unknown(error) from None
+        return Response(status_code=204)
+
+
+async def _page(bus: Engine, agent: str, after: int | None) -> tuple[list[DeadLetter], int | None]:
+    """Letters that were neither retried nor dropped; a page may have none of them and not be the last."""
+    page: Page = await bus.acall(Read(dead_topic(agent), OLDEST if after is None else after, DEAD_PAGE))
+    more = page.records[-1].seq if page.records and page.records[-1].seq < page.last else None
+    return [DeadLetter.parse(record) for record in page.records if not record.erased], more
+
+
+def _unknown(error: UnknownCursor) -> Problem:
+    return Problem(404, "unknown_letter", str(error))
+
+
+def _shown(letter: DeadLetter) -> Letter:
+    payload = letter.mail.get("payload")
+    text = payload.get("content") if isinstance(payload, dict) else None
+    return Letter(
+        agent=letter.agent,
+        seq=letter.seq,
+        conversation_id=letter.conversation_id,
+        reason=letter.reason,
+        attempts=letter.attempts,
+        buried_at=datetime.fromtimestamp(letter.buried_ms / 1000, UTC),
+        envelope_id=str(letter.mail.get("id", "")),
+        text=text if isinstance(text, str) else None,
+    )

@@ -1,0 +1,124 @@
+"""`POST /send`: an envelope in."""
+
+from __future__ import annotations
+
+import logging
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from magent2.bus.delivery import Delivered
+from magent2.errors import Magent2Error
+from magent2.gateway.body import check_json, read_body
+from magent2.gateway.house import House, Served
+from magent2.gateway.limits import Limits
+from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
+from magent2.gateway.schemas import SENT, envelope_body, problems
+from magent2.models.address import chat_topic, check_name
+from magent2.models.envelope import MessageEnvelope
+
+log = logging.getLogger(__name__)
+
+PATH = "/send"
+JSON = "application/json"
+
+
+class SendDoor:
+    """The way of every message: plain ASGI beside the framework, whose own way costs more than the delivery."""
+
+    path = PATH  # as a route has it, for the metrics
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self
+        try:
+            answer = await deliver(self._house, scope, receive)
+        except Magent2Error as error:
+            await noted_problem(error).response()(scope, receive, send)
+            return
+        except Exception:
+            log.exception("a message could not be taken")
+            await unexpected().response()(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def router(house: House) -> APIRouter:
+    """The same as the OpenAPI document shows it."""
+    routes = APIRouter(tags=["messages"])
+
+    @routes.post(
+        PATH,
+        response_class=Response,
+        responses={200: SENT, **problems(400, 401, 403, 408, 409, 410, 413, 415, 422, 503, 507)},
+        openapi_extra={"requestBody": envelope_body()},
+    )
+    async def send(request: Request) -> Response:
+        """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
+        return Response(await deliver(house, request.scope, request.receive), media_type=JSON)
+
+    return routes
+
+
+async def deliver(house: House, scope: Scope, receive: Receive) -> bytes:
+    check_json(scope)
+    envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits)
+    asking = house.served.refresh()
+    delivered = await house.sessions.post(envelope)
+    if asking is not None:
+        await asking
+    (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
+    return orjson.dumps(_answer(envelope, delivered, house.served))
+
+
+def parse_envelope(body: bytes, limits: Limits) -> MessageEnvelope:
+    try:
+        envelope = MessageEnvelope.model_validate_json(body)
+    except ValidationError as error:
+        raise bad_body(error) from None
+    _refuse_non_finite(body)
+    check_name(envelope.sender, "sender")
+    text = envelope.content or ""
+    if envelope.type == "message" and not text.strip():
+        raise Problem(422, "blank", "a message needs some text in 'content'")
+    if len(text) > limits.text_max_chars:
+        raise Problem(422, "too_long", f"a text has at most {limits.text_max_chars} characters, not {len(text)}")
+    return envelope
+
+
+def _refuse_non_finite(body: bytes) -> None:
+    """The parser takes NaN and infinity, which JSON does not have; stored, they would be something else."""
+    if b"NaN" in body or b"Infinity" in body:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
+
+
+def _answer(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> dict[str, object]:
+    answer: dict[str, object] = {
+        "status": "ok",
+        "topic": chat_topic(envelope.conversation_id),
+        "envelope_id": envelope.id,
+        "seq": delivered.appended.seqs[-1],
+    }
+    notice = _notice(envelope, delivered, served)
+    return answer if notice is None else {**answer, "notice": notice}
+
+
+def _notice(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> str | None:
+    """What the sender should know: nobody may answer now."""
+    if delivered.agent is None:
+        if envelope.sender.startswith("agent:"):
+            return None
+        return "no agent is active in this conversation, so nobody will answer; address one as 'agent:{Name}'"
+    if served.known and delivered.agent not in served:
+        return f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+    return None

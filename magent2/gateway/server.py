@@ -1,0 +1,105 @@
+"""The gateway as a server: sockets, limits of the process, and going home without losing anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+from collections.abc import Generator, Sequence
+
+import uvicorn
+from fastapi import FastAPI
+
+from magent2.bus.interface import Bus
+from magent2.errors import SettingsError
+from magent2.gateway.app import create_app
+from magent2.gateway.auth import Access
+from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
+from magent2.gateway.protocol import limited
+from magent2.settings import Settings, is_loopback
+from magent2.token import TokenFile, check_token
+
+BACKLOG = 1024
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the command that runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Gateway:
+    """Serves a bus over HTTP until it is drained."""
+
+    def __init__(self, bus: Bus, *, access: Access | None = None, limits: Limits | None = None) -> None:
+        self.limits = within_descriptors(limits or Limits())
+        self.app: FastAPI = create_app(bus, access=access, limits=self.limits)
+        self._server = _Server(
+            uvicorn.Config(
+                self.app,
+                http=limited(self.limits),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=int(self.limits.keep_alive_s),
+                timeout_graceful_shutdown=int(self.limits.drain_s),
+            )
+        )
+
+    @property
+    def started(self) -> bool:
+        return self._server.started
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._server.server_state.connections)
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Answer on these sockets until `drain`; they are closed then."""
+        await self._server.serve(list(sockets))
+
+    def drain(self) -> None:
+        """End the streams, so that their clients go elsewhere, and stop once requests under way are answered."""
+        self.app.state.house.streams.drain()
+        self._server.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to serve on; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def choose_access(settings: Settings, host: str, token: str | None = None) -> Access:
+    """Who may come in: whoever has the token that was given, or the one in the file, which is made if need be."""
+    given = token or settings.token
+    loopback = is_loopback(host)
+    if given is not None:
+        return Access.by_token(check_token(given), loopback=loopback)
+    return Access.by_file(TokenFile.within(settings.data_dir), loopback=loopback)
+
+
+def within_descriptors(limits: Limits) -> Limits:
+    """No more connections than the process may have files open; that number is raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections_max + DESCRIPTORS_KEPT
+    if soft < wanted and soft != hard:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return limits.with_connections(min(limits.connections_max, max(1, soft - DESCRIPTORS_KEPT)))

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from magent2.bus.memory import MemoryBus
+from magent2.gateway.app import create_app
+from tests.support.gateway import calling_app
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[MemoryBus]:
+    bus = MemoryBus()
+    yield bus
+    await bus.aclose()
+
+
+@pytest.fixture
+def app(bus: MemoryBus) -> FastAPI:
+    """An open gateway on the bus."""
+    return create_app(bus)
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+    async with calling_app(app) as client:
+        yield client

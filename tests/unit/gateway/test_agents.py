@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import httpx2
+
+from magent2.bus.dead import bury
+from magent2.bus.delivery import enlisting
+from magent2.bus.flow import arun
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Claim
+from tests.support.gateway import message
+
+
+async def bury_one(bus: MemoryBus, client: httpx2.AsyncClient, text: str = "hard", agent: str = "Ada") -> None:
+    await arun(bus, enlisting(agent))
+    sent = await client.post("/send", json=message(text, f"c-{text}", recipient=f"agent:{agent}", id=f"m-{text}"))
+    assert sent.status_code == 200
+    (lane,) = bus.call(Claim(worker="w1", agents=(agent,), limit=1, lease_s=60)).lanes
+    bus.call(bury(lane.owner, lane.mail[0], "it was too hard", 3))
+
+
+async def test_agents_are_those_that_enlisted_and_those_that_are_served(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    await arun(bus, enlisting("Idle"))
+    await client.post("/send", json=message())
+    bus.call(Claim(worker="w1", agents=("Ada",), limit=1, lease_s=60))
+    await client.post("/send", json=message("more"))
+    await client.post("/send", json=message("other", "two"))
+    bus.call(Claim(worker="w1", agents=("Ada",), limit=0, lease_s=60))
+
+    ada, idle = (await client.get("/agents")).json()["agents"]
+
+    assert (ada["name"], ada["alive"], ada["workers"]) == ("Ada", True, ["w1"])
+    assert (ada["lanes"], ada["pending"]) == ({"ready": 1, "held": 1, "later": 0, "parked": 0}, 3)
+    assert (idle["name"], idle["alive"], idle["workers"], idle["pending"]) == ("Idle", False, [], 0)
+
+
+async def test_a_dead_letter_is_shown_of_one_agent_and_of_all(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await bury_one(bus, client)
+
+    of_all = (await client.get("/dead")).json()
+    of_ada = (await client.get("/dead", params={"agent": "Ada"})).json()
+
+    (letter,) = of_all["letters"]
+    assert letter.pop("buried_at").endswith("Z")
+    assert letter == {
+        "agent": "Ada",
+        "seq": 1,
+        "conversation_id": "c-hard",
+        "reason": "it was too hard",
+        "attempts": 3,
+        "envelope_id": "m-hard",
+        "text": "hard",
+    }
+    assert len(of_ada["letters"]) == 1
+    assert of_ada["next"] is None
+    assert (await client.get("/dead", params={"agent": "Bob"})).json()["letters"] == []
+
+
+async def test_a_letter_is_retried_once(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await bury_one(bus, client)
+
+    first = await client.post("/dead/Ada/1/retry")
+    again = await client.post("/dead/Ada/1/retry")
+
+    assert (first.status_code, first.json()) == (200, {"status": "ok"})
+    assert (again.status_code, again.json()["code"]) == (404, "unknown_letter")
+    assert [record.payload["content"] for record in bus.read("chat:Ada")] == ["hard", "hard"]
+    assert (await client.get("/dead")).json()["letters"] == []
+
+
+async def test_a_letter_is_dropped(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await bury_one(bus, client)
+
+    assert (await client.delete("/dead/Ada/1")).status_code == 204
+    assert (await client.delete("/dead/Ada/1")).status_code == 404
+    assert (await client.get("/dead")).json()["letters"] == []
+
+
+async def test_a_page_of_letters_goes_on_although_some_were_dropped(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    for number in range(101):
+        await bury_one(bus, client, str(number))
+    await client.delete("/dead/Ada/5")
+
+    first = (await client.get("/dead", params={"agent": "Ada"})).json()
+    rest = (await client.get("/dead", params={"agent": "Ada", "after": first["next"]})).json()
+
+    assert (len(first["letters"]), first["next"]) == (99, 100)
+    assert [letter["seq"] for letter in rest["letters"]] == [101]
+    assert (await client.get("/dead", params={"after": 1})).status_code == 422

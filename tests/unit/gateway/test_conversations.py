@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from magent2.bus.delivery import Sending, delivering
+from magent2.bus.flow import arun
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Append, SetHead, Trim
+from magent2.bus.records import NewRecord
+from magent2.models.envelope import MessageEnvelope
+from tests.support.gateway import message
+
+
+async def send(client: httpx2.AsyncClient, *conversations: str) -> None:
+    for conversation in conversations:
+        assert (await client.post("/send", json=message(f"to {conversation}", conversation))).status_code == 200
+
+
+async def test_conversations_are_listed_page_by_page(client: httpx2.AsyncClient) -> None:
+    await send(client, "a", "b", "c")
+    seen: list[str] = []
+    before: str | None = None
+
+    while True:
+        asked = {"limit": "2", **({"before": before} if before else {})}
+        page = (await client.get("/conversations", params=asked)).json()
+        seen += [one["conversation_id"] for one in page["conversations"]]
+        before = page["next"]
+        if before is None:
+            break
+
+    assert sorted(seen) == ["a", "b", "c"]
+
+
+async def test_a_conversation_shows_its_head(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await send(client, "a")
+    head = {"run_status": "finished", "usage": {"total_tokens": 7}}
+    bus.call(Append(records=(NewRecord("stream:a", {"event": "run"}),), heads=(SetHead("stream:a", head),)))
+
+    shown = (await client.get("/conversations/a")).json()
+
+    assert shown.pop("last_active_at").endswith("Z")
+    assert shown == {
+        "conversation_id": "a",
+        "last_seq": 2,
+        "active_agent": "Ada",
+        "title": "to a",
+        "run_status": "finished",
+        "usage": {"total_tokens": 7},
+    }
+
+
+async def test_conversations_are_listed_by_owner(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    await send(client, "a", "b")
+    bus.call(Append(records=(NewRecord("stream:a", {}),), heads=(SetHead("stream:a", {"owner": "ann"}),)))
+
+    listed = (await client.get("/conversations", params={"owner": "ann"})).json()["conversations"]
+
+    assert [one["conversation_id"] for one in listed] == ["a"]
+
+
+@pytest.mark.parametrize("before", ["", "x", "bnVsbA", "WzEsMl0", "!!!!", "W10"])
+async def test_a_cursor_that_is_none_of_ours_is_refused(client: httpx2.AsyncClient, before: str) -> None:
+    answer = await client.get("/conversations", params={"before": before})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_cursor")
+
+
+async def test_an_unknown_conversation_is_404_and_a_deleted_one_410(client: httpx2.AsyncClient) -> None:
+    await send(client, "a")
+    assert (await client.delete("/conversations/a")).status_code == 204
+
+    for path in ("/conversations/{}", "/conversations/{}/events"):
+        unknown, gone = await client.get(path.format("never")), await client.get(path.format("a"))
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_conversation")
+        assert (gone.status_code, gone.json()["code"]) == (410, "conversation_deleted")
+    assert (await client.delete("/conversations/never")).status_code == 404
+    assert (await client.delete("/conversations/a")).status_code == 410
+
+
+async def test_an_id_with_a_slash_is_found(client: httpx2.AsyncClient) -> None:
+    await send(client, "team/one two")
+
+    assert (await client.get("/conversations/team%2Fone%20two")).json()["last_seq"] == 1
+    page = (await client.get("/conversations/team%2Fone%20two/events")).json()
+    assert page["conversation_id"] == "team/one two"
+
+
+async def test_events_are_read_page_by_page(client: httpx2.AsyncClient) -> None:
+    await send(client, "a", "a", "a")
+
+    first = (await client.get("/conversations/a/events", params={"limit": 2})).json()
+    rest = (await client.get("/conversations/a/events", params={"since": first["next_since"]})).json()
+
+    assert [event["seq"] for event in first["events"]] == [1, 2]
+    assert (first["next_since"], first["has_more"]) == (2, True)
+    assert [event["seq"] for event in rest["events"]] == [3]
+    assert (rest["next_since"], rest["has_more"]) == (3, False)
+
+
+async def test_a_cursor_below_the_floor_is_gone_and_one_beyond_the_end_is_bad(
+    bus: MemoryBus, client: httpx2.AsyncClient
+) -> None:
+    await send(client, *["a"] * 5)
+    bus.call(Trim("stream:a", keep=2))
+
+    below = await client.get("/conversations/a/events", params={"since": 1})
+    beyond = await client.get("/conversations/a/events", params={"since": 9})
+    all_there_is = await client.get("/conversations/a/events")
+
+    assert (below.status_code, below.json()["code"], below.json()["floor"]) == (410, "cursor_gone", 3)
+    assert (beyond.status_code, beyond.json()["code"]) == (422, "bad_cursor")
+    assert [event["seq"] for event in all_there_is.json()["events"]] == [4, 5]
+
+
+@pytest.mark.parametrize("body", [None, {}, {"agent": "Ada"}, {"sender": "user:bob"}])
+async def test_stopping_sends_a_command_to_the_agent(
+    bus: MemoryBus, client: httpx2.AsyncClient, body: dict[str, str] | None
+) -> None:
+    await send(client, "a")
+
+    answer = await client.post("/conversations/a/stop", json=body)
+
+    (command,) = bus.read("control:Ada")
+    assert answer.status_code == 202
+    assert answer.json() == {"status": "accepted", "agent": "Ada", "envelope_id": command.id, "seq": 1}
+    assert (command.payload["type"], command.payload["content"]) == ("control", "stop")
+
+
+async def test_stopping_needs_an_agent_and_a_conversation(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+    note = MessageEnvelope(conversation_id="quiet", sender="user:ann", recipient="chat:quiet", content="hm")
+    await arun(bus, delivering(note, Sending(with_records=(NewRecord("stream:quiet", {"event": "user_message"}),))))
+
+    nobody = await client.post("/conversations/quiet/stop")
+    unknown = await client.post("/conversations/never/stop")
+    bad = await client.post("/conversations/quiet/stop", json={"agent": 7})
+
+    assert (nobody.status_code, nobody.json()["code"]) == (409, "no_active_agent")
+    assert unknown.status_code == 404
+    assert bad.status_code == 422

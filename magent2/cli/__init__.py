@@ -1,0 +1,1 @@
+"""The command line. `main.py` knows the commands by name; each family is a module that is imported when it is run."""

@@ -1,0 +1,8 @@
+"""`python -m magent2.cli` is `magent2`."""
+
+from __future__ import annotations
+
+from magent2.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The Python client of a gateway: `Client` for threads, `AsyncClient` for event loops; the same names on both."""
+
+from magent2.client.asynchronous import AsyncClient
+from magent2.client.synchronous import Client
+from magent2.client.values import (
+    AgentInfo,
+    Answer,
+    Conversation,
+    ConversationPage,
+    EventPage,
+    Letter,
+    LetterPage,
+    Sent,
+    Stopping,
+    StreamEvent,
+)
+
+__all__ = [
+    "AgentInfo",
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "Conversation",
+    "ConversationPage",
+    "EventPage",
+    "Letter",
+    "LetterPage",
+    "Sent",
+    "Stopping",
+    "StreamEvent",
+]

@@ -1,0 +1,57 @@
+"""A gateway and a worker in one process, as `magent2 serve` runs them, with a runner that does as it is told.
+
+Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `worker` (whether there is one).
+A message that begins with `fail` cannot be answered, one that begins with `slow` is not before it is stopped, and all
+others are echoed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+
+from magent2.cli.running import Place, keep_house, leaving_on_signals
+from magent2.errors import ModelRefused
+from magent2.loop import run_on_loop
+from magent2.models.envelope import MessageEnvelope
+from magent2.runner.context import RunContext
+from magent2.runner.echo import EchoRunner
+from magent2.worker.drive import Event
+from magent2.worker.service import WorkerService
+from tests.support.processes import report, settings
+from tests.support.runners import token
+
+AGENT = "assistant"
+
+
+class Obedient:
+    def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]:
+        raise AssertionError("the worker prefers astream_run")
+
+    async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        text = envelope.content or ""
+        if text.startswith("fail"):
+            raise ModelRefused("told to fail")
+        if text.startswith("slow"):
+            yield token(envelope, "thinking ")
+            await asyncio.Event().wait()
+        for event in EchoRunner().stream_run(envelope):
+            yield event
+
+
+async def main() -> None:
+    given = settings()
+    os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
+    place = Place.open("127.0.0.1", given["port"], None, given["url"])
+    worker = (lambda: WorkerService(place.bus, {AGENT: Obedient()})) if given["worker"] else None
+    await keep_house(
+        place,
+        worker,
+        lambda: report(url=place.url, port=place.listener.getsockname()[1], token=place.access.token),
+        leaving_on_signals("leaving"),
+    )
+
+
+if __name__ == "__main__":
+    run_on_loop(main())

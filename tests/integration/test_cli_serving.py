@@ -1,0 +1,265 @@
+"""`serve`, `gateway`, `worker` and `demo` as a person starts and stops them, and what they say when they cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from magent2.bus.sqlite import SqliteBus
+from magent2.client import Client, StreamEvent
+from magent2.errors import GatewayUnreachable, Unauthorized
+from tests.support.command_line import CommandLine, Done, House, ended
+from tests.support.processes import Crew
+from tests.support.serving import send
+from tests.support.waiting import eventually
+
+DEADLINE_S = 30.0
+ADDRESS = re.compile(r"gateway  (http://\S+)/#token=(\S+)")
+
+
+@pytest.fixture
+def magent2(tmp_path: Path) -> Iterator[CommandLine]:
+    with CommandLine(tmp_path / "data") as commands:
+        yield commands
+
+
+def greeting(process: subprocess.Popen[str]) -> tuple[str, str, str]:
+    """All that is said at the start; the URL and the token in it."""
+    assert process.stdout is not None
+    said = ""
+    while "/send" not in said:
+        line = process.stdout.readline()
+        assert line, f"it ended: {said} {process.communicate()[1]}"
+        said += line
+    found = ADDRESS.search(said)
+    assert found is not None
+    return said, found[1], found[2]
+
+
+def leave(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Done:
+    process.send_signal(number)
+    return ended(process)
+
+
+def test_serve_says_how_to_begin_answers_and_goes_home_on_sigterm(magent2: CommandLine) -> None:
+    process = magent2.start("serve", "--port", "0")
+    said, url, token = greeting(process)
+    with Client(url, token) as client:
+        answer = client.ask("assistant", "hello", timeout_s=DEADLINE_S)
+    sent = magent2.run("send", "assistant", "hello", "--wait", MAGENT2_URL=url)
+    (curl,) = re.findall(r"curl .*\n.*/send", said)
+    typed = re.sub(r"\$\([^)]*\)", token, curl)  # the command in it is on no PATH here
+    posted = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=False)
+
+    done = leave(process)
+
+    assert answer.text == "hello"
+    assert sent.out == "hello\n"
+    assert '"status":"ok"' in posted.stdout
+    assert "the demo model, because OPENAI_API_KEY is not set" in said
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+
+
+def test_a_drain_lets_the_run_end_and_then_ends_the_streams(tmp_path: Path) -> None:
+    with Crew() as crew:
+        house = House(crew, tmp_path)
+        with Client(house.url, house.token) as client:
+            client.send("assistant", "slow question", conversation_id="drained")
+            eventually(lambda: client.conversation("drained").run_status == "running")
+            with _stream(house, "drained") as events:
+                assert next(events) == "user_message"
+                os.kill(house.child.pid, signal.SIGTERM)
+                eventually(lambda: "once more" in house.child.errors())
+                client.stop("drained")  # the gateway is there as long as runs are
+                seen = list(events)
+
+        assert seen[-2:] == ["run", "end"]
+        assert house.child.finish() == 0
+
+
+@contextmanager
+def _stream(house: House, conversation: str) -> Iterator[Iterator[str]]:
+    """The names of the events of one connection."""
+    headers = {"Authorization": f"Bearer {house.token}"}
+    with httpx2.stream("GET", f"{house.url}/stream/{conversation}", headers=headers, timeout=DEADLINE_S) as response:
+        yield (frame.event for frame in httpx2.EventSource(response) if frame.data)
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    with Crew() as crew:
+        house = House(crew, tmp_path)
+        with Client(house.url, house.token) as client:
+            client.send("assistant", "slow question", conversation_id="stuck")
+            eventually(lambda: client.conversation("stuck").run_status == "running")
+        os.kill(house.child.pid, signal.SIGTERM)
+        eventually(lambda: "once more" in house.child.errors())
+        os.kill(house.child.pid, signal.SIGTERM)
+
+        assert house.child.finish() == 1
+
+
+def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
+    magent2: CommandLine, tmp_path: Path
+) -> None:
+    bus = ("--bus", f"sqlite:///{tmp_path / 'log.db'}")
+    gateway = magent2.start("gateway", "--port", "0", *bus)
+    _, url, token = greeting(gateway)
+    worker = magent2.start("worker", "--agent", "Bob", *bus)
+    with Client(url, token, patience_s=0.0) as client:
+        assert client.ask("Bob", "over two processes", conversation_id="c1", timeout_s=DEADLINE_S).text
+        events: list[StreamEvent] = []
+        following = threading.Thread(target=_collect, args=(client, events))
+        following.start()
+        eventually(lambda: len(events) >= 6)
+
+        done = leave(gateway, signal.SIGINT)
+        following.join(DEADLINE_S)
+
+    assert done.code == 0
+    assert not following.is_alive()
+    assert leave(worker).code == 0
+
+
+def _collect(client: Client, events: list[StreamEvent]) -> None:
+    with suppress(GatewayUnreachable):  # what it comes to without patience
+        events.extend(client.follow("c1"))
+
+
+def test_the_demo_shows_words_a_tool_and_a_handoff(magent2: CommandLine) -> None:
+    done = magent2.run("demo", "--pause", "0")
+
+    assert done.code == 0
+    assert re.search(r"It is \d\d:\d\d UTC", done.out)
+    assert "Ada here" in done.out
+    assert "calls current_time" in done.err
+    assert "hands over to Ada" in done.err
+    assert "serve" in done.err
+
+
+def test_a_rotated_token_locks_out_the_old_one(magent2: CommandLine) -> None:
+    process = magent2.start("gateway", "--port", "0")
+    _, url, old = greeting(process)
+    shown = magent2.run("token", "show")
+    rotated = magent2.run("token", "rotate")
+
+    with Client(url, old) as stale, Client(url, rotated.out.strip()) as fresh:
+        with pytest.raises(Unauthorized):
+            stale.agents()
+        assert fresh.agents() == ()
+    refused = magent2.run("agents", "ls", "--token", old, "--url", url)
+    found = magent2.run("agents", "ls", "--url", url)
+
+    assert shown.out.strip() == old != rotated.out.strip()
+    assert (refused.code, found.code) == (1, 0)
+    assert len(refused.err.splitlines()) == 1
+    assert leave(process).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (["serve", "--bus", "nowhere"], "is not a bus URL", 2),
+        (["serve", "--model", "gpt-x"], "needs OPENAI_API_KEY", 2),
+        (["serve", "--port", "99999"], "--port", 2),
+        (["serve", "--token", "short"], "a token has", 2),
+        (["gateway", "--bus", "redis://127.0.0.1:1/0", "--port", "0"], "does not answer", 1),
+        (["worker", "--bus", "nowhere"], "is not a bus URL", 2),
+        (["send", "assistant", "hello", "--url", "ftp://x"], "is not the URL of a gateway", 2),
+        (["send", "assistant", "hello", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
+        (["tail", "c1", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
+        (["chat", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
+        (["bench", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
+        (["send", "assistant"], "'magent2 send --help' shows how", 2),
+        (["juggle"], "juggle", 2),
+        (["import", "no-such-file"], "cannot read no-such-file", 2),
+        (["backup", "copy.db", "--bus", "memory://"], "memory://", 2),
+        (["token", "show"], "there is no token", 1),
+    ],
+)
+def test_what_cannot_be_done_is_one_clear_line(
+    magent2: CommandLine, arguments: list[str], words: str, code: int
+) -> None:
+    done = magent2.run(*arguments)
+
+    assert (done.code, done.out) == (code, ""), done.err
+    assert done.err.startswith("magent2: ") or "\nmagent2: " in done.err
+    assert words in done.err
+    assert len([line for line in done.err.splitlines() if not line.startswith("checking")]) == 1
+
+
+def test_a_taken_port_is_one_clear_line(magent2: CommandLine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        done = magent2.run("serve", "--model", "demo", "--port", str(taken.getsockname()[1]))
+
+    assert (done.code, done.out) == (2, "")
+    assert "--port takes another" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_name_that_a_conversation_has_is_one_clear_line(magent2: CommandLine, tmp_path: Path) -> None:
+    bus = SqliteBus(tmp_path / "log.db")
+    send(bus, "hello", "assistant", recipient="agent:Bob")
+    bus.close()
+
+    done = magent2.run("serve", "--model", "demo", "--port", "0", "--bus", f"sqlite:///{tmp_path / 'log.db'}")
+
+    assert (done.code, done.err) == (
+        1,
+        "magent2: a conversation is called 'assistant'; give the agent another name\n",
+    )
+
+
+def test_a_variable_that_cannot_be_used_is_one_clear_line(magent2: CommandLine) -> None:
+    done = magent2.run("token", "show", MAGENT2_PORT="many")
+
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+
+
+def test_a_log_goes_through_backup_export_and_import(magent2: CommandLine, crew: Crew, tmp_path: Path) -> None:
+    house = House(crew, tmp_path)
+    copy, file, second = tmp_path / "copy.db", tmp_path / "log.jsonl", f"sqlite:///{tmp_path / 'second.db'}"
+    with Client(house.url, house.token) as client:
+        client.ask("assistant", "remember me", conversation_id="c1", timeout_s=DEADLINE_S)
+    backed_up = magent2.run("backup", str(copy), "--bus", house.bus_url, "--json")
+    exported = magent2.run("export", str(file), "--bus", f"sqlite:///{copy}", "--json")
+    imported = magent2.run("import", str(file), "--bus", second, "--json")
+    again = magent2.run("import", str(file), "--bus", second)
+
+    process = magent2.start("gateway", "--port", "0", "--bus", second)
+    _, url, _ = greeting(process)
+    shown = magent2.run("conversations", "show", "c1", "--url", url)
+
+    assert backed_up.json["bytes"] > 0
+    assert exported.json["sha256"] == imported.json["sha256"]
+    assert (again.code, len(again.err.splitlines())) == (1, 3)
+    assert shown.out.count("remember me") == 2
+    assert leave(process).code == 0
+
+
+def test_doctor_says_what_to_mend(magent2: CommandLine, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "token").write_text("0123456789abcdef\n")
+    (data / "token").chmod(0o644)
+
+    done = magent2.run("doctor", "--bus", "redis://127.0.0.1:1/0", "--url", "http://127.0.0.1:1")
+
+    lines = {line.split()[1]: line for line in done.lines}
+    assert done.code == 1
+    assert lines["token"].startswith("fail")
+    assert "chmod 600" in lines["token"]
+    assert lines["bus"].startswith("fail")
+    assert lines["gateway"].startswith("warn")

@@ -1,0 +1,197 @@
+"""The commands that talk to a gateway, as a person types them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magent2.client import Client
+from magent2.errors import RunStopped
+from tests.support.command_line import CommandLine, House, ended
+from tests.support.processes import Crew
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with Crew() as crew:
+        yield House(crew, tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture
+def magent2(house: House) -> Iterator[CommandLine]:
+    with CommandLine(house.data_dir, MAGENT2_URL=house.url) as commands:
+        yield commands
+
+
+@pytest.fixture
+def client(house: House) -> Iterator[Client]:
+    with Client(house.url, house.token) as client:
+        yield client
+
+
+def test_send_says_where_the_message_is(magent2: CommandLine, client: Client) -> None:
+    done = magent2.run("send", "assistant", "hello", "-c", "plain")
+
+    assert (done.code, done.out, done.err) == (0, "conversation plain seq 1\n", "")
+    assert client.conversation("plain").title == "hello"
+
+
+def test_send_waits_for_the_answer_and_prints_nothing_else_on_stdout(magent2: CommandLine) -> None:
+    done = magent2.run("send", "assistant", "good morning", "--wait")
+
+    assert (done.code, done.out) == (0, "good morning\n")
+
+
+def test_send_streams_the_answer_as_it_comes(magent2: CommandLine) -> None:
+    readable = magent2.run("send", "assistant", "one two three", "--stream")
+    events = magent2.run("send", "assistant", "one two", "--stream", "--json").json_lines
+
+    assert readable.out == "one two three\n"
+    assert [event["text"] for event in events if event["event"] == "token"] == ["one ", "two"]
+    assert [event["event"] for event in events][-1] == "output"
+
+
+def test_send_reads_stdin_and_answers_as_json(magent2: CommandLine) -> None:
+    done = magent2.run("send", "assistant", "-", "--wait", "--json", stdin="from\na pipe ü\n")
+
+    assert done.json["answer"]["text"] == "from\na pipe ü"
+    assert done.json["sent"]["seq"] == 1
+
+
+def test_the_same_id_sends_once(magent2: CommandLine, client: Client) -> None:
+    first = magent2.run("send", "assistant", "once", "-c", "same", "--id", "order-17", "--json")
+    again = magent2.run("send", "assistant", "once", "-c", "same", "--id", "order-17", "--json")
+    other = magent2.run("send", "assistant", "twice", "-c", "same", "--id", "order-17")
+
+    assert first.json == again.json
+    assert other.code == 1
+    assert len(other.err.splitlines()) == 1
+
+
+def test_the_sender_to_nobody_is_told_on_stderr(magent2: CommandLine) -> None:
+    done = magent2.run("send", "bob", "hello", "--json")
+
+    assert done.code == 0
+    assert done.json["notice"] in done.err
+
+
+def test_a_run_that_fails_is_one_line_and_becomes_a_dead_letter(magent2: CommandLine) -> None:
+    done = magent2.run("send", "assistant", "fail please", "-c", "failing", "--wait")
+    (letter,) = [row for row in magent2.run("dead", "ls", "--json").json if row["conversation_id"] == "failing"]
+    retried = magent2.run("dead", "retry", "assistant", str(letter["seq"]))
+    again = magent2.run("dead", "retry", "assistant", str(letter["seq"]))
+
+    assert (done.code, done.out) == (1, "")
+    assert "told to fail" in done.err
+    assert letter["text"] == "fail please"
+    assert "told to fail" in magent2.run("dead", "ls").out
+    assert (retried.code, again.code) == (0, 1)
+
+
+def test_a_dead_letter_can_be_dropped(magent2: CommandLine, client: Client) -> None:
+    sent = client.send("assistant", "fail again", conversation_id="dropping")
+    (letter,) = eventually(
+        lambda: [row for row in client.dead("assistant").letters if row.conversation_id == sent.conversation_id]
+    )
+
+    done = magent2.run("dead", "drop", "assistant", str(letter.seq))
+
+    assert done.code == 0
+    assert letter not in client.dead("assistant").letters
+
+
+def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
+    sent = client.send("assistant", "slow one", conversation_id="stopping")
+    eventually(lambda: client.conversation("stopping").run_status == "running")
+
+    done = magent2.run("stop", "stopping")
+
+    assert (done.code, done.out) == (0, "told assistant to stop\n")
+    with pytest.raises(RunStopped):
+        client.wait(sent, 10)
+
+
+def test_tail_shows_what_is_there_and_follows_until_ctrl_c(magent2: CommandLine, client: Client) -> None:
+    client.ask("assistant", "first words", conversation_id="tailed")
+    process = magent2.start("tail", "tailed")
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(4)]
+
+    client.ask("assistant", "second words", conversation_id="tailed")
+    more = [process.stdout.readline() for _ in range(4)]
+    process.send_signal(signal.SIGINT)
+
+    assert "user:local → agent:assistant: first words" in seen[0]
+    assert "assistant: first words" in seen[2]
+    assert "assistant: second words" in more[2]
+    assert ended(process).code == 130
+
+
+def test_tail_begins_where_it_is_told_and_shows_what_is_asked_for(magent2: CommandLine, client: Client) -> None:
+    answer = client.ask("assistant", "some words", conversation_id="asked")
+    rest = magent2.run("tail", "asked", "--no-follow", "--since", str(answer.seq), "--json").json_lines
+    tokens = magent2.run("tail", "asked", "--no-follow", "--kinds", "token", "--json").json_lines
+
+    assert [event["status"] for event in rest] == ["finished"]
+    assert [event["text"] for event in tokens] == ["some ", "words"]
+
+
+def test_conversations_are_listed_shown_exported_and_deleted(
+    magent2: CommandLine, client: Client, tmp_path: Path
+) -> None:
+    client.ask("assistant", "keep this", conversation_id="kept")
+    listed = magent2.run("conversations", "ls", "--json").json
+    shown = magent2.run("conversations", "show", "kept")
+    exported = magent2.run("conversations", "export", "kept", "-o", str(tmp_path / "kept.jsonl"))
+    refused = magent2.run("conversations", "rm", "kept")
+    deleted = magent2.run("conversations", "rm", "kept", "--yes")
+    gone = magent2.run("conversations", "show", "kept")
+
+    assert "kept" in [row["conversation_id"] for row in listed]
+    assert shown.out.count("keep this") == 2
+    assert (exported.code, len((tmp_path / "kept.jsonl").read_text().splitlines())) == (0, 6)
+    assert (refused.code, deleted.code, gone.code) == (2, 0, 1)
+    assert len(gone.err.splitlines()) == 1
+
+
+def test_replay_plays_a_conversation_again(magent2: CommandLine, client: Client) -> None:
+    client.ask("assistant", "play me", conversation_id="played")
+
+    done = magent2.run("replay", "played", "--speed", "100")
+
+    assert done.out == "play me\n"
+    assert "user:local: play me" in done.err
+
+
+def test_agents_are_listed(magent2: CommandLine) -> None:
+    assert {row["name"]: row["alive"] for row in magent2.run("agents", "ls", "--json").json}["assistant"]
+    assert "alive" in magent2.run("agents", "ls").out
+
+
+def test_bench_measures_and_loses_nothing(magent2: CommandLine) -> None:
+    done = magent2.run("bench", "-n", "30", "-c", "5", "--json")
+
+    assert done.code == 0
+    assert (done.json["answered"], done.json["lost"], done.json["refused"]) == (30, 0, 0)
+    assert set(done.json["answer_ms"]) == {"p50", "p95", "p99"}
+    assert "bench-" not in magent2.run("conversations", "ls", "--json").out
+
+
+def test_bench_says_what_was_lost(magent2: CommandLine) -> None:
+    done = magent2.run("bench", "--agent", "bob", "-n", "2", "-c", "2", "--timeout", "0.1")
+
+    assert done.code == 1
+    assert done.err.count("accepted and not answered") == 2
+
+
+def test_doctor_finds_everything_in_order(magent2: CommandLine, house: House) -> None:
+    done = magent2.run("doctor", "--bus", house.bus_url, "--json")
+    by_name = {finding["what"]: finding for finding in done.json["findings"]}
+
+    assert done.code == 0, done.out
+    assert {by_name[name]["status"] for name in ("python", "data", "token", "bus", "gateway", "agents")} == {"ok"}
+    assert "OPENAI_API_KEY is not set" in by_name["key"]["text"]

@@ -1,0 +1,113 @@
+"""`magent2` as a person runs it, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.processes import ROOT, Child, Crew
+
+END_DEADLINE_S = 30.0
+HOUSE = "tests.integration.children.house"
+OURS = ("MAGENT2_", "AGENT_", "OPENAI_", "REDIS_URL", "COVERAGE_", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+class CommandLine:
+    """Runs commands with an environment that says nothing but what the test says."""
+
+    def __init__(self, data_dir: Path, **variables: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        self.variables = {
+            **kept,
+            "PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache"),
+            "MAGENT2_DATA_DIR": str(data_dir),
+            **variables,
+        }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "magent2.cli", *arguments],
+            cwd=ROOT,
+            env={**self.variables, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str, stdin: str = "", **variables: str) -> Done:
+        return ended(self.start(*arguments, **variables), stdin)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._started:
+            _reap(process)
+
+
+def _reap(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait(END_DEADLINE_S)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def ended(process: subprocess.Popen[str], stdin: str | None = None) -> Done:
+    out, err = process.communicate(stdin, timeout=END_DEADLINE_S)
+    return Done(process.returncode, out, err)
+
+
+class House:
+    """A running gateway, which can be killed and started again at the same place."""
+
+    def __init__(self, crew: Crew, folder: Path, *, worker: bool = True, bus_url: str | None = None) -> None:
+        self.bus_url = bus_url or f"sqlite:///{folder / 'log.db'}"
+        self.data_dir = folder
+        self._crew = crew
+        self._worker = worker
+        self.child, said = self._start(0)
+        self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
+
+    def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
+        child = self._crew.spawn(HOUSE, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker)
+        return child, child.hear()
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def restart(self) -> None:
+        self.child, _ = self._start(self.port)

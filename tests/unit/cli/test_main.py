@@ -1,0 +1,118 @@
+"""Every command can be asked for help, and light ones start without what they do not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from magent2.cli.main import COMMANDS, cli
+from tests.support.processes import ROOT
+
+HEAVY = ("pydantic", "httpx2", "rich", "openai", "agents", "fastapi", "uvicorn", "redis", "orjson", "prometheus_client")
+LOOK = """
+import json, sys
+from magent2.cli.main import run
+try:
+    code = run(sys.argv[2:])
+finally:
+    print()
+    print(json.dumps([name for name in json.loads(sys.argv[1]) if name in sys.modules]))
+"""
+
+
+def paths() -> list[tuple[str, ...]]:
+    """Every command, those of groups included."""
+    context = click.Context(cli)
+    found: list[tuple[str, ...]] = [()]
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        found.append((name,))
+        if isinstance(command, click.Group):
+            found.extend((name, inner) for inner in command.list_commands(context))
+    return found
+
+
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_every_command_has_help_that_begins_with_one_plain_sentence(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"])
+
+    sentence = result.output.split("\n\n")[1].strip()
+    assert result.exit_code == 0
+    assert sentence.endswith(".")
+    assert "\n\n" not in sentence
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_shows_the_sentence_of_the_command(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+
+    assert command is not None
+    assert (command.help or "").partition("\n")[0] == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_that_is_a_setting_shows_its_variable(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    variables = {
+        "bus": "MAGENT2_BUS_URL",
+        "host": "MAGENT2_HOST",
+        "port": "MAGENT2_PORT",
+        "token": "MAGENT2_TOKEN",
+        "url": "MAGENT2_URL",
+        "model": "AGENT_MODEL",
+        "log_format": "MAGENT2_LOG_FORMAT",
+    }
+
+    text = " ".join(CliRunner().invoke(cli, [name, "--help"]).output.split())
+
+    for parameter in command.params:
+        if parameter.name in variables:
+            assert variables[parameter.name] in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["token", "show"], ["completion", "bash"], *([name, "--help"] for name in COMMANDS)],
+    ids=" ".join,
+)
+def test_a_light_command_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, json.dumps(HEAVY), *arguments],
+        cwd=ROOT,
+        env={"MAGENT2_DATA_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"), [("bash", "complete -o"), ("zsh", "#compdef magent2"), ("fish", "complete ")]
+)
+def test_the_completion_of_a_shell_is_a_script_for_it(shell: str, words: str) -> None:
+    result = CliRunner().invoke(cli, ["completion", shell])
+
+    assert result.exit_code == 0
+    assert words in result.output
+    assert "_MAGENT2_COMPLETE" in result.output
+
+
+def test_a_shell_is_told_the_commands() -> None:
+    result = CliRunner().invoke(
+        cli,
+        [],
+        prog_name="magent2",
+        env={"_MAGENT2_COMPLETE": "bash_complete", "COMP_WORDS": "magent2 co", "COMP_CWORD": "1"},
+    )
+
+    assert "conversations" in result.output
+    assert "completion" in result.output

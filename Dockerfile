@@ -30,6 +30,7 @@ USER 10001:10001
 WORKDIR /data
 VOLUME /data
 STOPSIGNAL SIGTERM
-# What can be started today; compose.yaml names the services. Health is asked of a service, not of the
-# image: a worker has no port.
-CMD ["python", "-m", "magent2.bus"]
+# Gateway and worker in one; compose.yaml starts them apart. Health is asked of a service, not of the image: a
+# worker has no port.
+EXPOSE 8700
+CMD ["magent2", "serve", "--host", "0.0.0.0"]

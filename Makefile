@@ -2,6 +2,7 @@
 #   make test ARGS="-k lanes"   hands arguments to pytest (and leaves coverage out)
 #   make test SKIP=redis        leaves Redis out on purpose
 #   make test JOBS=8            as many test processes as you like
+#   make run ARGS="--port 9000" hands arguments to `magent2 serve`
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -24,8 +25,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: $(READY) ## open the default log and show where it is
-	@$(BIN)/python -m magent2.bus $(ARGS)
+run: $(READY) ## serve an agent: gateway, worker and page in one process
+	@$(BIN)/magent2 serve $(ARGS)
 
 .PHONY: test
 test: redis $(READY) ## run the tests
@@ -53,7 +54,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker ## run all benchmarks
+bench: bench-bus bench-worker bench-run ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -62,6 +63,10 @@ bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
 .PHONY: bench-worker
 bench-worker: redis $(READY) ## measure the worker; the last line is one JSON object
 	@$(BIN)/python -m bench.worker $(ARGS)
+
+.PHONY: bench-run
+bench-run: redis $(READY) ## measure the service over HTTP; the last line is one JSON object
+	@$(BIN)/python -m bench.run $(ARGS)
 
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas

@@ -5,14 +5,13 @@ Prints a table and, as its last line, one JSON object. `--quick` tries everythin
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.support import FULL, QUICK, Connect, Figures, Goal, Scale, run, skipped
+from bench.support import FULL, QUICK, Benchmark, Connect, Figures, Goal, Scale, run
 from bench.support_lanes import lanes_per_s
 from bench.support_publish import redis_publish, redis_sync_publish, sqlite_publish, sync_publish
 from bench.support_redis import flush, redis_server
@@ -124,19 +123,8 @@ PARTS: dict[str, Callable[[Figures, Scale], None]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.bus", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small counts: does it all work?")
-    parser.add_argument("--only", choices=sorted(PARTS), help="measure one engine")
-    chosen = parser.parse_args()
-    figures = Figures(GOALS)
-    for name, measure in PARTS.items():
-        if chosen.only in (None, name) and not skipped(name):
-            print(f"bench: {name}", file=sys.stderr)
-            measure(figures, QUICK if chosen.quick else FULL)
-    print(figures.table())
-    print(figures.json())
+BENCHMARK = Benchmark("bench.bus", __doc__, GOALS, PARTS, FULL, QUICK)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

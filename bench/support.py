@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
+import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from magent2.bus.face import EngineBase
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 Envelope = dict[str, Any]
 Connect = Callable[[], EngineBase]
@@ -213,3 +217,38 @@ def shown(value: float) -> str:
 
 def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark(Generic[S]):
+    """Figures of one subject, engine by engine."""
+
+    name: str  # of the module
+    about: str
+    goals: dict[str, Goal]
+    parts: Mapping[str, Callable[[Figures, S], None]]
+    full: S
+    quick: S
+
+    def main(self) -> None:
+        """Measure what was asked for, then print the table and, last, one line of JSON."""
+        chosen = self._parser().parse_args()
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        if chosen.quick:
+            gc.freeze()  # what was imported need not be looked through before every measurement
+        figures = Figures(self.goals)
+        for name, measure in self.parts.items():
+            if chosen.only in (None, name) and not skipped(name):
+                print(f"bench: {name}", file=sys.stderr)
+                measure(figures, self.quick if chosen.quick else self.full)
+        print(figures.table())
+        print(figures.json())
+
+    def _parser(self) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(prog=f"python -m {self.name}", description=self.about)
+        parser.add_argument("--quick", action="store_true", help="small counts: does it all work?")
+        parser.add_argument("--only", choices=sorted(self.parts), help="measure one engine")
+        return parser

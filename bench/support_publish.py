@@ -93,7 +93,7 @@ def sqlite_publish(raw_path: Path, connect: Connect, scale: Scale, concurrency: 
 
 
 async def _sqlite_publish(raw_path: Path, bus: EngineBase, scale: Scale, concurrency: int) -> Pair:
-    fresh, connection = _batches(scale.publishes), _raw_log(raw_path)
+    fresh, connection = _batches(scale.publishes), raw_log(raw_path)
 
     async def raw() -> float:
         topic, batch = fresh()
@@ -110,7 +110,7 @@ async def _sqlite_publish(raw_path: Path, bus: EngineBase, scale: Scale, concurr
         await bus.aclose()
 
 
-def _raw_log(path: Path) -> sqlite3.Connection:
+def raw_log(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")

@@ -40,7 +40,7 @@ def redis_server() -> Iterator[str]:
     if program is None:
         raise SystemExit("bench: no redis-server on PATH; run scripts/ensure-redis, or leave it out with SKIP=redis")
     with tempfile.TemporaryDirectory(prefix="magent2-bench-") as folder:
-        port = _free_port()
+        port = free_port()
         command = (program, "--port", str(port), "--dir", folder, *OPTIONS)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
@@ -52,7 +52,7 @@ def redis_server() -> Iterator[str]:
             process.wait(STOP_TIMEOUT_S)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -103,12 +103,12 @@ class Job:
 
 async def _compare(bus: EngineBase, job: Job, rounds: int) -> Pair:
     try:
-        return await compare(_alone(job), _through_us(bus, job), rounds)
+        return await compare(alone(job), _through_us(bus, job), rounds)
     finally:
         await bus.aclose()
 
 
-def _alone(job: Job) -> Measure:
+def alone(job: Job) -> Measure:
     config = RunConfig(tracing_disabled=True)
 
     async def follow(left: Iterator[int]) -> None:

@@ -20,8 +20,8 @@ LIMIT = 10  # records read after the cursor
 
 def seek(bus: EngineBase, scale: Scale) -> Pair:
     """Milliseconds per read: `ours` in the long topic, `raw` in the short one."""
-    run(_fill(bus, "stream:short", scale.seek_small))
-    run(_fill(bus, "stream:long", scale.seek_large))
+    run(fill(bus, "stream:short", scale.seek_small))
+    run(fill(bus, "stream:long", scale.seek_large))
     cursors = {topic: _cursors(bus, topic) for topic in ("stream:short", "stream:long")}
     turns = []
     for _ in range(scale.rounds + 1):  # the first warms up
@@ -32,7 +32,7 @@ def seek(bus: EngineBase, scale: Scale) -> Pair:
     return paired(turns[1:])
 
 
-async def _fill(bus: EngineBase, topic: str, count: int) -> None:
+async def fill(bus: EngineBase, topic: str, count: int) -> None:
     starts = iter(range(0, count, RECORDS_PER_APPEND_MAX))
 
     async def filler() -> None:

@@ -5,16 +5,12 @@ Prints a table and, as its last line, one JSON object. `--quick` tries everythin
 
 from __future__ import annotations
 
-import argparse
-import gc
-import logging
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.support import Connect, Figures, Goal, shown, skipped
+from bench.support import Benchmark, Connect, Figures, Goal, shown
 from bench.support_drain import drain_words_per_s, redis_drain, sqlite_drain
 from bench.support_held import held_mb
 from bench.support_redis import redis_server
@@ -69,22 +65,8 @@ def _measure_runs(figures: Figures, prefix: str, connect: Connect, scale: Worker
 PARTS: dict[str, Callable[[Figures, WorkerScale], None]] = {"redis": measure_redis, "sqlite": measure_sqlite}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small counts: does it all work?")
-    parser.add_argument("--only", choices=sorted(PARTS), help="measure one engine")
-    chosen = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    if chosen.quick:
-        gc.freeze()  # what was imported need not be looked through before every measurement
-    figures = Figures(GOALS)
-    for name, measure in PARTS.items():
-        if chosen.only in (None, name) and not skipped(name):
-            print(f"bench: {name}", file=sys.stderr)
-            measure(figures, QUICK if chosen.quick else FULL)
-    print(figures.table())
-    print(figures.json())
+BENCHMARK = Benchmark("bench.worker", __doc__, GOALS, PARTS, FULL, QUICK)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from magent2.client import calls
+from magent2.client.calls import problem
+from magent2.errors import (
+    AddressError,
+    Conflict,
+    GatewayBusy,
+    GatewayFailed,
+    GatewayProblem,
+    Gone,
+    InvalidInput,
+    NotFound,
+    RequestRefused,
+    TransientError,
+    Unauthorized,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipient", "conversation"),
+    [("Bob", "agent:Bob", None), ("agent:Bob", "agent:Bob", None), ("chat:c1", "chat:c1", "c1")],
+)
+def test_a_bare_name_is_an_agents_and_a_conversation_is_its_own(
+    name: str, recipient: str, conversation: str | None
+) -> None:
+    body = calls.send(name, "hello").body or {}
+
+    assert body["recipient"] == recipient
+    assert body["conversation_id"] == conversation or body["conversation_id"].startswith("c-")
+
+
+def test_a_message_has_its_id_before_it_is_sent_and_says_only_what_was_chosen() -> None:
+    first, second = calls.send("Bob", "hello").body or {}, calls.send("Bob", "hello").body or {}
+
+    assert first["id"] != second["id"]
+    assert set(first) == {"id", "conversation_id", "sender", "recipient", "content"}
+
+
+def test_a_recipient_that_cannot_be_is_refused_here() -> None:
+    with pytest.raises(AddressError):
+        calls.send("agent:", "hello")
+
+
+def test_names_are_quoted_in_paths() -> None:
+    assert calls.conversation("a/b c?ü").path == "/conversations/a%2Fb%20c%3F%C3%BC"
+    assert calls.retry_dead("a/b", 7).path == "/dead/a%2Fb/7/retry"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, RequestRefused),
+        (401, Unauthorized),
+        (403, Unauthorized),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (413, RequestRefused),
+        (421, Unauthorized),
+        (422, RequestRefused),
+        (429, GatewayBusy),
+        (500, GatewayFailed),
+        (503, GatewayBusy),
+        (507, GatewayFailed),
+    ],
+)
+def test_a_problem_is_an_error_by_what_the_caller_can_do(status: int, kind: type[GatewayProblem]) -> None:
+    document = {"type": "about:blank", "title": "t", "status": status, "detail": "why", "code": "some_code", "floor": 3}
+
+    error = problem(status, {}, json.dumps(document).encode())
+
+    assert type(error) is kind
+    assert (error.status, error.code, str(error), error.fields["floor"]) == (status, "some_code", "why", 3)
+    assert isinstance(error, InvalidInput) == (kind is RequestRefused)
+    assert isinstance(error, TransientError) == (kind is GatewayBusy)
+
+
+def test_a_busy_gateway_says_when_to_come_back() -> None:
+    error = problem(503, {"retry-after": "2"}, b"{}")
+
+    assert isinstance(error, GatewayBusy)
+    assert error.retry_after_s == 2
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b"", b'"text"'])
+def test_an_error_without_a_document_is_told_by_its_number(content: bytes) -> None:
+    assert "the gateway answered 502" in str(problem(502, {}, content))
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b"7"])
+def test_an_answer_that_no_gateway_gives_is_told_as_such(content: bytes) -> None:
+    with pytest.raises(GatewayFailed, match="not a magent2 gateway"):
+        calls.conversations(1, None, None).read(200, {}, content)
+
+
+def test_fields_of_a_later_release_are_passed_over() -> None:
+    found = calls.conversation("c1").read(200, {}, b'{"conversation_id": "c1", "last_seq": 3, "mood": "good"}')
+
+    assert (found.conversation_id, found.last_seq, found.title) == ("c1", 3, None)

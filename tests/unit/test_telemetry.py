@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from magent2.telemetry import Metrics, setup_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("uvicorn.access").setLevel(logging.NOTSET)
+
+
+def told(log_format: str, **extra: object) -> str:
+    place = io.StringIO()
+    setup_logging(log_format, stream=place)
+    logging.getLogger("magent2.test").warning("a fact", extra=extra)
+    return place.getvalue()
+
+
+def test_text_shows_the_fields_after_the_fact_on_one_line() -> None:
+    line = told("text", topic="stream:one", error="two\nlines", empty="")
+
+    assert line.endswith("WARNING magent2.test: a fact topic=stream:one error='two\\nlines' empty=''\n")
+    assert line.count("\n") == 1
+
+
+def test_json_is_one_object_per_line_with_the_fields() -> None:
+    line = orjson.loads(told("json", topic="stream:one", odd=object()))
+
+    assert (line["level"], line["logger"], line["text"], line["topic"]) == (
+        "WARNING",
+        "magent2.test",
+        "a fact",
+        "stream:one",
+    )
+    assert line["at"].endswith("Z")
+    assert line["odd"].startswith("<object")
+
+
+def test_json_keeps_the_trace_of_an_error_in_its_line() -> None:
+    place = io.StringIO()
+    setup_logging("json", stream=place)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("magent2.test").exception("it failed")
+
+    assert "ValueError: broken" in orjson.loads(place.getvalue())["trace"]
+
+
+def test_metrics_of_two_gateways_keep_apart() -> None:
+    one, two = Metrics(), Metrics()
+
+    one.accepted.inc()
+
+    assert b'magent2_sends_total{outcome="accepted"} 1.0' in one.text()
+    assert b'magent2_sends_total{outcome="accepted"} 0.0' in two.text()

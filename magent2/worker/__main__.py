@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +15,7 @@ from dataclasses import replace
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
+from magent2.loop import leave_on_signals, run_on_loop
 from magent2.models.address import check_name
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"agent    {config.agent_name}\nrunner   {_shown(runner, options.model, config)}\nbus      {where}", flush=True
     )
     try:
-        asyncio.run(serve(bus, {config.agent_name: runner}, options.concurrency))
+        run_on_loop(serve(bus, {config.agent_name: runner}, options.concurrency))
     except InvalidInput as error:
         return _complain(error, BAD_SETTINGS)
     except Magent2Error as error:
@@ -65,24 +64,29 @@ def build_runner(model: str | None = None, config: RunnerConfig | None = None) -
 async def serve(bus: Engine, runners: dict[str, Runner], concurrency: int) -> None:
     try:
         service = WorkerService(bus, runners, concurrency=concurrency)
-        _drain_on_signals(service)
+        drain_on_signals(service)
         await service.run()
     finally:
+        for runner in set(runners.values()):
+            await close_runner(runner)
         await bus.aclose()
 
 
-def _drain_on_signals(service: WorkerService) -> None:
-    loop = asyncio.get_running_loop()
+async def close_runner(runner: Runner) -> None:
+    """Servers and connections that a runner has opened on this loop, if it is one that does."""
+    close = getattr(runner, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def drain_on_signals(service: WorkerService) -> None:
     draining: list[asyncio.Task[None]] = []
 
     def leave() -> None:
-        if draining:
-            os._exit(FAILED)
         print(f"magent2: no new mail; runs have {DRAIN_S:g} s to end", file=sys.stderr, flush=True)
         draining.append(asyncio.create_task(service.drain(DRAIN_S)))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+    leave_on_signals(leave)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,19 +2,28 @@
 
 Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` to the conversation's log and to the
 inbox of its active agent. Both are one append, conditional on who is active, so nobody answers mail meant for another.
+Mail with a principal is also conditional on the owner: it goes into a conversation of the principal's, or begins one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
 from magent2.bus.records import Appended, NewRecord, Scalar, TopicInfo, digest_of
-from magent2.errors import AddressError, ConditionFailed, HopsExceeded, NameTaken
+from magent2.errors import (
+    AddressError,
+    ConditionFailed,
+    HopsExceeded,
+    IdConflict,
+    NameTaken,
+    NotYours,
+    TopicDeleted,
+)
 from magent2.models.address import (
     Address,
     agent_topic,
@@ -31,6 +40,7 @@ DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delive
 
 # Fields of a conversation's head
 ACTIVE_AGENT = "active_agent"
+OWNER = "owner"
 RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
 RUNNING = "running"
 
@@ -47,6 +57,7 @@ MEANT = "meant"  # of a command: the envelope whose run was under way when it wa
 class Sending:
     """What a sender says besides the envelope.
 
+    `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
     `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
     """
 
@@ -95,11 +106,30 @@ class ActiveAgents:
     def guess(self, conversation: str) -> str | None:
         return self._agents.get(conversation)  # of a conversation never seen: that it is new
 
+    def __contains__(self, conversation: str) -> bool:
+        return conversation in self._agents
+
     def note(self, conversation: str, agent: str | None) -> None:
         self._agents[conversation] = agent
         self._agents.move_to_end(conversation)
         if len(self._agents) > ACTIVE_AGENTS_MAX:
             self._agents.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things are in the conversation, as far as a delivery depends on it.
+
+    `head` is `None` when all of it is a guess. `new`: nobody has begun it, so whoever writes first owns it.
+    """
+
+    active: str | None
+    new: bool = False
+    head: Mapping[str, Any] | None = None
+
+    @property
+    def guessed(self) -> bool:
+        return self.head is None
 
 
 def delivering(
@@ -116,47 +146,69 @@ def delivering(
         if guessed is not None:
             return guessed
     for _ in range(DELIVERY_TRIES_MAX):
-        state: tuple[TopicInfo, ...] = yield Describe((stream_topic(envelope.conversation_id),))
-        active = state[0].head.get(ACTIVE_AGENT)
+        standing = yield from _looking(envelope, chosen.principal)
         try:
-            delivered = yield from _attempting(envelope, recipient, active, chosen, state[0].head)
+            delivered = yield from _attempting(envelope, recipient, standing, chosen)
         except ConditionFailed:
             yield from _check_conversation_name(envelope.conversation_id)
             continue
         if guesses is not None and envelope.type == "message":
-            guesses.note(envelope.conversation_id, active or delivered.agent)
+            guesses.note(envelope.conversation_id, standing.active or delivered.agent)
         return delivered
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
+
+
+def _looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]:
+    """How things are now. `NotYours`: the principal may not write there."""
+    conversation = envelope.conversation_id
+    own_log = stream_topic(conversation)
+    if principal is None:
+        state: tuple[TopicInfo, ...] = yield Describe((own_log,))
+        return Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
+    state = yield Describe((own_log, chat_topic(conversation)))
+    if any(info.deleted for info in state):
+        raise TopicDeleted(f"conversation {conversation!r} was deleted")
+    head = state[0].head
+    new = not head and not any(info.last for info in state)
+    if not _may_write(principal, head, new and envelope.type == "message"):
+        raise NotYours(f"there is no conversation {conversation!r} of yours; write to one that you began")
+    return Standing(head.get(ACTIVE_AGENT), new, head)
+
+
+def _may_write(principal: str, head: Mapping[str, Any], may_begin: bool) -> bool:
+    """A command begins no conversation: there is nothing to command."""
+    return may_begin or head.get(OWNER) == principal
 
 
 def _guessing(
     envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
 ) -> Flow[Delivered | None]:
     """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
-    active = guesses.guess(envelope.conversation_id)
+    conversation = envelope.conversation_id
+    standing = Standing(guesses.guess(conversation), new=conversation not in guesses)
     try:
-        delivered = yield from _attempting(envelope, recipient, active, sending)
+        delivered = yield from _attempting(envelope, recipient, standing, sending)
     except ConditionFailed:
         return None
+    except IdConflict:
+        if sending.principal is None:
+            raise
+        return None  # whether the id is known is told only to whoever may write there
     if delivered.appended.repeat and recipient.kind == "chat":
         return None
-    guesses.note(envelope.conversation_id, active or delivered.agent)
+    guesses.note(conversation, standing.active or delivered.agent)
     return delivered
 
 
 def _attempting(
-    envelope: MessageEnvelope,
-    recipient: Address,
-    active: str | None,
-    sending: Sending,
-    head: Mapping[str, Any] | None = None,
+    envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
 ) -> Flow[Delivered]:
-    """One try. Without `head`, who is active is a guess."""
-    agent = addressed_agent(recipient, envelope, active, sending.default_agent)
+    """One try."""
+    agent = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
     headers: Mapping[str, Scalar] = {}
     if envelope.type == "control" and agent is not None:
-        headers = yield from _aiming(agent, head or {})
-    append = mail_append(envelope, agent, active, sending, headers, guessed=head is None)
+        headers = yield from _aiming(agent, standing.head or {})
+    append = mail_append(envelope, agent, standing, sending, headers)
     appended: Appended = yield append
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
     return Delivered(envelope.id, topics, agent, appended)
@@ -202,31 +254,42 @@ def addressed_agent(
 def mail_append(
     envelope: MessageEnvelope,
     agent: str | None,
-    active: str | None,
+    standing: Standing,
     sending: Sending,
     more_headers: Mapping[str, Scalar],
-    *,
-    guessed: bool = False,
 ) -> Append:
     """The append that is the delivery."""
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     conditions: list[Condition] = [At(agent_topic(conversation), 0)]
-    heads = list(sending.with_heads)
-    if agent is not None or guessed:
-        conditions.append(HeadIs(own_log, ACTIVE_AGENT, active))
-    if agent is not None and active is None and envelope.type == "message":
-        heads = _with_active(heads, own_log, agent)
+    fields: dict[str, Any] = {}
+    if agent is not None or standing.guessed:
+        conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
+    if agent is not None and standing.active is None and envelope.type == "message":
+        fields[ACTIVE_AGENT] = agent
+    if sending.principal is not None:
+        conditions += _ownership(conversation, sending.principal, standing)
+        if standing.new:
+            fields[OWNER] = sending.principal
     return Append(
         records=(*mail_records(envelope, agent, {**sending.headers(), **more_headers}), *sending.with_records),
         conditions=tuple(conditions),
-        heads=tuple(heads),
+        heads=tuple(_with_fields(sending.with_heads, own_log, fields)),
     )
 
 
-def _with_active(heads: list[SetHead], topic: str, agent: str) -> list[SetHead]:
+def _ownership(conversation: str, principal: str, standing: Standing) -> list[Condition]:
+    """That the conversation is the principal's, or that there is none yet: no record, and nobody's name on it."""
+    own_log = stream_topic(conversation)
+    if not standing.new:
+        return [HeadIs(own_log, OWNER, principal)]
+    return [At(own_log, 0), At(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
+
+
+def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -> list[SetHead]:
+    if not fields:
+        return list(heads)
     others = [head for head in heads if head.topic != topic]
-    fields: dict[str, Any] = {ACTIVE_AGENT: agent}
     for head in heads:
         if head.topic == topic:
             fields = {**fields, **head.fields}

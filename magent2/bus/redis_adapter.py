@@ -143,7 +143,7 @@ class RedisBus(EngineBase):
         return watch
 
     async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
-        """A small record that comes with the news is not read again."""
+        """Records that come with the news are not read again."""
         told = _told(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
         return told if told is not None else await super().next_page(watch, topic, cursor)
 
@@ -193,9 +193,11 @@ class RedisBus(EngineBase):
 
 
 def _told(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
-    """The record that came with the news, if it is the one right after the cursor."""
+    """The records that came with the news, if they go on right after the cursor."""
     news = watch.take_news(topic)
-    record = decode_news(topic, news) if news else None
-    if record is None or record.seq - 1 != cursor:
+    if not news or isinstance(cursor, str):
         return None
-    return Page((record,), record.seq, 0, deleted=False)
+    records = [record for record in decode_news(topic, news) if record.seq > cursor]
+    if not records or records[0].seq != cursor + 1 or records[-1].seq != cursor + len(records):
+        return None
+    return Page(tuple(records), records[-1].seq, 0, deleted=False)

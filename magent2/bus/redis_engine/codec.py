@@ -33,6 +33,7 @@ from magent2.errors import (
 Argument = str | bytes | int
 
 _ANSWERS = (b"done", b"repeat")
+NEWS_LINES = 8  # seq, when, id, headers, blobs, mark, name, body
 
 
 # --- to the server -----------------------------------------------------------------------------------------------
@@ -148,18 +149,22 @@ def decode_erased(topic: str, kept: bytes) -> Record:
     )
 
 
-def decode_news(topic: str, news: bytes) -> Record | None:
-    """The record that a notification carries, if it carries one."""
-    parts = news.split(b"\n", 6)
-    if len(parts) < 7:
-        return None
-    seq, at_ms, record_id, headers, blobs, mark, rest = parts
-    name, _, body = rest.rpartition(b"\n")
+def decode_news(topic: str, news: bytes) -> list[Record]:
+    """The records that a notification carries: eight lines each, as `_append.lua` writes them."""
+    lines = news.split(b"\n")
+    if len(lines) % NEWS_LINES:
+        return []
+    return [_decode_told(topic, lines[start : start + NEWS_LINES]) for start in range(0, len(lines), NEWS_LINES)]
+
+
+def _decode_told(topic: str, lines: Sequence[bytes]) -> Record:
+    number, at_ms, record_id, headers, blobs, mark, name, body = lines
+    seq = int(number)
     return Record(
         topic,
         decode_object(body),
-        record_id.decode() or assigned_id(int(seq)),
-        int(seq),
+        record_id.decode() or assigned_id(seq),
+        seq,
         int(at_ms),
         decode_object(headers) if headers else {},
         name.decode() if mark == b"d" else None,

@@ -15,14 +15,22 @@ from magent2.errors import Magent2Error
 LISTEN_AGAIN_S = 1.0  # between series of attempts while the server is away
 THREAD_END_S = 5.0
 SUBSCRIBE_PAGE = 256  # channels per command after a reconnect
+NEWS_KEPT_MAX_BYTES = 64 << 10  # of one topic, until somebody takes them
 
 
 class NewsWatch(LocalWatch):
-    """A watch that is also handed what the last notification of a topic carried."""
+    """A watch that is also handed what notifications of a topic carried since it was last asked."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
         self.news: dict[str, bytes] = {}
+
+    def hear(self, topic: str, news: bytes) -> None:
+        """News follow each other; once some are missing or too many, nothing is kept and the topic has to be read."""
+        before = self.news.get(topic)
+        kept = news if before is None else before + b"\n" + news if before and news else b""
+        self.news[topic] = kept if len(kept) <= NEWS_KEPT_MAX_BYTES else b""
+        self.wake(topic)
 
 
 class Listener(Channel):
@@ -117,8 +125,9 @@ class LoopHub(Hub):
             watches = list(self._watches.get(topic, ()))
         for watch in watches:
             if isinstance(watch, NewsWatch):
-                watch.news[topic] = news
-            watch.wake(topic)
+                watch.hear(topic, news)
+            else:
+                watch.wake(topic)
 
     def resubscribe(self) -> bytes:
         self._asked = set(self.watched())
@@ -190,7 +199,7 @@ class RedisWatch(Watch):
         return self._local
 
     def take_news(self, topic: str) -> bytes | None:
-        """What the last notification of the topic carried, once."""
+        """What notifications of the topic have carried, once."""
         return self._local.news.pop(topic, None) if self._local is not None else None
 
     def close(self) -> None:

@@ -1,0 +1,88 @@
+"""Records travel with the news of them, so that a follower need not read what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from magent2.bus.operations import Append, Operation, Read, SetHead
+from magent2.bus.records import NewRecord
+from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.redis_engine.scripts import NEWS_MAX_BYTES
+from magent2.bus.redis_engine.watch import NEWS_KEPT_MAX_BYTES
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+TOPIC = "stream:one"
+
+
+class Counting(RedisBus):
+    """Knows how often it was asked to read."""
+
+    reads = 0
+
+    async def acall(self, operation: Operation[Any]) -> Any:
+        self.reads += isinstance(operation, Read)
+        return await super().acall(operation)
+
+
+@pytest.fixture
+async def bus(redis_server: RedisServer) -> AsyncIterator[Counting]:
+    bus = Counting(redis_server.url, prefix=uuid.uuid4().hex)
+    yield bus
+    await bus.aclose()
+
+
+async def followed(bus: Counting, count: int, *appends: Append) -> tuple[list[str], int]:
+    """What a follower at the end of the topic is given, and how often it had to read for it after the first time."""
+    texts: list[str] = []
+    listening = asyncio.Event()
+
+    async def follow() -> None:
+        async for record in bus.follow(TOPIC, 0):
+            texts.append(str(record.payload["text"])[:9])
+            listening.set()
+            if len(texts) == count + 1:
+                return
+
+    follower = asyncio.create_task(follow())
+    await bus.acall(appending("first"))
+    await listening.wait()
+    before = bus.reads
+    for append in appends:
+        await bus.acall(append)
+    await follower
+    return texts[1:], bus.reads - before
+
+
+def appending(*texts: str, **options: Any) -> Append:
+    records = tuple(NewRecord(TOPIC, {"text": text}, draft="d" if text.startswith("t") else None) for text in texts)
+    return Append(records=records, **options)
+
+
+async def test_all_records_of_an_append_come_along_also_when_the_head_is_set(bus: Counting) -> None:
+    head = SetHead(TOPIC, {"title": "One"})
+
+    texts, reads = await followed(bus, 3, appending("token", "token 2", "closed\n\n", heads=(head,)))
+
+    assert texts == ["token", "token 2", "closed\n\n"]
+    assert reads <= 1  # watching may have begun only now, which is told once without news
+
+
+async def test_what_is_too_large_to_travel_is_read(bus: Counting) -> None:
+    texts, _ = await followed(bus, 2, appending("a" * NEWS_MAX_BYTES, "small"))
+
+    assert texts == ["aaaaaaaaa", "small"]
+
+
+async def test_appends_that_come_faster_than_they_are_taken_are_all_there_in_order(bus: Counting) -> None:
+    many = [f"number {number}" for number in range(NEWS_KEPT_MAX_BYTES // 50)]
+
+    texts, _ = await followed(bus, len(many), *(appending(text) for text in many))
+
+    assert texts == [text[:9] for text in many]

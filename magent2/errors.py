@@ -24,6 +24,8 @@ Magent2Error
 │   ├── UnknownCursor      start over from the floor
 │   ├── BlobMissing        put the blob first
 │   ├── NameTaken          agent and conversation names are one space
+│   ├── NotYours           somebody else's conversation: write to one of your own
+│   ├── UnknownEntity      nobody has made it
 │   └── NotEmpty           import only into an empty log
 ├── Fenced                 another owner exists: stop this run
 ├── TopicDeleted           gone for good
@@ -159,6 +161,14 @@ class BlobMissing(Refused):
 
 class NameTaken(Refused):
     """An agent or a conversation of that name exists."""
+
+
+class NotYours(Refused):
+    """The conversation belongs to somebody else; for whoever asks it is not there."""
+
+
+class UnknownEntity(Refused):
+    """There is no entity of that kind and id."""
 
 
 class NotEmpty(Refused):

@@ -28,6 +28,7 @@ class RunContext:
     run: RunRecord
     hops: int = 0
     principal: str | None = None
+    kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
 
     @property

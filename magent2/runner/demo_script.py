@@ -4,7 +4,8 @@ What it understands (all else it echoes, to the last character):
 - `use TOOL {"argument": "value"}`, one or more lines of them: calls those tools, together;
 - `what time is it`: calls a tool that tells the time;
 - `tell agent:NAME something`: calls `chat_send`;
-- `talk to NAME`: hands the conversation over.
+- `talk to NAME`: hands the conversation over;
+- `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`.
 It does so only where such a tool or such an agent exists.
 """
 
@@ -22,6 +23,13 @@ _USE = re.compile(r"use (?P<tool>[\w.-]+)(?:\s+(?P<arguments>\{.*\}))?", re.DOTA
 _TIME = re.compile(r"what(?:'s| is) the time|what time is it", re.IGNORECASE)
 _TELL = re.compile(r"tell (?P<recipient>(?:agent|chat):\S+) (?P<content>.+)", re.IGNORECASE | re.DOTALL)
 _TALK = re.compile(r"talk to (?P<name>.+)", re.IGNORECASE)
+
+# Tool → what asks for it; its groups are the arguments.
+_ASKED = {
+    "weather": re.compile(r"(?:what(?:'s| is) the )?weather (?:like )?in (?P<city>\S.*)", re.IGNORECASE),
+    "product_search": re.compile(r"(?:search|look) for (?P<query>\S.*)", re.IGNORECASE),
+    "echo_context": re.compile(r"echo context(?: (?P<text>\S.*))?", re.IGNORECASE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Li
     asked = text.strip()
     question = asked.rstrip("?!.")
     calls = _use(asked, tools) or _tell(asked, tools) or _clock(question, tools) or _talk(question, handoffs)
-    return calls or Say(text)
+    return calls or _asked(question, tools) or Say(text)
 
 
 def _use(text: str, tools: Collection[str]) -> tuple[Use, ...]:
@@ -75,6 +83,14 @@ def _tell(text: str, tools: Collection[str]) -> tuple[Use, ...]:
 def _clock(text: str, tools: Collection[str]) -> tuple[Use, ...]:
     clock = next((name for name in CLOCKS if name in tools), None)
     return (Use(clock),) if clock is not None and _TIME.fullmatch(text) else ()
+
+
+def _asked(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+    for tool, pattern in _ASKED.items():
+        match = pattern.fullmatch(text) if tool in tools else None
+        if match is not None:
+            return (Use(tool, {name: value.strip() for name, value in match.groupdict().items() if value}),)
+    return ()
 
 
 def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[Use, ...]:

@@ -29,10 +29,11 @@ from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
 from magent2.runner.answers import answer_json, storable, text_of
 from magent2.runner.context import RunContext
+from magent2.runner.pictures import keep_pictures
 from magent2.sessions.stream import event_payload, stream_record
 from magent2.sessions.views import calls_of
 
-QUEUE_MAX = 64  # events that the run may be ahead of its reader
+QUEUE_MAX = 128  # events that the run may be ahead of its reader
 CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
 
 Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
@@ -110,7 +111,7 @@ class Journal:
 
     async def _append(self, item: _Append) -> None:
         if item.done is None:
-            await self.context.log.put(*item.records)
+            await self.context.log.put(*item.records, heads=item.heads)
             return
         try:
             await self.context.log.commit(*item.records, heads=item.heads, conditions=item.conditions)
@@ -143,8 +144,8 @@ class Journal:
             self._some.set()
         return True
 
-    async def put(self, *records: NewRecord) -> None:
-        await self.emit(_Append(records))
+    async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
+        await self.emit(_Append(records, heads))
 
     async def commit(
         self, *records: NewRecord, heads: tuple[SetHead, ...] = (), conditions: tuple[Condition, ...] = ()
@@ -194,7 +195,9 @@ class Journal:
 
     async def end_turn(self, response: Response, speaker: str) -> None:
         """The model has answered."""
-        answer = answer_json(response)
+        answer, pictures = await keep_pictures(self.context, answer_json(response), self.fields(self.turn, speaker))
+        if pictures:
+            await self.put(*pictures)
         record = self._answer_record(answer, speaker)
         message = self._message_records(answer, speaker)
         if calls_of(answer["output"]):

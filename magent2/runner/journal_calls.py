@@ -14,6 +14,7 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from magent2.bus.flow import arun
+from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import ToolStepEvent
@@ -80,20 +81,22 @@ class Call:
         """Record what the SDK answered in the tool's place: it would again, so this rides with the next append."""
         await self.journal.put(self._known(self._record(output, output)), self._told(as_text(output), failure))
 
-    async def hand_over(self, output: str, sends: Sequence[HeldSend]) -> None:
+    async def hand_over(self, output: str, sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()) -> None:
         """Record a handoff, which is a call as well. It is done again at no cost, unless something was sent."""
         record = self._record(output, output, sends)
         if not sends:
-            await self.journal.put(self._known(record))
-        elif (refusal := await self._commit((record,), sends)) is not None:
+            await self.journal.put(self._known(record), heads=heads)
+        elif (refusal := await self._commit((record,), sends, heads)) is not None:
             raise InvalidInput(f"{self.name}: {refusal}")
 
-    async def _commit(self, told: Sequence[NewRecord], sends: Sequence[HeldSend]) -> str | None:
+    async def _commit(
+        self, told: Sequence[NewRecord], sends: Sequence[HeldSend], own_heads: tuple[SetHead, ...] = ()
+    ) -> str | None:
         """One append, the first record the result; or why its sends cannot be sent."""
         for _ in range(SEND_TRIES_MAX):
             records, heads, conditions = joined(sends)
             try:
-                await self.journal.commit(*told, *records, heads=heads, conditions=conditions)
+                await self.journal.commit(*told, *records, heads=merged(heads, own_heads), conditions=conditions)
             except (Refused, TopicDeleted):
                 try:
                     sends = await arun(self.journal.context.bus, planning_again(sends))
@@ -129,6 +132,14 @@ class Call:
             conversation_id=self.journal.context.conversation_id, name=self.name, tool_call_id=self.id, **facts
         )
         return self.journal.event(event, self.turn, self.speaker)
+
+
+def merged(heads: Sequence[SetHead], more: Sequence[SetHead]) -> tuple[SetHead, ...]:
+    """One head per topic; what `more` says counts."""
+    fields: dict[str, dict[str, Any]] = {}
+    for head in (*heads, *more):
+        fields[head.topic] = {**fields.get(head.topic, {}), **head.fields}
+    return tuple(SetHead(topic, found) for topic, found in fields.items())
 
 
 async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[Any], arguments: str, agent: str) -> Any:

@@ -32,7 +32,10 @@ from agents.tool import (
 )
 from agents.tool_context import ToolContext
 
+from magent2.bus.delivery import ACTIVE_AGENT
+from magent2.bus.operations import SetHead
 from magent2.errors import InvalidInput, ModelError
+from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
 from magent2.runner.journal_calls import Call, call_tool
@@ -61,7 +64,7 @@ class JournalledAgents:
             made.model = JournalModel(self._model_of(agent), self._journal, agent.name)
             made.tools = [self._tool(tool, agent.name) for tool in agent.tools]
             made.handoffs = [self._handoff(target, agent) for target in agent.handoffs]
-            if agent.mcp_servers:
+            if agent.mcp_servers or "get_mcp_tools" in vars(agent):
                 self._journal_mcp(made)
         return self._copies[id(agent)]
 
@@ -144,8 +147,16 @@ class JournalledAgents:
             target = await original.on_invoke_handoff(context, text)
         if call.recorded is None:
             await self._journal.emit(self._event(call, source.name, target.name))
-            await call.hand_over(original.get_transfer_message(target), tuple(scope.sends))
+            heads = self._heads(target.name)
+            await call.hand_over(original.get_transfer_message(target), tuple(scope.sends), heads)
         return self.copy_of(target)
+
+    def _heads(self, target: str) -> tuple[SetHead, ...]:
+        """Mail goes to the target from now on, if it is an agent with a mailbox: one that the run's spec names."""
+        context = self._journal.context
+        if target not in context.run.spec.get("agents", ()):
+            return ()
+        return (SetHead(stream_topic(context.conversation_id), {ACTIVE_AGENT: target}),)
 
     def _call_of(self, tool: str, source: str, text: str) -> Call:
         """The SDK does not say which call it is: the first of this name, as it takes no other."""

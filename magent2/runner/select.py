@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magent2.errors import SettingsError
 from magent2.runner.config import RunnerConfig
 from magent2.runner.echo import EchoRunner
 
 if TYPE_CHECKING:
+    from magent2.roster.spec import Roster
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+    from magent2.runner.team import TeamRunner
+    from magent2.tools.builtins import BuiltinTools, ModelKind
 
     AnyRunner: TypeAlias = EchoRunner | OpenAIAgentsRunner
 
-DEMO, LOCAL = "demo", "local"
+DEMO: Final = "demo"
+LOCAL: Final = "local"
 
 
 def select_runner(model: str | None = None, config: RunnerConfig | None = None) -> AnyRunner:
@@ -27,15 +33,50 @@ def select_runner(model: str | None = None, config: RunnerConfig | None = None) 
         return _demo(chosen)
     if model == LOCAL:
         return _local(chosen)
-    if model is not None:
-        chosen = replace(chosen, model=model)
+    chosen = _with_model(chosen, model)
     if chosen.api_key is not None:
         from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
         return OpenAIAgentsRunner(config=chosen)
-    if model is not None:
-        raise SettingsError(f"model {model[:80]!r} needs OPENAI_API_KEY; without one use --model demo or --model local")
     return EchoRunner()
+
+
+def select_team(
+    roster: Roster | Callable[[], Roster],
+    model: str | None = None,
+    config: RunnerConfig | None = None,
+    *,
+    builtins: BuiltinTools | None = None,
+    folder: Path | None = None,
+    pause_s: float = 0.0,
+) -> TeamRunner:
+    """The runner for all agents of a roster, by the same rules. `folder`: where its own tools are found.
+
+    `pause_s` between two words makes the demo model look alive.
+    """
+    from magent2.runner.team import TeamRunner
+    from magent2.tools.builtins import BuiltinTools
+
+    tools = BuiltinTools.read() if builtins is None else builtins
+    chosen = RunnerConfig.read() if config is None else config
+    if model == DEMO:
+        from magent2.runner.demo import DemoModel
+
+        return TeamRunner(roster, kind=DEMO, config=chosen, model=DemoModel(pause_s), builtins=tools, folder=folder)
+    if model == LOCAL:
+        here = _on_local_server(chosen)
+        return TeamRunner(roster, kind=LOCAL, config=here, model=here.model, builtins=tools, folder=folder)
+    chosen = _with_model(chosen, model)
+    kind: ModelKind = "echo" if chosen.api_key is None else tools.kind_of_server(chosen.base_url)
+    return TeamRunner(roster, kind=kind, config=chosen, builtins=tools, folder=folder)
+
+
+def _with_model(config: RunnerConfig, model: str | None) -> RunnerConfig:
+    if model is None:
+        return config
+    if config.api_key is None:
+        raise SettingsError(f"model {model[:80]!r} needs OPENAI_API_KEY; without one use --model demo or --model local")
+    return replace(config, model=model)
 
 
 def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
@@ -47,9 +88,13 @@ def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
 
 
 def _local(config: RunnerConfig) -> OpenAIAgentsRunner:
-    from magent2.runner.local import MODEL_NAME, local_server
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
+    return OpenAIAgentsRunner(config=_on_local_server(config))
+
+
+def _on_local_server(config: RunnerConfig) -> RunnerConfig:
+    from magent2.runner.local import MODEL_NAME, local_server
+
     server = local_server()
-    here = replace(config, model=MODEL_NAME, api_key=server.api_key, base_url=server.url)
-    return OpenAIAgentsRunner(config=here)
+    return replace(config, model=MODEL_NAME, api_key=server.api_key, base_url=server.url)

@@ -10,6 +10,7 @@ from magent2.sessions.history import History, RunRecord
 
 Item: TypeAlias = dict[str, Any]
 
+REMEMBERED = frozenset({"message", "function_call", "reasoning"})
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
 
 
@@ -26,11 +27,25 @@ class ModelInput:
 
 
 def input_of(history: History, agent: str, run: RunRecord, runs_max: int) -> ModelInput:
-    """The conversation as the agent remembers it up to the start of the run, then what the run was asked."""
-    earlier = [other for other in history.runs.values() if 0 < other.ended <= run.seen and other.agent == agent]
+    """The conversation as the agent remembers it up to the start of the run, then what the run was asked.
+
+    Agents of one scenario share the conversation; one from elsewhere remembers what it was asked and did itself.
+    """
+    earlier = [
+        other for other in history.runs.values() if 0 < other.ended <= run.seen and _is_shared(other, run, agent)
+    ]
     kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
     items = [item for other in kept for item in run_items(other)]
     return ModelInput([*items, question(run)], len(earlier) - len(kept), len(kept))
+
+
+def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
+    """A tool that somebody ran by hand is nobody's memory, and who was routed where only the supervisor's."""
+    kind = other.spec.get("kind")
+    if kind == "tool" or kind != run.spec.get("kind"):
+        return False
+    scenario = run.spec.get("scenario_id")
+    return other.agent == agent or (scenario is not None and other.spec.get("scenario_id") == scenario)
 
 
 def run_items(run: RunRecord) -> list[Item]:
@@ -39,7 +54,7 @@ def run_items(run: RunRecord) -> list[Item]:
     answered = False
     for turn in sorted(run.answers):
         output = run.answers[turn]["response"].get("output", ())
-        items.extend(_as_input(item) for item in output)
+        items.extend(_as_input(item) for item in _remembered(output))
         items.extend(_results(run, turn, output))
         answered = True
     if not answered and run.end is not None and run.end.get("output"):
@@ -52,6 +67,21 @@ def question(run: RunRecord) -> Item:
     sender = str(run.envelope.get("sender", ""))
     text = str(run.envelope.get("content") or "")
     return {"role": "user", "content": f"[{sender}]: {text}" if sender.startswith("agent:") else text}
+
+
+def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What any model can be shown again. A tool that the provider ran is told by the text that came of it.
+
+    A thought that led to such a call goes with it: providers refuse one without the other.
+    """
+    kept: list[Mapping[str, Any]] = []
+    for item in output:
+        if item.get("type", "message") in REMEMBERED:
+            kept.append(item)
+            continue
+        while kept and kept[-1].get("type") == "reasoning":
+            kept.pop()
+    return kept
 
 
 def _as_input(item: Mapping[str, Any]) -> Item:

@@ -12,7 +12,7 @@ from magent2.runner.demo import DemoModel, script
 from magent2.runner.demo_script import Line, Say, Use
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
-TOOLS = ("add", "now", "chat_send")
+TOOLS = ("add", "now", "chat_send", "weather", "product_search", "echo_context")
 HANDOFFS = {"Front Desk": "transfer_to_front_desk"}
 
 
@@ -30,6 +30,11 @@ HANDOFFS = {"Front Desk": "transfer_to_front_desk"}
             (Use("chat_send", {"recipient": "agent:Bob", "content": "good morning", "conversation_id": None}),),
         ),
         ("Talk to front desk.", (Use("transfer_to_front_desk"),)),
+        ("weather in Oslo", (Use("weather", {"city": "Oslo"}),)),
+        ("What is the weather like in São Paulo?", (Use("weather", {"city": "São Paulo"}),)),
+        ("search for red shoes", (Use("product_search", {"query": "red shoes"}),)),
+        ("echo context", (Use("echo_context"),)),
+        ("echo context this too", (Use("echo_context", {"text": "this too"}),)),
     ],
 )
 def test_the_script_knows_these_lines(text: str, line: Line) -> None:

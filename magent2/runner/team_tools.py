@@ -1,0 +1,68 @@
+"""Tools of the registry in the form that the SDK takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from agents import FunctionTool
+from agents.tool import with_function_tool_failure_error_handler
+from agents.tool_context import ToolContext
+
+from magent2.errors import ArgumentsError
+from magent2.tools.interface import RunFacts
+from magent2.tools.registry import ToolSpec
+
+log = logging.getLogger(__name__)
+
+GONE = "not available any more"
+
+
+def function_tool_of(spec: ToolSpec) -> FunctionTool:
+    """The tool as a model may call it, under exactly the schema that the registry shows."""
+
+    async def invoke(context: ToolContext[Any], text: str) -> Any:
+        return await spec.run(parsed(spec.name, text), facts_of(context.context))
+
+    return FunctionTool(
+        name=spec.name,
+        description=spec.description,
+        params_json_schema=dict(spec.params_schema),
+        on_invoke_tool=with_function_tool_failure_error_handler(invoke, _note),
+        strict_json_schema=False,
+    )
+
+
+def gone_tool(name: str) -> FunctionTool:
+    """Stands for a tool that a run has called and that is no longer there: what it answered then still counts."""
+
+    async def invoke(context: ToolContext[Any], text: str) -> Any:
+        return f"{name} is {GONE}"
+
+    schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    return FunctionTool(name, f"{name} is {GONE}.", schema, invoke, strict_json_schema=False)
+
+
+def parsed(tool: str, text: str) -> dict[str, Any]:
+    """A call's arguments, as a model wrote them."""
+    try:
+        given = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsError(f"the arguments of tool {tool!r} are no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ArgumentsError(f"the arguments of tool {tool!r} must be an object, not {type(given).__name__}")
+    return given
+
+
+def facts_of(context: object) -> RunFacts:
+    """The facts of the run; outside a journalled one there are fewer of them."""
+    if not isinstance(context, Mapping):
+        return cast(RunFacts, context)
+    return cast(RunFacts, SimpleNamespace(**{"run_id": "", "bus": None, "hops": 0, "principal": None, **context}))
+
+
+def _note(tool: FunctionTool, error: Exception, arguments: str) -> None:
+    log.info("a tool failed", extra={"tool": tool.name, "error": type(error).__name__})

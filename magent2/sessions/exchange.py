@@ -1,0 +1,96 @@
+"""What became of one message, folded from the conversation's stream as it is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magent2.bus.records import Record
+
+ENDS = ("finished", "failed", "stopped")
+EVENTS_MAX = 5000  # of one answer; beyond that its tokens are left out, which are drafts of what the texts say
+
+
+class Exchange:
+    """Takes records in order and keeps those that belong to the message: itself, and all of the run that answers it.
+
+    A message that was retried has several ends; the last one counts.
+    """
+
+    def __init__(self, envelope_id: str) -> None:
+        self.envelope_id = envelope_id
+        self.records: list[Record] = []
+        self.run_id: str | None = None
+        self.status: str | None = None  # of the run, once it is over
+        self.reason: str | None = None
+        self.output: Mapping[str, Any] | None = None
+
+    def take(self, record: Record) -> None:
+        payload = record.payload
+        kind = payload.get("event")
+        if kind == "run" and payload.get("envelope_id") == self.envelope_id:
+            self._note_run(payload)
+        elif kind == "output" and self._is_of_run(payload):
+            self.output = payload
+        if self._belongs(kind, payload) and (kind != "token" or len(self.records) < EVENTS_MAX):
+            self.records.append(record)
+
+    def _note_run(self, payload: Mapping[str, Any]) -> None:
+        status = str(payload.get("status"))
+        self.run_id = payload.get("run_id")
+        self.status = status if status in ENDS else None
+        self.reason = payload.get("reason")
+
+    def _belongs(self, kind: object, payload: Mapping[str, Any]) -> bool:
+        return self._is_of_run(payload) or (
+            kind == "user_message" and payload.get("message_id") == self.envelope_id
+        )
+
+    def _is_of_run(self, payload: Mapping[str, Any]) -> bool:
+        return self.run_id is not None and payload.get("run_id") == self.run_id
+
+    # --- what it came to
+
+    @property
+    def text(self) -> str:
+        return "" if self.output is None else str(self.output.get("text", ""))
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        usage = None if self.output is None else self.output.get("usage")
+        return usage if isinstance(usage, Mapping) else None
+
+    @property
+    def message_id(self) -> str | None:
+        """Of the answer; the question has its own."""
+        found = None if self.output is None else self.output.get("message_id")
+        return found if isinstance(found, str) else None
+
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """Each call once, in the order of their starts, with what came of it."""
+        calls: dict[str, dict[str, Any]] = {}
+        for record in self.records:
+            payload = record.payload
+            if payload.get("event") == "tool_step":
+                name = f"{payload.get('turn')}/{payload.get('tool_call_id') or record.seq}"
+                calls.setdefault(name, _empty_call(payload)).update(_told(payload))
+        return list(calls.values())
+
+
+def _empty_call(payload: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "tool_call_id": payload.get("tool_call_id"),
+        "name": payload.get("name"),
+        "agent_id": payload.get("agent"),
+        "args": {},
+        "status": "start",
+        "result": None,
+        "error": None,
+        "duration_ms": None,
+    }
+
+
+def _told(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What this step adds to what is known of its call."""
+    names = {"args": "args", "status": "status", "result_summary": "result", "error": "error", "duration_ms": "duration_ms"}
+    return {own: payload[name] for name, own in names.items() if payload.get(name)}

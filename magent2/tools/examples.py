@@ -1,0 +1,71 @@
+"""Three tools to begin with. They work offline and say so in what they answer."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from magent2.tools.interface import RunFacts
+from magent2.tools.registry import tool
+
+SKIES = ("clear", "some clouds", "overcast", "light rain", "heavy rain", "snow", "fog")
+COLDEST_C, WARMEST_C = -10, 35
+MADE_UP = "made up from the city's name, offline; this is an example, not a forecast"
+
+SAMPLE = "a sample catalogue of {count} products, offline; this is an example, not a shop"
+PRODUCTS_MAX = 20
+CATALOGUE: tuple[tuple[str, str, float], ...] = (
+    ("lamp-01", "Reading lamp, brass", 49.0),
+    ("lamp-02", "Desk lamp, dimmable", 65.5),
+    ("chair-01", "Oak chair", 120.0),
+    ("chair-02", "Office chair with arms", 239.0),
+    ("desk-01", "Standing desk, electric", 480.0),
+    ("shoe-01", "Red running shoes", 89.9),
+    ("shoe-02", "Hiking boots, waterproof", 139.0),
+    ("bag-01", "Canvas bag", 24.5),
+)
+
+
+@tool
+def echo_context(
+    context: RunFacts, text: Annotated[str, Field(description="Anything; it comes back as it is.")] = ""
+) -> dict[str, Any]:
+    """Show which conversation, agent and run this is, and give the text back."""
+    return {
+        "conversation_id": context.conversation_id,
+        "agent": context.agent,
+        "run_id": context.run_id,
+        "text": text,
+        "source": "this run itself, offline",
+    }
+
+
+@tool
+def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> dict[str, Any]:
+    """The weather in a city. An example that works offline: the answer is made up and says so."""
+    digest = hashlib.blake2b(city.strip().casefold().encode(), digest_size=2).digest()
+    degrees = COLDEST_C + digest[0] % (WARMEST_C - COLDEST_C + 1)
+    skies = SKIES if degrees <= 2 else [sky for sky in SKIES if sky != "snow"]
+    return {
+        "city": city.strip(),
+        "temperature_c": degrees,
+        "sky": skies[digest[1] % len(skies)],
+        "source": MADE_UP,
+    }
+
+
+@tool
+def product_search(
+    query: Annotated[str, Field(description="Words to look for, such as 'red shoes'.", min_length=1)],
+    limit: Annotated[int, Field(description="How many products at most.", ge=1, le=PRODUCTS_MAX)] = 5,
+) -> dict[str, Any]:
+    """Search the products. An example that works offline, on a small sample catalogue."""
+    words = [word.removesuffix("s") for word in query.casefold().split()]
+    counted = [
+        (sum(word in title.casefold() for word in words), product) for product in CATALOGUE for title in product[1:2]
+    ]
+    found = sorted((entry for entry in counted if entry[0]), key=lambda entry: -entry[0])
+    products = [{"id": key, "title": title, "price_eur": price} for _, (key, title, price) in found[:limit]]
+    return {"products": products, "found": len(found), "source": SAMPLE.format(count=len(CATALOGUE))}

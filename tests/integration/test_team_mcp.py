@@ -1,0 +1,176 @@
+"""A real MCP server's tools, from the model's request to the server's process and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.roster.spec import McpServer, Roster
+from magent2.runner.team import TeamRunner
+from magent2.worker.run import Outcome
+from tests.support import mcp_server
+from tests.support.journalled import Mortal
+from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.serving import outputs, stream, until
+from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_and_die
+
+FETCH = Call("shelf__fetch", {"title": "Emma"})
+
+
+@pytest.fixture
+def bus() -> Iterator[MemoryBus]:
+    bus = MemoryBus()
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    return tmp_path / "marks"
+
+
+@pytest.fixture
+def shelf(marks: Path) -> McpServer:
+    return McpServer("shelf", command=(sys.executable, mcp_server.__file__), env={"MCP_MARKS": str(marks)})
+
+
+def library(shelf: McpServer, *tools: str, mcp: tuple[str, ...] = ()) -> Roster:
+    return roster(replace_tools(DESK, *tools, mcp=mcp), mcp={"shelf": shelf})
+
+
+@asynccontextmanager
+async def team(server: ModelServer, who: Roster) -> AsyncIterator[TeamRunner]:
+    runner = team_on(server.url, who)
+    yield runner
+    await runner.aclose()
+
+
+def names_in(request: dict[str, Any]) -> set[str]:
+    return {tool["name"] for tool in request["tools"]}
+
+
+async def test_a_model_calls_a_tool_of_a_server(bus: MemoryBus, shelf: McpServer, marks: Path) -> None:
+    mail(bus, "get me Emma")
+    with ModelServer([Reply(calls=[FETCH]), Reply("Here.")]) as server:
+        async with team(server, library(shelf, "weather", mcp=("shelf",))) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+    first, second = server.requests
+
+    assert names_in(first) == {"weather", "shelf__fetch", "shelf__greet", "shelf__burn"}
+    sent = next(tool for tool in first["tools"] if tool["name"] == "shelf__fetch")
+    assert sent["description"] == "Fetch a book from the shelf."
+    assert sent["parameters"]["required"] == ["title"]
+    assert "here is Emma" in str(second["input"][-1]["output"])
+    assert marks.read_text() == "started\nfetch Emma\n"
+    steps = [(event["name"], event["status"]) for event in stream(bus) if event["event"] == "tool_step"]
+    assert steps == [("shelf__fetch", "start"), ("shelf__fetch", "success")]
+
+
+async def test_only_what_the_agent_may_use_is_offered_and_run(bus: MemoryBus, shelf: McpServer, marks: Path) -> None:
+    mail(bus, "burn it")
+    burn = Call("shelf__burn", {"title": "Emma"})
+    with ModelServer([Reply(calls=[burn]), Reply("I may not.")]) as server:
+        async with team(server, library(shelf, "shelf.fetch", mcp=("shelf",))) as runner:
+            await work(bus, runner)
+            ask_tool(bus, "shelf.burn", {"title": "Emma"})
+            await work(bus, runner)
+            ask_tool(bus, "shelf.fetch", {"title": "Emma"})
+            await work(bus, runner)
+
+    assert names_in(server.requests[0]) == {"shelf__fetch"}
+    assert outputs(bus) == [
+        "I may not.",
+        "Refused: agent 'desk' may not use tool 'shelf.burn'",
+        "here is Emma",
+    ]
+    assert "burn" not in marks.read_text()
+
+
+async def test_an_error_of_the_tool_reaches_the_model_in_words(bus: MemoryBus, shelf: McpServer) -> None:
+    mail(bus, "burn it")
+    burn = Call("shelf__burn", {"title": "Emma"})
+    with ModelServer([Reply(calls=[burn]), Reply("It does not.")]) as server:
+        async with team(server, library(shelf, mcp=("shelf",))) as runner:
+            await work(bus, runner)
+
+    assert "shelf.burn failed: " in server.requests[1]["input"][-1]["output"]
+    assert "Emma does not burn" in server.requests[1]["input"][-1]["output"]
+    (error,) = (event for event in stream(bus) if event.get("status") == "error")
+    assert "Emma does not burn" in error["error"]
+
+
+async def test_a_server_that_dies_in_a_call_breaks_no_turn(bus: MemoryBus, shelf: McpServer, marks: Path) -> None:
+    mail(bus, "burn everything")
+    burn = Call("shelf__burn", {"title": "everything"}, id="b1")
+    replies = [Reply(calls=[burn]), Reply(calls=[replace(FETCH, id="f1")]), Reply("Saved.")]
+    with ModelServer(replies) as server:
+        async with team(server, library(shelf, mcp=("shelf",))) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+
+    assert marks.read_text() == "started\nburn everything\nstarted\nfetch Emma\n"
+    assert outputs(bus) == ["Saved."]
+
+
+async def test_a_server_that_cannot_be_had_is_left_out(
+    bus: MemoryBus, shelf: McpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail(bus, "hello")
+    broken = replace(shelf, command=("no-such-program-here",))
+    with ModelServer([Reply("Hi.")]) as server, caplog.at_level(logging.ERROR):
+        async with team(server, library(broken, "weather", mcp=("shelf",))) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+
+    assert names_in(server.requests[0]) == {"weather"}
+    assert "an MCP server cannot be used" in caplog.text
+
+
+async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(
+    bus: MemoryBus, shelf: McpServer, marks: Path
+) -> None:
+    mail(bus, "get me Emma")
+    broken = replace(shelf, command=("no-such-program-here",))
+    with ModelServer([Reply(calls=[FETCH]), Reply("unread"), Reply("Here.")]) as server:
+        async with team(server, library(shelf, mcp=("shelf",))) as first:
+            await work_and_die(Mortal(bus, on="tool", after=True), first)
+        async with team(server, library(broken, mcp=("shelf",))) as second:
+            assert await work(bus, second) is Outcome.ANSWERED
+
+    assert marks.read_text().count("fetch") == 1
+    assert "here is Emma" in str(server.requests[-1]["input"][-1]["output"])
+
+
+async def test_a_server_at_an_address(bus: MemoryBus) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"from tests.support.mcp_server import server; server.run('streamable-http', port={port})"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stderr=asyncio.subprocess.DEVNULL, cwd=Path(__file__).parents[2]
+    )
+    try:
+        await until(lambda: _listens(port))
+        mail(bus, "get me Emma")
+        address = McpServer("shelf", url=f"http://127.0.0.1:{port}/mcp")
+        with ModelServer([Reply(calls=[FETCH]), Reply("Here.")]) as server:
+            async with team(server, library(address, mcp=("shelf",))) as runner:
+                assert await work(bus, runner) is Outcome.ANSWERED
+    finally:
+        process.terminate()
+        await process.wait()
+
+    assert "here is Emma" in str(server.requests[1]["input"][-1]["output"])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

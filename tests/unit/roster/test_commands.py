@@ -1,0 +1,106 @@
+"""`magent2 init` and `magent2 agents check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from magent2.cli.init import init, starter_text
+from magent2.cli.roster_check import check, check_file
+from tests.unit.roster.writing import PAIR, written
+
+
+def test_what_init_writes_can_be_used(tmp_path: Path) -> None:
+    result = CliRunner().invoke(init, [str(tmp_path / "new")])
+
+    assert result.exit_code == 0
+    assert result.stdout.split() == [str(tmp_path / "new" / "magent2.toml"), str(tmp_path / "new" / "tools.py")]
+    report = check_file(tmp_path / "new" / "magent2.toml")
+    assert report.faults == ()
+    assert report.roster is not None
+    assert report.roster.agents() == ("reception", "librarian")
+
+
+def test_everything_that_the_new_file_only_mentions_can_be_used_too(tmp_path: Path) -> None:
+    lines = [_bared(line) for line in starter_text("magent2.toml").splitlines()]
+    text = "\n".join(lines).replace('supervisor = "router"', "").replace('shared = ["reception"]', "")
+    (tmp_path / "magent2.toml").write_text(text.replace('instructions_file = "reception.md"', ""))
+
+    report = check_file(
+        tmp_path / "magent2.toml", import_tools=False, environ={"FILES_TOKEN": "x", "SEARCH_TOKEN": "y"}
+    )
+
+    assert report.faults == ()
+    assert report.roster is not None
+    assert set(report.roster.mcp) == {"files", "search"}
+    assert report.roster.agent(None, "reception").model is not None
+
+
+def _bared(line: str) -> str:
+    return line.removeprefix("# ") if line.startswith("# [") or (line.startswith("# ") and " = " in line) else line
+
+
+@pytest.mark.parametrize("name", ["magent2.toml", "tools.py"])
+def test_init_does_not_write_over_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+
+    result = CliRunner().invoke(init, [str(tmp_path)])
+
+    assert result.exit_code == 1
+    assert f"{tmp_path / name} would be written over; --force does that" in result.output
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_init_writes_over_a_file_when_told_to(tmp_path: Path) -> None:
+    (tmp_path / "magent2.toml").write_text("mine")
+
+    assert CliRunner().invoke(init, [str(tmp_path), "--force"]).exit_code == 0
+    assert (tmp_path / "magent2.toml").read_text() == starter_text("magent2.toml")
+
+
+def test_check_lists_who_there_is(tmp_path: Path) -> None:
+    result = CliRunner().invoke(check, [str(written(tmp_path, PAIR))], standalone_mode=False)
+
+    assert result.return_value == 0
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["SCENARIO", "AGENT", "PART", "TOOLS"],
+        ["desk", "ann", "root", "weather"],
+        ["desk", "bob", "-", "-"],
+    ]
+
+
+def test_check_says_each_fault_on_a_line(tmp_path: Path) -> None:
+    path = written(tmp_path, PAIR.replace('"bob"]', '"bop"]').replace("weather", "wether"))
+
+    result = CliRunner().invoke(check, [str(path)], standalone_mode=False)
+
+    assert result.return_value == 1
+    assert len(result.stdout.splitlines()) == 2
+    assert "2 faults" in result.stderr
+
+
+def test_check_speaks_json(tmp_path: Path) -> None:
+    path = written(tmp_path, PAIR.replace("weather", "wether"))
+
+    result = CliRunner().invoke(check, [str(path), "--json"], standalone_mode=False)
+
+    told = json.loads(result.stdout)
+    assert (told["ok"], told["file"], told["agents"]) == (False, str(path), [])
+    assert "did you mean 'weather'?" in told["faults"][0]
+
+
+def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def good() -> str:\n    'Good.'\n    return 'x'\n")
+    (tmp_path / "sad.py").write_text("raise KeyError('no luck')\n")
+    path = written(tmp_path, PAIR + '[tools]\na = "mine:good"\nb = "mine:bad"\nc = "sad:x"\nd = "nowhere_at_all:x"\n')
+
+    faults = check_file(path).faults
+
+    assert [fault.partition(": ")[0] for fault in faults] == ["tools, 'b'", "tools, 'c'", "tools, 'd'"]
+    assert "has no attribute 'bad'" in faults[0]
+    assert faults[1].endswith("KeyError: 'no luck'")
+    assert "No module named 'nowhere_at_all'" in faults[2]
+    assert check_file(path, import_tools=False).faults == ()

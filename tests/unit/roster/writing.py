@@ -1,0 +1,44 @@
+"""Files of agents for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from magent2.errors import RosterError
+from magent2.roster.config import load
+from magent2.roster.spec import Roster
+
+TOOLS = ("weather", "WebSearchTool")
+
+PAIR = """
+[[scenario]]
+id = "desk"
+root = "ann"
+
+[[scenario.agent]]
+name = "ann"
+handoffs = ["bob"]
+tools = ["weather"]
+
+[[scenario.agent]]
+name = "bob"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "magent2.toml"
+    path.write_text(text)
+    return path
+
+
+def read(folder: Path, text: str, environ: dict[str, str] | None = None) -> Roster:
+    return load(written(folder, text), TOOLS, environ).roster
+
+
+def faults(folder: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(RosterError) as raised:
+        read(folder, text, environ)
+    assert raised.value.where.endswith("magent2.toml")
+    return list(raised.value.faults)

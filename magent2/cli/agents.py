@@ -6,11 +6,15 @@ import click
 
 from magent2.cli.options import Door, gateway_options, json_option
 from magent2.cli.printing import say_json, say_table
+from magent2.cli.roster_check import check
 
 
 @click.group()
 def agents() -> None:
-    """See which agents there are."""
+    """See which agents there are, and check a file of them."""
+
+
+agents.add_command(check)
 
 
 @agents.command("ls")

@@ -20,6 +20,7 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 # Name → where the command is, and the sentence that the list of commands shows.
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "init": ("magent2.cli.init:init", "Write a file of agents, magent2.toml, and a file of tools, tools.py."),
     "serve": ("magent2.cli.serve:serve", "Run the gateway and an agent in one process."),
     "gateway": ("magent2.cli.serve:gateway", "Run the gateway alone."),
     "worker": ("magent2.cli.worker:worker", "Answer the mail of one agent."),
@@ -30,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "replay": ("magent2.cli.tail:replay", "Play a recorded conversation again."),
     "stop": ("magent2.cli.send:stop", "Stop the run of a conversation."),
     "conversations": ("magent2.cli.conversations:conversations", "List, show, export and delete conversations."),
-    "agents": ("magent2.cli.agents:agents", "See which agents there are."),
+    "agents": ("magent2.cli.agents:agents", "See which agents there are, and check a file of them."),
     "dead": ("magent2.cli.dead:dead", "Look after messages that nobody could answer."),
     "backup": ("magent2.cli.transfer:backup", "Copy the log to a file to go back to."),
     "export": ("magent2.cli.transfer:export", "Write the log to a file that any engine can import."),

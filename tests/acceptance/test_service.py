@@ -1,0 +1,152 @@
+"""The service as a newcomer meets it: what the README and the program print works as printed, and so does compose."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magent2.gateway.server import choose_access
+from magent2.settings import Settings
+from tests.support.http_newcomer import Newcomer, Part, Running, section
+from tests.support.http_service import quiet_port
+from tests.support.processes import ROOT
+from tests.support.redis_server import RedisServer
+
+PORT = "8700"  # as the documents print it
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)")
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    home = tmp_path / "home"
+    home.mkdir()
+    with Newcomer(home) as newcomer:
+        yield newcomer
+
+
+@pytest.fixture
+def port() -> str:
+    return str(quiet_port())
+
+
+@pytest.fixture
+def served(newcomer: Newcomer, port: str) -> Running:
+    """`magent2 serve`, which has said where it is."""
+    running = newcomer.start([".venv/bin/magent2", "serve", "--port", port])
+    running.await_words(f"http://127.0.0.1:{port}/send\n")
+    running.await_gateway(port)
+    newcomer.variables["MAGENT2_PORT"] = port  # so that lines that name no port find this one
+    return running
+
+
+def blocks(title: str, language: str) -> list[str]:
+    return [text for kind, text in section("README.md", title) if kind == language]
+
+
+def at(port: str, lines: str) -> str:
+    return lines.replace(PORT, port)
+
+
+def streamed(text: str) -> list[str]:
+    return re.findall(r"^event: (.*)$", text, re.M)
+
+
+# --- one process
+
+
+def test_make_run_serves() -> None:
+    plan = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert ".venv/bin/magent2 serve" in plan
+
+
+def test_it_prints_its_address_and_lines_that_work(served: Running, newcomer: Newcomer, port: str) -> None:
+    found = ADDRESS.search(served.said)
+    sending, curl = served.said.partition("send the first message:\n")[2].split("\n", 1)
+
+    assert found is not None
+    assert found[1] == port
+    assert (newcomer.home / ".local/share/magent2/token").read_text().strip() == found[2]
+    assert newcomer.enter(sending).strip()
+    assert json.loads(newcomer.enter(curl))["status"] == "ok"
+
+
+def test_the_lines_of_the_readme_send_chat_and_stream(served: Running, newcomer: Newcomer, port: str) -> None:
+    talking, curling = blocks("Say hello", "sh")
+
+    said = newcomer.enter(talking, stdin="hello\n/quit\n")
+    answer, _, stream = newcomer.enter(at(port, curling)).partition("}")
+
+    assert len(said.splitlines()) >= 2
+    assert json.loads(answer + "}")["topic"] == "chat:c1"
+    assert streamed(stream)[:2] == ["user_message", "run"]
+    assert streamed(stream)[-1] == "end"
+
+
+def test_the_python_lines_of_the_readme_print_the_answer_and_its_events(served: Running, newcomer: Newcomer) -> None:
+    (lines,) = blocks("Say hello", "python")
+
+    printed = newcomer.enter(f'"{sys.executable}" -', stdin=lines).splitlines()
+
+    assert printed[0]
+    assert any("user_message hello" in line for line in printed)
+    assert any(f"output {printed[0]}" in line for line in printed)
+
+
+def test_it_goes_home_when_told_and_finds_everything_again(served: Running, newcomer: Newcomer, port: str) -> None:
+    newcomer.enter(".venv/bin/magent2 send general hello --wait --conversation kept")
+    before = newcomer.enter(".venv/bin/magent2 tail kept --no-follow --json")
+
+    assert served.stop() == 0
+    again = newcomer.start([".venv/bin/magent2", "serve", "--port", port])
+    again.await_words(f"http://127.0.0.1:{port}/send\n")
+    again.await_gateway(port)
+
+    assert newcomer.enter(".venv/bin/magent2 tail kept --no-follow --json") == before
+
+
+# --- many processes on Redis
+
+
+@pytest.mark.redis
+def test_the_readmes_gateway_and_worker_on_redis(newcomer: Newcomer, port: str, redis_server: RedisServer) -> None:
+    (lines,) = blocks("Grow", "sh")
+    newcomer.variables |= {"REDIS_URL": f"{redis_server.url}?prefix=readme", "MAGENT2_PORT": port}
+    gateway, worker = re.findall(r"^\.venv/bin/(.*?) *(?:#.*)?$", lines, re.M)
+    newcomer.start(worker.split())
+    newcomer.start(gateway.split()).await_gateway(port)
+
+    assert newcomer.enter(".venv/bin/magent2 send general 'hello there' --wait") == "hello there\n"
+
+
+@pytest.mark.redis
+def test_the_processes_of_compose_by_hand(newcomer: Newcomer, port: str, redis_server: RedisServer) -> None:
+    gateway, worker = Part.read("gateway"), Part.read("worker")
+    here = {"REDIS_URL": f"{redis_server.url}?prefix=compose", "MAGENT2_DATA_DIR": str(newcomer.home / "data")}
+    assert {*gateway.environment, *worker.environment} >= {"REDIS_URL"}
+    # As in the file, but for the address: a test listens on this machine alone.
+    place = [at(port, word).replace("0.0.0.0", "127.0.0.1") for word in gateway.command]
+    newcomer.start(worker.command, **{**worker.environment, **here})
+    newcomer.start(place, **{**gateway.environment, **here}).await_gateway(port)
+    newcomer.variables |= {"MAGENT2_PORT": port, **here}
+    command = at(port, gateway.health[-1])
+
+    newcomer.enter(f'"{sys.executable}" -', stdin=command)
+    (_, curling) = blocks("Say hello", "sh")
+    assert newcomer.enter(".venv/bin/magent2 send general 'hello there' --wait") == "hello there\n"
+    stream = newcomer.enter(at(port, curling))
+    assert streamed(stream)[-1] == "end"
+
+
+def test_the_gateway_of_compose_has_a_token_on_a_fresh_volume(tmp_path: Path) -> None:
+    gateway = Part.read("gateway")
+    host = gateway.command[gateway.command.index("--host") + 1]
+    settings = Settings.read({**gateway.environment, "MAGENT2_DATA_DIR": str(tmp_path)})
+
+    assert choose_access(settings, host).token

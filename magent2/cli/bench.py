@@ -23,7 +23,7 @@ QUANTILES = (50, 95, 99)
 
 
 @click.command(epilog="Example: magent2 bench --messages 1000 --conversations 50")
-@click.option("--agent", help="Who is asked; else 'assistant'.")
+@click.option("--agent", help="Who is asked; else 'general'.")
 @click.option("-n", "--messages", type=click.IntRange(1, 1_000_000), default=200, show_default=True, help="How many.")
 @click.option(
     "-c", "--conversations", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Over how many."

@@ -34,7 +34,7 @@ class Display(Protocol):
 def chat(agent: str | None, latest: bool, conversation_id: str | None, door: Door) -> None:
     """Talk to an agent.
 
-    AGENT is 'assistant' unless AGENT_NAME or an argument says otherwise.
+    AGENT is 'general' unless AGENT_NAME or an argument says otherwise.
     """
     if latest and conversation_id is not None:
         raise click.UsageError("-c and -r name two conversations; use one of them")

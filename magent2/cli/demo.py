@@ -13,7 +13,7 @@ from magent2.cli.printing import bold, note, say
 if TYPE_CHECKING:
     from magent2.client import AsyncClient
 
-AGENT = "assistant"
+AGENT = "general"
 PAUSE_S = 0.05  # between two words
 LINES = (
     ("Words come as the model speaks; this one only repeats what it hears.", "words"),

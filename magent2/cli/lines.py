@@ -15,7 +15,7 @@ DRAFTS = ("token",)  # the output contains them
 
 
 def line_of(event: StreamEvent) -> str:
-    """`   7 12:04:01 assistant  hello`: number, time, who, what."""
+    """`   7 12:04:01 general  hello`: number, time, who, what."""
     return f"{event.seq:>5} {clock_of(event.data)} {printable(what_of(event))}"
 
 

@@ -21,9 +21,9 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 # Name → where the command is, and the sentence that the list of commands shows.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "init": ("magent2.cli.init:init", "Write a file of agents, magent2.toml, and a file of tools, tools.py."),
-    "serve": ("magent2.cli.serve:serve", "Run the gateway and an agent in one process."),
+    "serve": ("magent2.cli.serve:serve", "Run the gateway and a team of agents in one process."),
     "gateway": ("magent2.cli.serve:gateway", "Run the gateway alone."),
-    "worker": ("magent2.cli.worker:worker", "Answer the mail of one agent."),
+    "worker": ("magent2.cli.worker:worker", "Answer the mail of agents."),
     "demo": ("magent2.cli.demo:demo", "Show a short conversation with the demo model."),
     "send": ("magent2.cli.send:send", "Send a message to an agent."),
     "chat": ("magent2.cli.chat:chat", "Talk to an agent."),
@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("magent2.cli.transfer:export", "Write the log to a file that any engine can import."),
     "import": ("magent2.cli.transfer:import_", "Load an export into an empty log."),
     "doctor": ("magent2.cli.doctor:doctor", "Check the set-up and say what to mend."),
+    "keys": ("magent2.cli.keys:keys", "Make, list and revoke the API keys of a gateway."),
     "token": ("magent2.cli.token:token", "Show or replace the gateway's token."),
     "bench": ("magent2.cli.bench:bench", "Measure a running server."),
     "completion": ("magent2.cli.completion:completion", "Print the completion script for a shell."),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 QUICK_S = 0.5  # a command that finds nobody says so soon
-AGENT = "assistant"
+AGENT = "general"
 
 
 class Failure(click.ClickException):
@@ -33,6 +34,33 @@ def bus_option(command: F) -> F:
         envvar=["MAGENT2_BUS_URL", "REDIS_URL"],
         show_envvar=True,
         help="memory://, sqlite:///… or redis://…; else a file in the data folder.",
+    )(command)
+
+
+def team_options(command: F) -> F:
+    """Whom to serve."""
+    for option in (
+        click.option(
+            "--agent",
+            "agents",
+            metavar="NAME",
+            multiple=True,
+            help="One agent alone; with --config some of its agents.  [env var: AGENT_NAME]",
+        ),
+        config_option,
+    ):
+        command = option(command)
+    return command
+
+
+def config_option(command: F) -> F:
+    return click.option(
+        "--config",
+        metavar="FILE",
+        envvar="MAGENT2_CONFIG",
+        show_envvar=True,
+        type=click.Path(path_type=Path),
+        help="A file of agents; 'magent2 init' writes one. Else the default team.",
     )(command)
 
 

@@ -8,16 +8,18 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Info
+from magent2.cli.options import AGENT
 from magent2.cli.printing import note
 from magent2.errors import SettingsError
 from magent2.gateway.auth import Access
+from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.server import Gateway, choose_access, listen
 from magent2.loop import leave_on_signals
 from magent2.settings import Settings
@@ -75,20 +77,19 @@ def command_name() -> str:
     return "python -m magent2.cli" if program.endswith("__main__.py") else shlex.quote(program)
 
 
-def greeting(place: Place, agent: str | None = None, runner: str | None = None) -> str:
-    """What a person needs to know: where it is, what answers, how to send the first message."""
+def greeting(place: Place, agents: Sequence[str] = (), model: str = "", first: str = AGENT) -> str:
+    """What a person needs to know: where it is, who answers, how to send the first message."""
     me = command_name()
-    name = agent or "assistant"
     url = f" --url {place.url}" if place.url != "http://127.0.0.1:8700" else ""
     token = '"Authorization: Bearer YOUR_TOKEN"' if place.token_given else f'"Authorization: Bearer $({me} token show)"'
-    message = {"conversation_id": "c1", "sender": "user:me", "recipient": f"agent:{name}", "content": "hello"}
+    message = {"conversation_id": "c1", "sender": "user:me", "recipient": f"agent:{first}", "content": "hello"}
     lines = [f"gateway  {place.url}/#token={place.access.token}"]
-    lines += [f"agent    {agent}: {runner}"] if agent else []
+    lines += [f"agents   {', '.join(agents)}", f"model    {model}"] if agents else []
     lines += [
         f"bus      {place.bus_url}",
         "",
         "send the first message:",
-        f"  {me} send {shlex.quote(name)} 'hello' --wait{url}",
+        f"  {me} send {shlex.quote(first)} 'hello' --wait{url}",
         f"  curl -H {token} -H 'Content-Type: application/json' \\",
         f"    -d {shlex.quote(json.dumps(message))} {place.url}/send",
     ]
@@ -100,11 +101,12 @@ async def keep_house(
     service: Callable[[], WorkerService] | None,
     ready: Callable[[], None],
     leave: asyncio.Event,
+    catalogue: Catalogue | None = None,
 ) -> None:
     """Serve until told to leave: then runs end first, while their streams are still heard, and the gateway last."""
     try:
         await place.bus.acall(Info())
-        gateway = Gateway(place.bus, access=place.access)
+        gateway = Gateway(place.bus, access=place.access, catalogue=catalogue)
         serving = asyncio.create_task(gateway.serve([place.listener]))
         worker = None if service is None else service()
         working = None if worker is None else asyncio.create_task(worker.run())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TEXT_MAX_BYTES = 64 << 20  # of stdin; the gateway has the say about less
 
 
-@click.command(epilog="Example: magent2 send assistant 'hello' --wait")
+@click.command(epilog="Example: magent2 send general 'hello' --wait")
 @click.argument("agent")
 @click.argument("text")
 @click.option("-c", "--conversation", "conversation_id", metavar="ID", help="Which conversation; else a new one.")

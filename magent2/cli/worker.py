@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from magent2.cli.options import bus_option, log_option
+from magent2.cli.options import bus_option, log_option, team_options
 from magent2.cli.runners import model_option
 
 
 @click.command()
-@click.option("--agent", metavar="NAME", envvar="AGENT_NAME", show_envvar=True, help="Whose mail; else 'assistant'.")
+@team_options
 @model_option
 @bus_option
 @click.option("--concurrency", metavar="N", type=int, help="How many conversations at a time.")
 @log_option
-def worker(agent: str | None, model: str | None, bus: str | None, concurrency: int | None, log_format: str) -> int:
-    """Answer the mail of one agent.
+def worker(
+    agents: tuple[str, ...],
+    config: Path | None,
+    model: str | None,
+    bus: str | None,
+    concurrency: int | None,
+    log_format: str,
+) -> int:
+    """Answer the mail of agents.
 
-    Without OPENAI_API_KEY and without --model it echoes. Start as many as you like.
+    Without OPENAI_API_KEY and without --model they echo. Start as many as you like.
     """
-    from magent2.cli.runners import scripted
     from magent2.telemetry import setup_logging
     from magent2.worker.__main__ import main
 
     setup_logging(log_format)
     given = {
-        "--agent": agent,
-        "--model": model or scripted(),
+        "--config": config,
+        "--model": model,
         "--bus": bus,
-        "--concurrency": None if concurrency is None else str(concurrency),
+        "--concurrency": concurrency,
     }
-    return main([f"{name}={value}" for name, value in given.items() if value is not None])
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return main([*options, *(f"--agent={name}" for name in agents)])

@@ -1,4 +1,4 @@
-"""`python -m magent2.worker`: answer the mail of an agent until told to stop.
+"""`python -m magent2.worker`: answer the mail of a team, or of some of its agents, until told to stop.
 
 The first SIGTERM or Ctrl-C lets runs end, the second leaves at once.
 """
@@ -10,18 +10,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
 from magent2.loop import leave_on_signals, run_on_loop
-from magent2.models.address import check_name
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
 from magent2.settings import Settings
 from magent2.worker.drive import Runner
 from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
+from magent2.worker.team import choose_team
 
 FAILED, BAD_SETTINGS = 1, 2
 
@@ -30,19 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        config = read_config(options.agent)
-        runner = build_runner(options.model, config)
+        team = choose_team(options.agent or (), options.model, options.config)
         bus = connect(options.bus)
     except InvalidInput as error:
         return _complain(error, BAD_SETTINGS)
     except Magent2Error as error:
         return _complain(error, FAILED)
     where = _shown_url(options.bus)
-    print(
-        f"agent    {config.agent_name}\nrunner   {_shown(runner, options.model, config)}\nbus      {where}", flush=True
-    )
+    print(f"agents   {', '.join(team.names)}\nmodel    {team.described}\nbus      {where}", flush=True)
     try:
-        run_on_loop(serve(bus, {config.agent_name: runner}, options.concurrency))
+        run_on_loop(serve(bus, team.runners, options.concurrency))
     except InvalidInput as error:
         return _complain(error, BAD_SETTINGS)
     except Magent2Error as error:
@@ -50,14 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read_config(agent: str | None) -> RunnerConfig:
-    """What the environment says of the agent, under the name that was asked for."""
-    config = RunnerConfig.read()
-    return config if agent is None else replace(config, agent_name=check_name(agent, "agent name"))
-
-
 def build_runner(model: str | None = None, config: RunnerConfig | None = None) -> Runner:
-    """Echo without a key, else the SDK; `demo` and `local` beat both."""
+    """The runner of one agent, for a `Worker`: echo without a key, else the SDK; `demo` and `local` beat both."""
     return select_runner(model, config)
 
 
@@ -90,19 +81,15 @@ def drain_on_signals(service: WorkerService) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m magent2.worker", description="Answer the mail of an agent.")
-    parser.add_argument("--agent", metavar="NAME", help="whose mail (AGENT_NAME, else assistant)")
+    parser = argparse.ArgumentParser(prog="python -m magent2.worker", description="Answer the mail of agents.")
+    parser.add_argument("--agent", metavar="NAME", action="append", help="whose mail, may be repeated (AGENT_NAME)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="a file of agents (MAGENT2_CONFIG)")
     parser.add_argument("--model", metavar="MODEL", help="demo, local, or a model's name (AGENT_MODEL)")
     parser.add_argument("--bus", metavar="URL", help="memory://, sqlite:///…, redis://… (MAGENT2_BUS_URL, REDIS_URL)")
     parser.add_argument(
         "--concurrency", metavar="N", type=int, default=CONCURRENCY, help="lanes at a time (%(default)s)"
     )
     return parser
-
-
-def _shown(runner: Runner, model: str | None, config: RunnerConfig) -> str:
-    name = model or config.model
-    return type(runner).__name__ if name is None else f"{type(runner).__name__} ({name})"
 
 
 def _shown_url(url: str | None) -> str:

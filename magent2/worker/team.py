@@ -15,6 +15,7 @@ from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import DEMO, LOCAL, select_team
+from magent2.runner.team import TeamRunner
 from magent2.tools.standard import known_tools
 from magent2.worker.drive import Runner
 
@@ -23,17 +24,23 @@ NO_KEY = "because OPENAI_API_KEY is not set"
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The agents to serve with their runner, and what answers, in words."""
+    """The agents to serve and their runner; `described` is what answers, in words, `folder` where its own tools are."""
 
-    runners: Mapping[str, Runner]
+    names: tuple[str, ...]
+    runner: TeamRunner
     registry: Registry
     described: str
+    folder: Path | None = None
+
+    @property
+    def runners(self) -> dict[str, Runner]:
+        return dict.fromkeys(self.names, self.runner)
 
     @property
     def first(self) -> str:
         """Whom to write to first."""
         root = self.registry.roster.scenario().root
-        return root if root in self.runners else next(iter(self.runners))
+        return root if root in self.names else self.names[0]
 
 
 def choose_team(
@@ -46,24 +53,33 @@ def choose_team(
 ) -> Team:
     """The team of the file, if there is one; else, if an agent is named, that one alone; else the default.
 
-    With a file `names` choose some of its agents. `without_key` is the model for want of a key: echo, when it is None.
+    With a file (`MAGENT2_CONFIG` names one too) `names` choose some of its agents. `without_key` is the model for want
+    of a key: echo, when it is None.
     """
     variables = os.environ if environ is None else environ
+    file = file or _configured(variables)
     config = RunnerConfig.read(variables)
     chosen = model or config.model
     lacking = chosen is None and config.api_key is None
-    registry = _registry(names, file, config, variables)
-    runner = select_team(
-        lambda: _now(registry), without_key if lacking else chosen, config, folder=file.parent if file else None
-    )
-    served = names if file is not None and names else runner.agents()
+    registry = choose_registry(names, file, config, variables)
+    folder = file.parent if file is not None else None
+    runner = select_team(lambda: _now(registry), without_key if lacking else chosen, config, folder=folder)
+    served = tuple(names) if file is not None and names else runner.agents()
     unknown = [name for name in served if name not in runner.agents()]
     if unknown:
         raise SettingsError(f"the file has no agent {unknown[0][:80]!r}; there is: {', '.join(runner.agents())}")
-    return Team(dict.fromkeys(served, runner), registry, _described(chosen, lacking, without_key))
+    return Team(served, runner, registry, _described(chosen, lacking, without_key), folder)
 
 
-def _registry(names: Sequence[str], file: Path | None, config: RunnerConfig, variables: Mapping[str, str]) -> Registry:
+def _configured(variables: Mapping[str, str]) -> Path | None:
+    text = variables.get("MAGENT2_CONFIG", "").strip()
+    return Path(text).expanduser() if text else None
+
+
+def choose_registry(
+    names: Sequence[str], file: Path | None, config: RunnerConfig, variables: Mapping[str, str]
+) -> Registry:
+    """Who exists for this process."""
     named = variables.get("AGENT_NAME", "").strip() or None
     if file is not None:
         over = Override(named, config.model, config.instructions, config.tools or None)

@@ -102,7 +102,7 @@ def test_through_a_pipe_every_line_is_answered(magent2: CommandLine) -> None:
 
 
 def test_a_conversation_can_be_resumed_by_its_id_or_as_the_latest(magent2: CommandLine, client: Client) -> None:
-    client.ask("assistant", "before", conversation_id="resumed")
+    client.ask("general", "before", conversation_id="resumed")
     magent2.run("chat", "-r", "resumed", stdin="by id\n/quit\n")
     magent2.run("chat", "-c", stdin="as the latest\n/new\nelsewhere\n")
 
@@ -133,7 +133,7 @@ def test_ctrl_c_stops_the_run_first_and_leaves_at_the_prompt(terminal: Terminal,
     terminal.type("slow question\n")
     terminal.read_until("thinking")
     terminal.type(CTRL_C)
-    terminal.read_until("told assistant to stop")
+    terminal.read_until("told general to stop")
     terminal.read_until("the run was stopped")
     terminal.read_until("> ")
     status = client.conversations(limit=1).conversations[0].run_status

@@ -55,8 +55,8 @@ def test_serve_says_how_to_begin_answers_and_goes_home_on_sigterm(magent2: Comma
     process = magent2.start("serve", "--port", "0")
     said, url, token = greeting(process)
     with Client(url, token) as client:
-        answer = client.ask("assistant", "hello", timeout_s=DEADLINE_S)
-    sent = magent2.run("send", "assistant", "hello", "--wait", MAGENT2_URL=url)
+        answer = client.ask("general", "hello", timeout_s=DEADLINE_S)
+    sent = magent2.run("send", "general", "hello", "--wait", MAGENT2_URL=url)
     (curl,) = re.findall(r"curl .*\n.*/send", said)
     typed = re.sub(r"\$\([^)]*\)", token, curl)  # the command in it is on no PATH here
     posted = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=False)
@@ -74,7 +74,7 @@ def test_a_drain_lets_the_run_end_and_then_ends_the_streams(tmp_path: Path) -> N
     with Crew() as crew:
         house = House(crew, tmp_path)
         with Client(house.url, house.token) as client:
-            client.send("assistant", "slow question", conversation_id="drained")
+            client.send("general", "slow question", conversation_id="drained")
             eventually(lambda: client.conversation("drained").run_status == "running")
             with _stream(house, "drained") as events:
                 assert next(events) == "user_message"
@@ -99,7 +99,7 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
     with Crew() as crew:
         house = House(crew, tmp_path)
         with Client(house.url, house.token) as client:
-            client.send("assistant", "slow question", conversation_id="stuck")
+            client.send("general", "slow question", conversation_id="stuck")
             eventually(lambda: client.conversation("stuck").run_status == "running")
         os.kill(house.child.pid, signal.SIGTERM)
         eventually(lambda: "once more" in house.child.errors())
@@ -174,12 +174,12 @@ def test_a_rotated_token_locks_out_the_old_one(magent2: CommandLine) -> None:
         (["serve", "--token", "short"], "a token has", 2),
         (["gateway", "--bus", "redis://127.0.0.1:1/0", "--port", "0"], "does not answer", 1),
         (["worker", "--bus", "nowhere"], "is not a bus URL", 2),
-        (["send", "assistant", "hello", "--url", "ftp://x"], "is not the URL of a gateway", 2),
-        (["send", "assistant", "hello", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
+        (["send", "general", "hello", "--url", "ftp://x"], "is not the URL of a gateway", 2),
+        (["send", "general", "hello", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
         (["tail", "c1", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
         (["chat", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
         (["bench", "--url", "http://127.0.0.1:1"], "'magent2 serve' starts one", 1),
-        (["send", "assistant"], "'magent2 send --help' shows how", 2),
+        (["send", "general"], "'magent2 send --help' shows how", 2),
         (["juggle"], "juggle", 2),
         (["import", "no-such-file"], "cannot read no-such-file", 2),
         (["backup", "copy.db", "--bus", "memory://"], "memory://", 2),
@@ -211,14 +211,14 @@ def test_a_taken_port_is_one_clear_line(magent2: CommandLine) -> None:
 
 def test_a_name_that_a_conversation_has_is_one_clear_line(magent2: CommandLine, tmp_path: Path) -> None:
     bus = SqliteBus(tmp_path / "log.db")
-    send(bus, "hello", "assistant", recipient="agent:Bob")
+    send(bus, "hello", "general", recipient="agent:Bob")
     bus.close()
 
     done = magent2.run("serve", "--model", "demo", "--port", "0", "--bus", f"sqlite:///{tmp_path / 'log.db'}")
 
     assert (done.code, done.err) == (
         1,
-        "magent2: a conversation is called 'assistant'; give the agent another name\n",
+        "magent2: a conversation is called 'general'; give the agent another name\n",
     )
 
 
@@ -232,7 +232,7 @@ def test_a_log_goes_through_backup_export_and_import(magent2: CommandLine, crew:
     house = House(crew, tmp_path)
     copy, file, second = tmp_path / "copy.db", tmp_path / "log.jsonl", f"sqlite:///{tmp_path / 'second.db'}"
     with Client(house.url, house.token) as client:
-        client.ask("assistant", "remember me", conversation_id="c1", timeout_s=DEADLINE_S)
+        client.ask("general", "remember me", conversation_id="c1", timeout_s=DEADLINE_S)
     backed_up = magent2.run("backup", str(copy), "--bus", house.bus_url, "--json")
     exported = magent2.run("export", str(file), "--bus", f"sqlite:///{copy}", "--json")
     imported = magent2.run("import", str(file), "--bus", second, "--json")

@@ -34,21 +34,21 @@ def client(house: House) -> Iterator[Client]:
 
 
 def test_send_says_where_the_message_is(magent2: CommandLine, client: Client) -> None:
-    done = magent2.run("send", "assistant", "hello", "-c", "plain")
+    done = magent2.run("send", "general", "hello", "-c", "plain")
 
     assert (done.code, done.out, done.err) == (0, "conversation plain seq 1\n", "")
     assert client.conversation("plain").title == "hello"
 
 
 def test_send_waits_for_the_answer_and_prints_nothing_else_on_stdout(magent2: CommandLine) -> None:
-    done = magent2.run("send", "assistant", "good morning", "--wait")
+    done = magent2.run("send", "general", "good morning", "--wait")
 
     assert (done.code, done.out) == (0, "good morning\n")
 
 
 def test_send_streams_the_answer_as_it_comes(magent2: CommandLine) -> None:
-    readable = magent2.run("send", "assistant", "one two three", "--stream")
-    events = magent2.run("send", "assistant", "one two", "--stream", "--json").json_lines
+    readable = magent2.run("send", "general", "one two three", "--stream")
+    events = magent2.run("send", "general", "one two", "--stream", "--json").json_lines
 
     assert readable.out == "one two three\n"
     assert [event["text"] for event in events if event["event"] == "token"] == ["one ", "two"]
@@ -56,16 +56,16 @@ def test_send_streams_the_answer_as_it_comes(magent2: CommandLine) -> None:
 
 
 def test_send_reads_stdin_and_answers_as_json(magent2: CommandLine) -> None:
-    done = magent2.run("send", "assistant", "-", "--wait", "--json", stdin="from\na pipe ü\n")
+    done = magent2.run("send", "general", "-", "--wait", "--json", stdin="from\na pipe ü\n")
 
     assert done.json["answer"]["text"] == "from\na pipe ü"
     assert done.json["sent"]["seq"] == 1
 
 
 def test_the_same_id_sends_once(magent2: CommandLine, client: Client) -> None:
-    first = magent2.run("send", "assistant", "once", "-c", "same", "--id", "order-17", "--json")
-    again = magent2.run("send", "assistant", "once", "-c", "same", "--id", "order-17", "--json")
-    other = magent2.run("send", "assistant", "twice", "-c", "same", "--id", "order-17")
+    first = magent2.run("send", "general", "once", "-c", "same", "--id", "order-17", "--json")
+    again = magent2.run("send", "general", "once", "-c", "same", "--id", "order-17", "--json")
+    other = magent2.run("send", "general", "twice", "-c", "same", "--id", "order-17")
 
     assert first.json == again.json
     assert other.code == 1
@@ -80,10 +80,10 @@ def test_the_sender_to_nobody_is_told_on_stderr(magent2: CommandLine) -> None:
 
 
 def test_a_run_that_fails_is_one_line_and_becomes_a_dead_letter(magent2: CommandLine) -> None:
-    done = magent2.run("send", "assistant", "fail please", "-c", "failing", "--wait")
+    done = magent2.run("send", "general", "fail please", "-c", "failing", "--wait")
     (letter,) = [row for row in magent2.run("dead", "ls", "--json").json if row["conversation_id"] == "failing"]
-    retried = magent2.run("dead", "retry", "assistant", str(letter["seq"]))
-    again = magent2.run("dead", "retry", "assistant", str(letter["seq"]))
+    retried = magent2.run("dead", "retry", "general", str(letter["seq"]))
+    again = magent2.run("dead", "retry", "general", str(letter["seq"]))
 
     assert (done.code, done.out) == (1, "")
     assert "told to fail" in done.err
@@ -93,46 +93,46 @@ def test_a_run_that_fails_is_one_line_and_becomes_a_dead_letter(magent2: Command
 
 
 def test_a_dead_letter_can_be_dropped(magent2: CommandLine, client: Client) -> None:
-    sent = client.send("assistant", "fail again", conversation_id="dropping")
+    sent = client.send("general", "fail again", conversation_id="dropping")
     (letter,) = eventually(
-        lambda: [row for row in client.dead("assistant").letters if row.conversation_id == sent.conversation_id]
+        lambda: [row for row in client.dead("general").letters if row.conversation_id == sent.conversation_id]
     )
 
-    done = magent2.run("dead", "drop", "assistant", str(letter.seq))
+    done = magent2.run("dead", "drop", "general", str(letter.seq))
 
     assert done.code == 0
-    assert letter not in client.dead("assistant").letters
+    assert letter not in client.dead("general").letters
 
 
 def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
-    sent = client.send("assistant", "slow one", conversation_id="stopping")
+    sent = client.send("general", "slow one", conversation_id="stopping")
     eventually(lambda: client.conversation("stopping").run_status == "running")
 
     done = magent2.run("stop", "stopping")
 
-    assert (done.code, done.out) == (0, "told assistant to stop\n")
+    assert (done.code, done.out) == (0, "told general to stop\n")
     with pytest.raises(RunStopped):
         client.wait(sent, 10)
 
 
 def test_tail_shows_what_is_there_and_follows_until_ctrl_c(magent2: CommandLine, client: Client) -> None:
-    client.ask("assistant", "first words", conversation_id="tailed")
+    client.ask("general", "first words", conversation_id="tailed")
     process = magent2.start("tail", "tailed")
     assert process.stdout is not None
     seen = [process.stdout.readline() for _ in range(4)]
 
-    client.ask("assistant", "second words", conversation_id="tailed")
+    client.ask("general", "second words", conversation_id="tailed")
     more = [process.stdout.readline() for _ in range(4)]
     process.send_signal(signal.SIGINT)
 
-    assert "user:local → agent:assistant: first words" in seen[0]
-    assert "assistant: first words" in seen[2]
-    assert "assistant: second words" in more[2]
+    assert "user:local → agent:general: first words" in seen[0]
+    assert "general: first words" in seen[2]
+    assert "general: second words" in more[2]
     assert ended(process).code == 130
 
 
 def test_tail_begins_where_it_is_told_and_shows_what_is_asked_for(magent2: CommandLine, client: Client) -> None:
-    answer = client.ask("assistant", "some words", conversation_id="asked")
+    answer = client.ask("general", "some words", conversation_id="asked")
     rest = magent2.run("tail", "asked", "--no-follow", "--since", str(answer.seq), "--json").json_lines
     tokens = magent2.run("tail", "asked", "--no-follow", "--kinds", "token", "--json").json_lines
 
@@ -143,7 +143,7 @@ def test_tail_begins_where_it_is_told_and_shows_what_is_asked_for(magent2: Comma
 def test_conversations_are_listed_shown_exported_and_deleted(
     magent2: CommandLine, client: Client, tmp_path: Path
 ) -> None:
-    client.ask("assistant", "keep this", conversation_id="kept")
+    client.ask("general", "keep this", conversation_id="kept")
     listed = magent2.run("conversations", "ls", "--json").json
     shown = magent2.run("conversations", "show", "kept")
     exported = magent2.run("conversations", "export", "kept", "-o", str(tmp_path / "kept.jsonl"))
@@ -159,7 +159,7 @@ def test_conversations_are_listed_shown_exported_and_deleted(
 
 
 def test_replay_plays_a_conversation_again(magent2: CommandLine, client: Client) -> None:
-    client.ask("assistant", "play me", conversation_id="played")
+    client.ask("general", "play me", conversation_id="played")
 
     done = magent2.run("replay", "played", "--speed", "100")
 
@@ -168,7 +168,7 @@ def test_replay_plays_a_conversation_again(magent2: CommandLine, client: Client)
 
 
 def test_agents_are_listed(magent2: CommandLine) -> None:
-    assert {row["name"]: row["alive"] for row in magent2.run("agents", "ls", "--json").json}["assistant"]
+    assert {row["name"]: row["alive"] for row in magent2.run("agents", "ls", "--json").json}["general"]
     assert "alive" in magent2.run("agents", "ls").out
 
 

@@ -238,14 +238,14 @@ async def client(house: House) -> AsyncIterator[AsyncClient]:
 
 async def test_answers_of_one_conversation_are_told_apart(client: AsyncClient) -> None:
     texts = [f"message {number}" for number in range(10)]
-    answers = await asyncio.gather(*(client.ask("assistant", text, conversation_id="busy") for text in texts))
+    answers = await asyncio.gather(*(client.ask("general", text, conversation_id="busy") for text in texts))
 
     assert [answer.text for answer in answers] == texts
     assert len({answer.run_id for answer in answers}) == 10
 
 
 async def test_the_events_of_a_run_come_without_those_of_others(client: AsyncClient) -> None:
-    other, sent = [await client.send("assistant", text, conversation_id="two") for text in ("not this", "but this")]
+    other, sent = [await client.send("general", text, conversation_id="two") for text in ("not this", "but this")]
     events = [event async for event in client.replies(sent)]
 
     assert other.seq < sent.seq
@@ -255,8 +255,8 @@ async def test_the_events_of_a_run_come_without_those_of_others(client: AsyncCli
 
 async def test_a_run_that_ends_without_an_answer_is_an_error_that_says_why(client: AsyncClient) -> None:
     with pytest.raises(RunFailed, match="told to fail") as failed:
-        await client.ask("assistant", "fail")
-    sent = await client.send("assistant", "slow", conversation_id="endless")
+        await client.ask("general", "fail")
+    sent = await client.send("general", "slow", conversation_id="endless")
     async with aclosing(client.replies(sent)) as events:
         assert (await anext(events)).kind == "run"
     stopping = await client.stop("endless")
@@ -264,11 +264,11 @@ async def test_a_run_that_ends_without_an_answer_is_an_error_that_says_why(clien
         await client.wait(sent)
 
     assert failed.value.run_id is not None
-    assert stopping.agent == "assistant"
+    assert stopping.agent == "general"
 
 
 async def test_everything_else_can_be_asked_for(client: AsyncClient) -> None:
-    await client.ask("assistant", "hello", conversation_id="looked-at")
+    await client.ask("general", "hello", conversation_id="looked-at")
     page = await client.conversations(limit=1)
     events = await client.events("looked-at", limit=2)
     rest = await client.events("looked-at", events.next_since)
@@ -278,7 +278,7 @@ async def test_everything_else_can_be_asked_for(client: AsyncClient) -> None:
     assert page.next is not None
     assert [event.seq for event in (*events.events, *rest.events)] == [1, 2, 3, 4, 5]
     assert (events.has_more, rest.has_more) == (True, False)
-    assert agents["assistant"].alive
+    assert agents["general"].alive
     assert (await client.health())["status"] == "ok"
     with pytest.raises(NotFound):
         await client.conversation("never-heard-of")
@@ -286,11 +286,11 @@ async def test_everything_else_can_be_asked_for(client: AsyncClient) -> None:
 
 
 async def _bury_and_mend(client: AsyncClient) -> None:
-    sent = await client.send("assistant", "fail once", conversation_id="mended")
+    sent = await client.send("general", "fail once", conversation_id="mended")
     with pytest.raises(RunFailed):
         await client.wait(sent)
-    letters: list[Any] = [row for row in (await client.dead("assistant")).letters if row.conversation_id == "mended"]
-    await client.drop_dead("assistant", letters[0].seq)
+    letters: list[Any] = [row for row in (await client.dead("general")).letters if row.conversation_id == "mended"]
+    await client.drop_dead("general", letters[0].seq)
     with pytest.raises(NotFound):
-        await client.retry_dead("assistant", letters[0].seq)
+        await client.retry_dead("general", letters[0].seq)
     await client.delete("mended")

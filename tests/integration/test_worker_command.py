@@ -71,7 +71,7 @@ def serves(bus: SqliteBus) -> bool:
 
 
 def test_it_says_what_it_is_answers_and_goes_home_on_sigterm(start: Start, bus: SqliteBus, url: str) -> None:
-    send(bus, "hello", recipient="agent:assistant")
+    send(bus, "hello", recipient="agent:general")
     process = start()
     eventually(lambda: outputs(bus) == ["hello"], START_DEADLINE_S)
     process.send_signal(signal.SIGTERM)
@@ -79,7 +79,11 @@ def test_it_says_what_it_is_answers_and_goes_home_on_sigterm(start: Start, bus: 
     code, out, _ = ended(process)
 
     assert code == 0
-    assert out.splitlines() == ["agent    assistant", "runner   EchoRunner", f"bus      {url}"]
+    assert out.splitlines() == [
+        "agents   supervisor, general, sales, support",
+        "model    echo, because OPENAI_API_KEY is not set",
+        f"bus      {url}",
+    ]
     assert not serves(bus)
 
 
@@ -93,7 +97,7 @@ def test_the_agent_can_be_named_by_option_or_variable(start: Start, bus: SqliteB
 
 
 def test_the_demo_model_answers_without_a_key(start: Start, bus: SqliteBus) -> None:
-    send(bus, "hello", recipient="agent:assistant")
+    send(bus, "hello", recipient="agent:general")
     start("--model", "demo")
 
     eventually(lambda: outputs(bus), START_DEADLINE_S)
@@ -157,9 +161,9 @@ def test_a_bus_that_is_not_there_is_one_clear_line_without_the_password(start: S
 
 
 def test_a_name_that_a_conversation_has_is_one_clear_line(start: Start, bus: SqliteBus) -> None:
-    send(bus, "hello", "assistant", recipient="agent:Bob")
+    send(bus, "hello", "general", recipient="agent:Bob")
 
     code, _, err = ended(start())
 
     assert code == 1
-    assert err == "magent2: a conversation is called 'assistant'; give the agent another name\n"
+    assert err == "magent2: a conversation is called 'general'; give the agent another name\n"

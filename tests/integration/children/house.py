@@ -22,7 +22,7 @@ from magent2.worker.service import WorkerService
 from tests.support.processes import report, settings
 from tests.support.runners import token
 
-AGENT = "assistant"
+AGENT = "general"
 
 
 class Obedient:

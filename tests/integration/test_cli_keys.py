@@ -1,0 +1,56 @@
+"""`magent2 keys` in processes of its own, on a log that a gateway serves meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+
+from magent2.client import Client
+from tests.support.command_line import CommandLine, House
+from tests.support.processes import Crew
+from tests.support.waiting import eventually
+
+
+def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(tmp_path: Path) -> None:
+    with CommandLine(tmp_path) as cli:
+        made = cli.run("keys", "create", "--scope", "user:ann", "--label", "laptop", "--json")
+        listed = cli.run("keys", "ls", "--json")
+        shown = cli.run("keys", "ls")
+        revoked = cli.run("keys", "revoke", made.json["id"], "--json")
+
+    assert made.code == listed.code == shown.code == revoked.code == 0
+    (key,) = listed.json
+    assert key == {name: value for name, value in made.json.items() if name != "key"}
+    assert made.json["key"].startswith(f"mk_{key['id']}_")
+    secret = made.json["key"].rpartition("_")[2]
+    assert secret not in listed.out + shown.out + revoked.out
+    assert "laptop" in shown.out
+    assert revoked.json["revoked_at"] is not None
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
+    with CommandLine(tmp_path) as cli:
+        bad = cli.run("keys", "create", "--scope", "root")
+        none = cli.run("keys", "create")
+        unknown = cli.run("keys", "revoke", "000000000000")
+        memory = cli.run("keys", "ls", "--bus", "memory://")
+
+    assert [done.code for done in (bad, none, unknown, memory)] == [2, 2, 1, 2]
+    for done in (bad, none, unknown, memory):
+        assert done.err.startswith("magent2: ")
+        assert done.err.count("\n") == 1
+
+
+def test_a_key_made_and_revoked_beside_a_running_gateway_counts_there(crew: Crew, tmp_path: Path) -> None:
+    house = House(crew, tmp_path, worker=False)
+    with CommandLine(tmp_path, MAGENT2_BUS_URL=house.bus_url) as cli:
+        made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
+        with Client(house.url, made["key"]) as client:
+            sent = client.send("Ada", "hello", sender="user:ann")
+            assert client.conversation(sent.conversation_id).last_seq == sent.seq
+
+        assert cli.run("keys", "revoke", made["id"]).code == 0
+
+        headers = {"authorization": f"Bearer {made['key']}"}
+        eventually(lambda: httpx2.get(f"{house.url}/conversations", headers=headers).status_code == 401)

@@ -73,8 +73,8 @@ def listing_dead(agent: str, after: int | None = None) -> Flow[tuple[DeadLetter,
     return tuple(DeadLetter.parse(record) for record in page.records if not record.erased)
 
 
-def retrying_dead(agent: str, seq: int) -> Flow[Appended]:
-    """Put a dead letter's mail back into its inbox, once, and take the letter off the list."""
+def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flow[Appended]:
+    """Put a dead letter's mail back into its inbox, once, and take the letter off the list; `told` tells of it."""
     letter = yield from _dead_letter(agent, seq)
     mail = letter.mail
     again = NewRecord(
@@ -83,7 +83,7 @@ def retrying_dead(agent: str, seq: int) -> Flow[Appended]:
         id=f"retry:{seq}:{mail['id']}"[:ID_MAX_CHARS],
         headers={**mail["headers"], RETRY_OF: seq},
     )
-    appended: Appended = yield Append(records=(again,))
+    appended: Appended = yield Append(records=(again, *told))
     yield Erase(dead_topic(agent), (seq,))
     return appended
 

@@ -165,9 +165,11 @@ def _looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]
     if principal is None:
         state: tuple[TopicInfo, ...] = yield Describe((own_log,))
         return Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
-    state = yield Describe((own_log, chat_topic(conversation)))
+    state = yield Describe((own_log, chat_topic(conversation), agent_topic(conversation)))
     if any(info.deleted for info in state):
         raise TopicDeleted(f"conversation {conversation!r} was deleted")
+    if state[2].last:
+        raise _taken_by_agent(conversation)
     head = state[0].head
     new = not head and not any(info.last for info in state)
     if not _may_write(principal, head, new and envelope.type == "message"):
@@ -200,9 +202,7 @@ def _guessing(
     return delivered
 
 
-def _attempting(
-    envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
-) -> Flow[Delivered]:
+def _attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
     """One try."""
     agent = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
     headers: Mapping[str, Scalar] = {}
@@ -230,7 +230,7 @@ def check_envelope(envelope: MessageEnvelope) -> Address:
             f"recipient {str(recipient)!r} and conversation {envelope.conversation_id!r} differ; make them one"
         )
     if recipient.kind == "agent" and recipient.name == envelope.conversation_id:
-        raise NameTaken(f"{recipient.name!r} is an agent; give the conversation another id")
+        raise _taken_by_agent(recipient.name)
     return recipient
 
 
@@ -318,7 +318,11 @@ def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None
 def _check_conversation_name(conversation: str) -> Flow[None]:
     state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
     if state[0].last:
-        raise NameTaken(f"{conversation!r} is an agent; give the conversation another id")
+        raise _taken_by_agent(conversation)
+
+
+def _taken_by_agent(name: str) -> NameTaken:
+    return NameTaken(f"{name!r} is an agent; give the conversation another id")
 
 
 def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:

@@ -67,7 +67,11 @@ def digest_of(payload: Mapping[str, Any]) -> str:
     """What makes two bodies the same: all that the sender chose, so never when it was made."""
     chosen = dict(payload)
     chosen.pop("created_at", None)
-    return hashlib.blake2b(orjson.dumps(chosen, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).hexdigest()
+    try:
+        text = orjson.dumps(chosen, option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONEncodeError, RecursionError) as error:
+        raise PayloadError(f"the payload is not JSON: {error}") from error
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def conversation_of(payload: Mapping[str, Any]) -> str:

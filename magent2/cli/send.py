@@ -21,7 +21,7 @@ TEXT_MAX_BYTES = 64 << 20  # of stdin; the gateway has the say about less
 @click.argument("agent")
 @click.argument("text")
 @click.option("-c", "--conversation", "conversation_id", metavar="ID", help="Which conversation; else a new one.")
-@click.option("--sender", default="user:local", show_default=True, help="Who says it.")
+@click.option("--sender", help="Who says it; else whoever the token or the key stands for.")
 @click.option("--id", "envelope_id", metavar="ID", help="The message's id: the same again sends nothing new.")
 @click.option("--wait", "mode", flag_value="wait", help="Wait for the answer and print it.")
 @click.option("--stream", "mode", flag_value="stream", help="Print the answer as it comes.")

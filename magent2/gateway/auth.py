@@ -69,10 +69,7 @@ class Access:
     def admits(self, authorization: bytes) -> bool:
         """Whether the header carries the token; takes as long for a near miss as for a far one."""
         token = self.token
-        if token is None:
-            return True
-        scheme, _, given = authorization.partition(b" ")
-        return hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer"
+        return token is None or hmac.compare_digest(bearer(authorization), token.encode())
 
     def knows_host(self, host: str) -> bool:
         return not self.loopback or is_loopback(host_name(host))
@@ -84,6 +81,12 @@ class Access:
         scheme, _, netloc = origin.partition("://")
         own = _place(host, scheme)
         return own is not None and _place(netloc, scheme) == own
+
+
+def bearer(authorization: bytes) -> bytes:
+    """What the header carries as a bearer's; empty when it is something else."""
+    scheme, _, given = authorization.partition(b" ")
+    return given.strip() if scheme.lower() == b"bearer" else b""
 
 
 def host_name(host: str) -> str:

@@ -1,62 +1,110 @@
-"""The door: Host, Origin and token are looked at before a request goes any further, and each request is counted."""
+"""The door: Host, Origin and credential are looked at before a request goes further, and each request is counted."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from magent2.gateway.auth import Access
-from magent2.gateway.problems import Problem
+from magent2.errors import Magent2Error
+from magent2.gateway import audit
+from magent2.gateway.auth import Access, bearer
+from magent2.gateway.identity import HOUSE, KEY, NOBODY, Identity
+from magent2.gateway.keys import KeyRing
+from magent2.gateway.problems import Problem, noted_problem
+from magent2.gateway.ratelimit import RateLimits, kind_of
 from magent2.telemetry import Metrics
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 OPEN_PREFIX = "/page/"  # the status page's own files
+ADMIN_PATHS = ("/agents", "/dead", "/metrics", "/api/dead")  # and all below them
 UNKNOWN_ROUTE = "unknown"
+
+Header: TypeAlias = tuple[bytes, bytes]
+
+# On every answer; a route may give its own policy, as the page does.
+POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+SECURITY = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 
 
 class Guard:
-    """Refuses who may not come in."""
+    """Refuses who may not come in, and says of all others who they are."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, keys: KeyRing | None, rates: RateLimits) -> None:
         self._app = app
         self._access = access
+        self._keys = keys
+        self._rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._refusal(scope) if scope["type"] == "http" else None
-        if problem is None:
-            await self._app(scope, receive, send)
-        else:
-            await problem.response()(scope, receive, send)
+        if scope["type"] == "http":
+            try:
+                await self._admit(scope)
+            except Magent2Error as error:
+                await noted_problem(error).response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Problem | None:
+    async def _admit(self, scope: Scope) -> None:
         given = _wanted_headers(scope)
+        self._check_place(given)
+        path = route_path(scope)
+        if is_open(path):
+            scope[KEY] = HOUSE if self._access.token is None else NOBODY
+            return
+        identity = scope[KEY] = await self._identify(scope, given.get(b"authorization", b""))
+        if identity.principal.admin:
+            return
+        if is_for_admins(path):
+            raise Problem.admins_only()
+        self._rates.take(identity.principal.name, kind_of(scope["method"], path))
+
+    def _check_place(self, given: dict[bytes, bytes]) -> None:
         host = given.get(b"host", b"").decode("latin-1")
         if not self._access.knows_host(host):
-            return Problem(421, "foreign_host", "this gateway answers only to names of its own machine")
+            raise Problem(421, "foreign_host", "this gateway answers only to names of its own machine")
         origin = given.get(b"origin")
         if origin is not None and not self._access.knows_origin(origin.decode("latin-1"), host):
-            return Problem(403, "foreign_origin", "pages of other origins may not call this gateway")
-        if is_open(scope["path"]) or self._access.admits(given.get(b"authorization", b"")):
-            return None
-        return Problem(
-            401,
-            "unauthorized",
-            "give the gateway's token as 'Authorization: Bearer TOKEN'; 'magent2 token show' prints it",
-            {"www-authenticate": "Bearer"},
-        )
+            raise Problem(403, "foreign_origin", "pages of other origins may not call this gateway")
+
+    async def _identify(self, scope: Scope, authorization: bytes) -> Identity:
+        if self._access.admits(authorization):
+            return HOUSE
+        text = bearer(authorization).decode("latin-1")
+        if self._keys is not None:
+            identity = self._keys.known(text) or await self._keys.find(text)
+            if identity is not None:
+                return identity
+        if authorization:
+            audit.refused(scope, text)
+        raise Problem.unauthorized()
 
 
 def _wanted_headers(scope: Scope) -> dict[bytes, bytes]:
     return {name: value for name, value in scope["headers"] if name in (b"host", b"origin", b"authorization")}
 
 
+def route_path(scope: Scope) -> str:
+    """The path as routes have it, behind a proxy that put something in front of it too."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
 def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
+def is_for_admins(path: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in ADMIN_PATHS)
+
+
 class Count:
-    """Counts requests by route and status; a stream counts when it begins."""
+    """Counts requests by route and status, and puts on every answer what keeps a browser safe.
+
+    A stream counts when it begins.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -70,6 +118,8 @@ class Count:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
+                message["headers"] = secured(message.get("headers", ()))
+                audit.answered(scope, message["status"])
                 self._note(scope, message["status"], time.perf_counter() - begun)
             await send(message)
 
@@ -80,7 +130,12 @@ class Count:
         self._metrics.answered(route, _method(scope), status, taken_s)
 
 
+def secured(headers: Iterable[Header]) -> list[Header]:
+    given = [*headers, *SECURITY]
+    return given if any(name == POLICY[0] for name, _ in given) else [*given, POLICY]
+
+
 def _method(scope: Scope) -> str:
     """A method is text that a client chose: only known ones become a label."""
     method: str = scope["method"]
-    return method if method in ("GET", "POST", "DELETE", "HEAD", "OPTIONS") else "other"
+    return method if method in ("GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS") else "other"

@@ -100,6 +100,11 @@ def outbox_topic(connector: str) -> str:
     return f"outbox:{connector}"
 
 
+def entity_topic(kind: str, entity: str) -> str:
+    """The log of one thing of the directory: a key, for one."""
+    return f"entity:{kind}:{entity}"
+
+
 def conversation_topics(conversation: str) -> tuple[str, str, str]:
     """The logs that are the conversation's own, and go with it."""
     return stream_topic(conversation), chat_topic(conversation), history_topic(conversation)

@@ -14,13 +14,19 @@ from magent2.models.envelope import BaseStreamEvent
 
 
 class RunFields(BaseModel):
-    """Where an event belongs. `message_id` joins the tokens of a turn to the text that will contain them."""
+    """Where an event belongs. `message_id` joins the tokens of a turn to the text that will contain them.
+
+    `reply_to` is the message that a text answers. `run_kind` is said of runs that are no part of the talk: `tool`, one
+    that somebody ran by hand; `route`, a decision who answers.
+    """
 
     run_id: str | None = None
     attempt: int | None = None
     agent: str | None = None
     turn: int | None = None
     message_id: str | None = None
+    reply_to: str | None = None
+    run_kind: str | None = None
 
 
 class UserMessageEvent(BaseStreamEvent):
@@ -31,6 +37,7 @@ class UserMessageEvent(BaseStreamEvent):
     sender: str
     recipient: str
     text: str | None = None
+    client_message_id: str | None = None
 
 
 class SessionEvent(BaseStreamEvent):

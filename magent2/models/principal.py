@@ -14,9 +14,14 @@ class Principal:
     name: str
     admin: bool = False
 
+    @property
+    def bound(self) -> str | None:
+        """The name that delivery holds mail to; `None` for whoever may write anywhere."""
+        return None if self.admin else self.name
+
     def owns(self, owner: str | None) -> bool:
         """Whether a conversation of this owner is theirs to see. One without an owner is the admin's."""
-        return self.admin or (owner is not None and owner == self.name)
+        return self.admin or (bool(owner) and owner == self.name)
 
 
 ADMIN = Principal("user:local", admin=True)

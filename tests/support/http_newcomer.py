@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from tests.support.http_service import answers_at
 from tests.support.processes import ROOT

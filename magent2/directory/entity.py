@@ -1,0 +1,107 @@
+"""One topic per entity, `entity:{kind}:{id}`: its state is the fold of its records, and there is no other copy.
+
+The first record makes the entity, on condition that there is none; every other is conditional on all before it, so a
+decision is never taken on an old state. A kind says how its records fold; all else is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import OLDEST, Append, At, Read, Topics
+from magent2.bus.records import NewRecord, Page, Record, TopicList
+from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
+from magent2.models.address import check_name, entity_topic
+
+TRIES_MAX = 8  # how often an entity may change under one decision
+PAGE = 500
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[E]):
+    """A sort of entity. `begin` reads its first record, `apply` every other."""
+
+    name: str
+    begin: Callable[[str, Record], E]
+    apply: Callable[[E, Record], E]
+
+    def topic(self, entity: str) -> str:
+        return entity_topic(self.name, check_name(entity, f"{self.name} id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[E]):
+    """An entity as it stood at `seq`."""
+
+    state: E
+    seq: int
+
+
+def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any]) -> Flow[E]:
+    """Make an entity; `NameTaken` when there is one of that id."""
+    topic = kind.topic(entity)
+    try:
+        yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(At(topic, 0),))
+    except ConditionFailed as error:
+        raise NameTaken(f"there is a {kind.name} {entity!r} already; take another id") from error
+    found = yield from finding(kind, entity)
+    return found.state
+
+
+def changing(kind: Kind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]) -> Flow[E]:
+    """Append what `decide` makes of the state, taken anew when somebody else was quicker; `None` changes nothing."""
+    for _ in range(TRIES_MAX):
+        found = yield from finding(kind, entity)
+        facts = decide(found.state)
+        if facts is None:
+            return found.state
+        topic = kind.topic(entity)
+        try:
+            yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(At(topic, found.seq),))
+        except ConditionFailed:
+            continue
+        changed = yield from finding(kind, entity)
+        return changed.state
+    raise ConditionFailed(f"{kind.name} {entity!r} keeps changing; try again")
+
+
+def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
+    """The entity as it is now; `UnknownEntity` when nobody has made it."""
+    topic = kind.topic(entity)
+    state: E | None = None
+    after = OLDEST
+    while True:
+        page: Page = yield Read(topic, after, PAGE)
+        if page.deleted:
+            raise TopicDeleted(f"{kind.name} {entity!r} was deleted")
+        for record in page.records:
+            state = kind.begin(entity, record) if state is None else kind.apply(state, record)
+            after = record.seq
+        if after >= page.last or not page.records:
+            break
+    if state is None:
+        raise UnknownEntity(f"there is no {kind.name} {entity!r}")
+    return Found(state, after)
+
+
+def listing(kind: Kind[E]) -> Flow[list[E]]:
+    """Every entity of the kind, by its id."""
+    prefix = entity_topic(kind.name, "")
+    before: tuple[int, str] | None = None
+    names: list[str] = []
+    while True:
+        page: TopicList = yield Topics(prefix, before=before, limit=PAGE)
+        names += [info.topic.removeprefix(prefix) for info in page.topics]
+        before = page.next
+        if before is None:
+            break
+    states: list[E] = []
+    for name in sorted(names):
+        found = yield from finding(kind, name)
+        states.append(found.state)
+    return states

@@ -1,0 +1,126 @@
+"""API keys: what lets a person, or another program, into a gateway, and as whom.
+
+Only the sha256 of the secret is on the log. It is random and long, so a slow hash would make nothing safer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from magent2.bus.flow import Flow
+from magent2.bus.records import Record
+from magent2.directory.entity import Kind, changing, creating, listing
+from magent2.errors import InvalidInput
+from magent2.models.address import check_name
+from magent2.models.principal import ADMIN, ADMIN_SCOPE, Principal
+
+MARK = "mk"
+ID_BYTES = 6
+SECRET_BYTES = 32
+SECRET_CHARS = 43  # of 32 bytes in URL-safe base64
+LABEL_MAX_CHARS = 200
+USER_PREFIX = "user:"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as the log tells it; the secret is nowhere."""
+
+    id: str
+    digest: str = field(repr=False)
+    scopes: tuple[str, ...]
+    label: str
+    created_ms: int
+    revoked_ms: int | None = None
+
+    @property
+    def created_at(self) -> datetime:
+        return datetime.fromtimestamp(self.created_ms / 1000, UTC)
+
+    @property
+    def revoked_at(self) -> datetime | None:
+        return None if self.revoked_ms is None else datetime.fromtimestamp(self.revoked_ms / 1000, UTC)
+
+    @property
+    def principal(self) -> Principal:
+        """Whoever shows the key: the user that it names; an admin's key without one is the house's own."""
+        user = next((scope for scope in self.scopes if scope.startswith(USER_PREFIX)), ADMIN.name)
+        return Principal(user, admin=ADMIN_SCOPE in self.scopes)
+
+    def opens(self, secret: str) -> bool:
+        """Whether this is its secret, and still good; takes as long for a near miss as for a far one."""
+        return hmac.compare_digest(digest_of(secret), self.digest) and self.revoked_ms is None
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key and, this once, its text."""
+
+    key: Key
+    text: str = field(repr=False)
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def split_key(text: str) -> tuple[str, str] | None:
+    """Id and secret of a key's text; `None` for what cannot be one."""
+    mark, _, rest = text.partition("_")
+    entity, _, secret = rest.partition("_")
+    is_id = len(entity) == 2 * ID_BYTES and set(entity) <= set("0123456789abcdef")
+    return (entity, secret) if mark == MARK and is_id and len(secret) == SECRET_CHARS else None
+
+
+def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
+    """`admin`, or whose key it is as `user:{name}`, or both."""
+    chosen = tuple(dict.fromkeys(scopes))
+    users = [scope for scope in chosen if scope.startswith(USER_PREFIX)]
+    for scope in chosen:
+        if scope != ADMIN_SCOPE and (scope not in users or scope == USER_PREFIX):
+            raise InvalidInput(f"{scope[:80]!r} is no scope; take 'admin' or 'user:NAME'")
+        check_name(scope, "scope")
+    if not chosen or len(users) > 1:
+        raise InvalidInput("a key needs a scope, and at most one user; give 'admin' or one 'user:NAME'")
+    if users == [ADMIN.name] and ADMIN_SCOPE not in chosen:
+        raise InvalidInput(f"{ADMIN.name!r} is the name of whoever runs the place; take another")
+    return chosen
+
+
+def making_key(scopes: Sequence[str], label: str = "") -> Flow[NewKey]:
+    """A new key. Its text is in what comes back, and never again anywhere."""
+    chosen = check_scopes(scopes)
+    if len(label) > LABEL_MAX_CHARS or not label.isprintable():
+        raise InvalidInput(f"a label has at most {LABEL_MAX_CHARS} printable characters")
+    entity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
+    facts = {"event": "created", "sha256": digest_of(secret), "scopes": list(chosen), "label": label}
+    key = yield from creating(KEYS, entity, facts)
+    return NewKey(key, f"{MARK}_{entity}_{secret}")
+
+
+def revoking_key(entity: str) -> Flow[Key]:
+    """End a key, once; gateways that know it hear of it."""
+    return changing(KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
+
+
+def listing_keys() -> Flow[list[Key]]:
+    """All keys, oldest first, those that were revoked included."""
+    keys = yield from listing(KEYS)
+    return sorted(keys, key=lambda key: (key.created_ms, key.id))
+
+
+def _begin(entity: str, record: Record) -> Key:
+    facts = record.payload
+    return Key(entity, facts["sha256"], tuple(facts["scopes"]), facts.get("label", ""), record.at_ms)
+
+
+def _apply(key: Key, record: Record) -> Key:
+    return replace(key, revoked_ms=record.at_ms) if record.payload.get("event") == "revoked" else key
+
+
+KEYS = Kind("key", _begin, _apply)

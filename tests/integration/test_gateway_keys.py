@@ -1,0 +1,107 @@
+"""Keys and owners over real sockets, with the revocation coming from another process's side of the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from tests.support.gateway import Event, Served, message, parse_frames, served
+from tests.support.keys import ACCESS, person
+from tests.support.serving import until
+
+
+async def follow(site: Served, headers: dict[str, str], conversation: str = "one") -> list[Event]:
+    """All of a stream, to its end."""
+    async with site.client.stream("GET", f"/stream/{conversation}", headers=headers) as answer:
+        assert answer.status_code == 200
+        return parse_frames("".join([piece async for piece in answer.aiter_text()]))
+
+
+async def test_a_key_revoked_elsewhere_stops_at_once_its_open_streams_included(log_url: str, engine: Engine) -> None:
+    bus = connect(log_url)
+    ann = await person(engine, "user:ann")
+    other = await person(engine, "user:ann")
+    async with served(bus, ACCESS) as site:
+        sent = await site.client.post("/send", json=message(), headers=ann.headers)
+        assert sent.status_code == 200
+        following = [asyncio.create_task(follow(site, ann.headers)) for _ in range(5)]
+        staying = asyncio.create_task(follow(site, other.headers))
+        await until(lambda: site.streams_open == 6)
+
+        await ann.revoke()
+
+        for events in await asyncio.gather(*following):
+            assert (events[-1].kind, events[-1].data["reason"]) == ("end", "revoked")
+        refused = await site.client.post("/send", json=message(), headers=ann.headers)
+        assert refused.status_code == 401
+        assert not staying.done()
+        await other.revoke()
+        await staying
+    await bus.aclose()
+
+
+async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_comes_out(
+    log_url: str, engine: Engine
+) -> None:
+    buses = [connect(log_url), connect(log_url)]
+    ann, bob = await person(engine, "user:ann"), await person(engine, "user:bob")
+    async with served(buses[0], ACCESS) as one, served(buses[1], ACCESS) as two:
+        for number in range(20):
+            talk = f"talk-{number}"
+            answers = await asyncio.gather(
+                one.client.post("/send", json=message(conversation=talk, sender="user:ann"), headers=ann.headers),
+                two.client.post("/send", json=message(conversation=talk, sender="user:bob"), headers=bob.headers),
+            )
+            assert sorted(answer.status_code for answer in answers) == [200, 404]
+            shown = [
+                (await site.client.get(f"/conversations/{talk}", headers=who.headers)).status_code
+                for site, who in ((two, ann), (one, bob))
+            ]
+            assert shown == [answer.status_code for answer in answers]
+    for bus in buses:
+        await bus.aclose()
+
+
+async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log_url: str, engine: Engine) -> None:
+    """Everybody follows before anything is there, then all write into the same few names at once."""
+    bus = connect(log_url)
+    people = [await person(engine, f"user:p{number}") for number in range(6)]
+    talks = [f"talk-{number}" for number in range(4)]
+    async with served(bus, ACCESS) as site:
+        watching = {
+            (number, talk): asyncio.create_task(follow(site, who.headers, talk))
+            for number, who in enumerate(people)
+            for talk in talks
+        }
+        await until(lambda: site.streams_open == len(watching))
+
+        async def write(number: int, talk: str) -> httpx2.Response:
+            body = message(f"secret of p{number}", talk, sender=f"user:p{number}")
+            return await site.client.post("/send", json=body, headers=people[number].headers)
+
+        answers = await asyncio.gather(*(write(number, talk) for number, talk in watching))
+        owners = {key[1]: key[0] for key, answer in zip(watching, answers, strict=True) if answer.status_code == 200}
+        assert len(owners) == len(talks)
+        losers = [task for (number, talk), task in watching.items() if owners[talk] != number]
+        for events in await asyncio.gather(*losers):
+            assert [(event.kind, event.data.get("reason")) for event in events] == [("end", "revoked")]
+        site.gateway.app.state.house.streams.drain()
+        for talk, number in owners.items():
+            events = await watching[number, talk]
+            assert [event.data.get("text") for event in events[:-1]] == [f"secret of p{number}"]
+    await bus.aclose()
+
+
+@pytest.mark.parametrize("path", ["/health", "/agents"])
+async def test_answers_of_the_server_itself_are_safe_too(log_url: str, path: str) -> None:
+    bus = connect(log_url)
+    async with served(bus, ACCESS) as site:
+        answer = await site.client.get(path)
+
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    await bus.aclose()

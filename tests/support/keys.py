@@ -1,0 +1,35 @@
+"""People with keys, at a gateway that asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.directory.keys import making_key, revoking_key
+from magent2.gateway.auth import Access
+
+TOKEN = "0123456789abcdefghij"
+ACCESS = Access.by_token(TOKEN, loopback=False)
+ADMIN = {"authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with a key."""
+
+    id: str
+    text: str
+    bus: Engine
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.text}"}
+
+    async def revoke(self) -> None:
+        await arun(self.bus, revoking_key(self.id))
+
+
+async def person(bus: Engine, *scopes: str) -> Person:
+    made = await arun(bus, making_key(scopes))
+    return Person(made.key.id, made.text, bus)

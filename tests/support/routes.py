@@ -1,0 +1,123 @@
+"""Every route of a gateway, and what it answers to whom. A route that is not in here fails a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from fastapi import FastAPI
+
+Right: TypeAlias = Literal["open", "admin", "own", "all"]
+
+UNKNOWN = ("unknown_conversation", "unknown_session")
+CONVERSATION = "{conversation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`own`: what whoever may use the route is answered. `foreign`: what others are answered about a conversation.
+
+    `path`, `params` and `body` say `{conversation}` where a request names one.
+    """
+
+    right: Right
+    own: int = 200
+    foreign: int = 404
+    path: str | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] | None = None
+
+
+def own(own: int = 200, **more: Any) -> Row:
+    return Row("own", own, **more)
+
+
+OPEN, ALL = Row("open"), Row("all")
+
+TABLE: dict[tuple[str, str], Row] = {
+    ("GET", "/"): OPEN,
+    ("GET", "/page/{name}"): Row("open", path="/page/page.js"),
+    ("GET", "/health"): OPEN,
+    ("GET", "/ready"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("HEAD", "/openapi.json"): OPEN,
+    ("GET", "/agents"): Row("admin"),
+    ("GET", "/metrics"): Row("admin"),
+    ("GET", "/dead"): Row("admin"),
+    ("POST", "/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/dead/Ada/1/retry"),
+    ("DELETE", "/dead/{agent:path}/{seq}"): Row("admin", 404, path="/dead/Ada/1"),
+    ("POST", "/send"): own(
+        body={"conversation_id": CONVERSATION, "recipient": "agent:Ada", "content": "more", "id": "m2"}
+    ),
+    ("GET", "/stream/{conversation_id:path}"): own(),
+    ("GET", "/conversations"): ALL,
+    ("GET", "/conversations/{conversation_id:path}"): own(),
+    ("DELETE", "/conversations/{conversation_id:path}"): own(204),
+    ("GET", "/conversations/{conversation_id:path}/events"): own(),
+    ("POST", "/conversations/{conversation_id:path}/stop"): own(202),
+    ("GET", "/api/agents"): ALL,
+    ("GET", "/api/scenarios"): ALL,
+    ("GET", "/api/tools/list"): ALL,
+    ("GET", "/api/tools/config/status"): ALL,
+    ("GET", "/api/sdk/sessions"): ALL,
+    # Of a session that is not theirs, a follower of many is told that there is none; the others go on.
+    ("GET", "/api/stream"): own(foreign=200, params={"session": CONVERSATION}),
+    ("POST", "/api/sdk/session/create"): own(foreign=409, body={"session_id": CONVERSATION, "overlay": "be brief"}),
+    ("POST", "/api/sdk/session/message"): own(
+        202, body={"session_id": CONVERSATION, "user_input": "more", "wait": False}
+    ),
+    ("POST", "/api/orchestrate"): own(body={"session_id": CONVERSATION, "last_user_text": "hello"}),
+    ("POST", "/api/sdk/session/set_active_agent"): own(body={"session_id": CONVERSATION, "agent_name": "sales"}),
+    ("POST", "/api/tools/execute"): own(403, body={"session_id": CONVERSATION, "tool": "WebSearchTool", "args": {}}),
+    ("GET", "/api/sdk/session/{session_id:path}"): own(),
+    ("PATCH", "/api/sdk/session/{session_id:path}"): own(body={"title": "mine"}),
+    ("DELETE", "/api/sdk/session/{session_id:path}"): own(204),
+    ("GET", "/api/sdk/session/{session_id:path}/events"): own(),
+    ("GET", "/api/sdk/session/{session_id:path}/stream"): own(),
+    ("GET", "/api/sdk/session/{session_id:path}/transcript"): own(),
+    ("GET", "/api/sdk/session/{session_id:path}/usage"): own(),
+    ("POST", "/api/sdk/session/{session_id:path}/stop"): own(202, body={"mode": "now"}),
+    ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
+    ("GET", "/api/dead"): Row("admin"),
+    ("POST", "/api/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),
+    ("DELETE", "/api/dead/{agent:path}/{seq}"): Row("admin", 404, path="/api/dead/Ada/1"),
+}
+
+
+def routes_of(app: FastAPI) -> set[tuple[str, str]]:
+    """Methods and paths, those of routers within routers included."""
+    return {(method, route.path) for route in _flat(app.routes) for method in route.methods or ()}
+
+
+def _flat(routes: Iterable[Any]) -> Iterable[Any]:
+    for route in routes:
+        inner = getattr(route, "effective_route_contexts", None)
+        if inner is None:
+            yield route
+        else:
+            yield from inner()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    params: dict[str, str]
+    body: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, key: tuple[str, str], conversation: str) -> Request:
+        """The route's request about a conversation."""
+        method, route = key
+        row = TABLE[key]
+        path = row.path or route.replace("{conversation_id:path}", CONVERSATION).replace(
+            "{session_id:path}", CONVERSATION
+        )
+        return cls(method, *(_filled(item, conversation) for item in (path, row.params, row.body)))
+
+
+def _filled(value: Any, conversation: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(item, conversation) for name, item in value.items()}
+    return value.replace(CONVERSATION, conversation) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ import httpx2
 
 from magent2.client import calls
 from magent2.client.address import GatewayAddress
-from magent2.client.calls import SENDER, Call, problem
+from magent2.client.calls import Call, problem
 from magent2.client.following import PATIENCE_S, WAITING_KINDS, Awaiting, Following, Patience, may_repeat
 from magent2.client.transport import EVENT_MAX_BYTES, http_options, lost, stream_timeout
 from magent2.client.values import (
@@ -48,7 +48,7 @@ class AsyncClient:
         text: str,
         *,
         conversation_id: str | None = None,
-        sender: str = SENDER,
+        sender: str | None = None,
         envelope_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Sent:
@@ -93,7 +93,7 @@ class AsyncClient:
         """Every event after `since`, in order, none twice; see `Client.follow`."""
         return self._follow(Following(conversation_id, since, kinds))
 
-    async def stop(self, conversation_id: str, agent: str | None = None, sender: str = SENDER) -> Stopping:
+    async def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> Stopping:
         """Stop the run of the conversation's active agent, or of another."""
         return await self._run(calls.stop(conversation_id, agent, sender))
 

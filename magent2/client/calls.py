@@ -33,7 +33,6 @@ from magent2.models.address import Address
 
 T = TypeVar("T")
 
-SENDER = "user:local"
 DETAIL_MAX_CHARS = 500
 
 ERRORS: Mapping[int, type[GatewayProblem]] = {
@@ -100,7 +99,7 @@ def send(
     text: str,
     *,
     conversation_id: str | None = None,
-    sender: str = SENDER,
+    sender: str | None = None,
     envelope_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Call[Sent]:
@@ -110,10 +109,11 @@ def send(
     body: dict[str, Any] = {
         "id": envelope_id or str(uuid.uuid4()),
         "conversation_id": conversation,
-        "sender": sender,
         "recipient": str(address),
         "content": text,
     }
+    if sender is not None:  # else whoever the credential stands for
+        body["sender"] = sender
     if metadata:
         body["metadata"] = dict(metadata)
 
@@ -123,8 +123,8 @@ def send(
     return Call("POST", "/send", parse, body=body)
 
 
-def stop(conversation_id: str, agent: str | None, sender: str) -> Call[Stopping]:
-    body = {"sender": sender} if agent is None else {"agent": agent, "sender": sender}
+def stop(conversation_id: str, agent: str | None, sender: str | None) -> Call[Stopping]:
+    body = {name: value for name, value in (("agent", agent), ("sender", sender)) if value is not None}
     return Call("POST", f"{_conversation(conversation_id)}/stop", lambda data: known_fields(Stopping, data), body=body)
 
 

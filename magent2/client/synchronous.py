@@ -15,7 +15,7 @@ import httpx2
 
 from magent2.client import calls
 from magent2.client.address import GatewayAddress
-from magent2.client.calls import SENDER, Call, problem
+from magent2.client.calls import Call, problem
 from magent2.client.following import PATIENCE_S, WAITING_KINDS, Awaiting, Following, Patience, may_repeat
 from magent2.client.transport import EVENT_MAX_BYTES, http_options, lost, stream_timeout
 from magent2.client.values import (
@@ -55,7 +55,7 @@ class Client:
         text: str,
         *,
         conversation_id: str | None = None,
-        sender: str = SENDER,
+        sender: str | None = None,
         envelope_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Sent:
@@ -105,7 +105,7 @@ class Client:
         """
         return self._follow(Following(conversation_id, since, kinds))
 
-    def stop(self, conversation_id: str, agent: str | None = None, sender: str = SENDER) -> Stopping:
+    def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> Stopping:
         """Stop the run of the conversation's active agent, or of another."""
         return self._run(calls.stop(conversation_id, agent, sender))
 

@@ -10,15 +10,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from magent2.bus.interface import Bus, Engine
 from magent2.gateway import problems
 from magent2.gateway.auth import Access
+from magent2.gateway.awaiting import Waiters
+from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.guard import Count, Guard
 from magent2.gateway.house import House, Served, Unaskable
 from magent2.gateway.limits import Limits
+from magent2.gateway.lists import SessionLists
 from magent2.gateway.plain import PlainBus
-from magent2.gateway.routes import agents, conversations, dead, page, sending, streaming
+from magent2.gateway.queues import QueuedSessions
+from magent2.gateway.ratelimit import RateLimits
+from magent2.gateway.routes import agents, api, conversations, dead, page, sending, streaming
 from magent2.gateway.routes import house as house_routes
 from magent2.gateway.streams import Streams
+from magent2.roster.registry import Registry
+from magent2.sessions.history import Histories
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
+
+HISTORY_RECORDS_MAX = 20_000  # of histories that a gateway keeps in memory
 
 
 class App(FastAPI):
@@ -33,29 +42,47 @@ class App(FastAPI):
             await super().__call__(scope, receive, send)
 
 
-def create_app(bus: Bus, *, access: Access | None = None, limits: Limits | None = None) -> FastAPI:
-    """HTTP for a bus. Without `access` it is open to whoever reaches it."""
+def create_app(
+    bus: Bus,
+    *,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+    catalogue: Catalogue | None = None,
+) -> FastAPI:
+    """HTTP for a bus. Without `access` it is open to whoever reaches it.
+
+    `registry` says who is in the team, by default the one that is there without a file; `catalogue` says more.
+    """
     chosen_access, chosen_limits = access or Access(), limits or Limits()
     metrics = Metrics()
     app = App(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
-    house = _house(bus, chosen_access, chosen_limits, metrics)
+    house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry))
     app.state.house = house
-    for rooms in (sending, streaming, conversations, agents, dead, house_routes, page):
+    for rooms in (sending, streaming, conversations, agents, dead, house_routes, page, api):
         app.include_router(rooms.router(house))
     problems.install(app)
-    app.add_middleware(Guard, access=chosen_access)
+    keys = None if isinstance(house.bus, PlainBus) else house.streams.keys
+    rates = RateLimits(chosen_limits.rates)
+    app.add_middleware(Guard, access=chosen_access, keys=keys, rates=rates)
     app.add_middleware(Count, metrics=metrics)
-    app.send_door = Count(Guard(sending.SendDoor(house), chosen_access), metrics)
+    app.send_door = Count(Guard(sending.SendDoor(house), chosen_access, keys, rates), metrics)
     return app
 
 
-def _house(bus: Bus, access: Access, limits: Limits, metrics: Metrics) -> House:
+def _house(bus: Bus, access: Access, limits: Limits, metrics: Metrics, catalogue: Catalogue) -> House:
     engine = cast("Engine", bus) if hasattr(bus, "acall") else PlainBus(bus)
     return House(
         bus=engine,
-        sessions=SessionStore(engine),
+        sessions=SessionStore(engine)
+        if isinstance(engine, PlainBus)
+        else QueuedSessions(engine, limits.queue_max_messages),
         streams=Streams(engine, limits, access, metrics),
         served=Unaskable(engine) if isinstance(engine, PlainBus) else Served(engine),
         limits=limits,
         metrics=metrics,
+        catalogue=catalogue,
+        histories=Histories(engine, HISTORY_RECORDS_MAX),
+        waiters=Waiters(engine),
+        lists=SessionLists(engine),
     )

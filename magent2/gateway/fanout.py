@@ -13,7 +13,7 @@ from magent2.bus.records import Page, TopicInfo
 from magent2.bus.watch import Watch
 from magent2.errors import Magent2Error, MalformedRecord, UnknownCursor
 from magent2.gateway.channel import Channel, Sleeper
-from magent2.gateway.sse import malformed_frame, record_frame
+from magent2.gateway.sse import AS_RECORDED, Rendering
 from magent2.models.address import stream_topic
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,8 @@ SWEEP_PAGE = 1000  # topics per question of the sweep
 class Fanout:
     """Follows every conversation that has a reader, and none other. It begins with the first reader, on its loop."""
 
-    def __init__(self, bus: Engine) -> None:
+    def __init__(self, bus: Engine, rendering: Rendering = AS_RECORDED) -> None:
+        self.rendering = rendering
         self._bus = bus
         self._channels: dict[str, Channel] = {}  # by topic
         self._watch: Watch | None = None
@@ -144,13 +145,13 @@ class Fanout:
             await self._begin_again(channel)
             return
         except MalformedRecord as error:
-            channel.add([malformed_frame(channel.conversation, error.seq)])
+            channel.add([self.rendering.malformed(channel.conversation, error.seq)])
             channel.changed = True
             return
         if page.deleted:
             channel.deleted = True
         elif page.records:
-            channel.add([record_frame(record) for record in page.records])
+            channel.add([self.rendering.record(record) for record in page.records])
             channel.changed |= channel.last < page.last
         else:
             channel.last = max(channel.last, page.last)

@@ -10,8 +10,12 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Workers
 from magent2.bus.records import WorkerInfo
 from magent2.errors import TransientError
+from magent2.gateway.awaiting import Waiters
+from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import Limits
+from magent2.gateway.lists import SessionLists
 from magent2.gateway.streams import Streams
+from magent2.sessions.history import Histories
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
 
@@ -77,3 +81,7 @@ class House:
     served: Served
     limits: Limits
     metrics: Metrics
+    catalogue: Catalogue
+    histories: Histories
+    waiters: Waiters
+    lists: SessionLists

@@ -43,8 +43,25 @@ class Problem(errors.Magent2Error):
         return cls(503, "draining", "this gateway is going home; try again in a moment", AGAIN)
 
     @classmethod
+    def unauthorized(cls) -> Problem:
+        detail = (
+            "give the gateway's token, or a key, as 'Authorization: Bearer TOKEN';"
+            " 'magent2 token show' prints the token, 'magent2 keys create' makes a key"
+        )
+        return cls(401, "unauthorized", detail, {"www-authenticate": "Bearer"})
+
+    @classmethod
+    def admins_only(cls) -> Problem:
+        return cls(403, "admin_only", "this needs the gateway's token, or a key with the scope 'admin'")
+
+    @classmethod
     def too_many_streams(cls, limit: int) -> Problem:
         return cls(503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", AGAIN)
+
+    @classmethod
+    def too_many_of_yours(cls, limit: int) -> Problem:
+        detail = f"you have {limit} streams open, which is the limit; close one first"
+        return cls(429, "too_many_streams", detail, AGAIN)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -68,9 +85,13 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (errors.PayloadTooLarge, 413, "too_large"),
     (errors.AddressError, 422, "bad_address"),
     (errors.IdError, 422, "bad_id"),
+    (errors.UnknownScenario, 422, "unknown_scenario"),
+    (errors.UnknownAgent, 422, "unknown_agent"),
+    (errors.ArgumentsError, 422, "bad_arguments"),
     (errors.InvalidInput, 422, "invalid"),
     (errors.IdConflict, 409, "id_conflict"),
     (errors.NameTaken, 409, "name_taken"),
+    (errors.NotYours, 404, "unknown_conversation"),
     (errors.UnknownCursor, 410, "cursor_gone"),
     (errors.Refused, 409, "refused"),
     (errors.TopicDeleted, 410, "conversation_deleted"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from magent2.gateway.guard import secured
 from magent2.gateway.limits import Limits
 from magent2.gateway.problems import AGAIN, Problem
 from magent2.gateway.stream import ABORT
@@ -65,5 +66,5 @@ def _refusal(limit: int) -> bytes:
         503, "too_many_connections", f"{limit} connections are open, which is the limit; try again later", AGAIN
     )
     answer = problem.response()
-    headers = b"".join(b"%b: %b\r\n" % pair for pair in answer.raw_headers)
+    headers = b"".join(b"%b: %b\r\n" % pair for pair in secured(answer.raw_headers))
     return b"HTTP/1.1 503 Service Unavailable\r\n" + headers + b"connection: close\r\n\r\n" + bytes(answer.body)

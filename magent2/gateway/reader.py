@@ -12,17 +12,8 @@ from magent2.bus.records import Page, TopicInfo
 from magent2.errors import MalformedRecord
 from magent2.gateway.channel import Channel
 from magent2.gateway.fanout import Fanout
-from magent2.gateway.sse import (
-    Batch,
-    EndReason,
-    Frame,
-    Wanted,
-    batches,
-    end_frame,
-    gap_frame,
-    malformed_frame,
-    record_frame,
-)
+from magent2.gateway.identity import HOUSE, Identity, is_theirs
+from magent2.gateway.sse import Batch, EndReason, Frame, Rendering, Wanted, batches
 
 
 class Reader:
@@ -39,11 +30,13 @@ class Reader:
         "_waiter",
         "_wanted",
         "beat",
+        "cleared",
         "gone",
+        "identity",
         "slot",
     )
 
-    def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted) -> None:
+    def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted, identity: Identity = HOUSE) -> None:
         self._bus = bus
         self._fanout = fanout
         self._wanted = wanted
@@ -56,9 +49,15 @@ class Reader:
         self.gone = False  # the client has closed its end
         self.beat = False  # a heartbeat is due
         self.slot = 0
+        self.identity = identity
+        self.cleared = identity.principal.admin  # the conversation is theirs to see; its owner never changes
 
     def close(self) -> None:
         self._fanout.leave(self._channel, self)
+
+    @property
+    def rendering(self) -> Rendering:
+        return self._fanout.rendering
 
     # --- being woken
 
@@ -82,13 +81,16 @@ class Reader:
 
     async def wait(self) -> None:
         """Until there may be something to send."""
-        if self.gone or self.beat or self._ending or self._channel.deleted or self._has_news():
+        if self.is_due():
             return
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
+
+    def is_due(self) -> bool:
+        return bool(self.gone or self.beat or self._ending or self._channel.deleted or self._has_news())
 
     def _has_news(self) -> bool:
         channel = self._channel
@@ -100,11 +102,11 @@ class Reader:
     def ended(self) -> bytes | None:
         """The last frame, once there is nothing to come."""
         if self._left == 0:
-            return end_frame(self._wanted.conversation, "max_events")
+            return self.rendering.end(self._wanted.conversation, "max_events")
         if self._ending is not None:
-            return end_frame(self._wanted.conversation, self._ending)
+            return self.rendering.end(self._wanted.conversation, self._ending)
         if self._channel.deleted and not self._has_news():
-            return end_frame(self._wanted.conversation, "deleted")
+            return self.rendering.end(self._wanted.conversation, "deleted")
         return None
 
     @property
@@ -113,12 +115,15 @@ class Reader:
 
     async def read(self) -> Iterator[Batch]:
         """What is there after the cursor; nothing when the reader has seen it all."""
+        return self._taken(await self._news())
+
+    async def _news(self) -> list[Frame]:
         frames = self._channel.after(self._cursor)
         if frames is None or self._epoch != self._channel.epoch:
             frames = await self._read_bus()
         elif not frames:
             self._cursor = max(self._cursor, self._channel.last)
-        return self._taken(frames)
+        return frames
 
     def _taken(self, frames: list[Frame]) -> Iterator[Batch]:
         for batch in batches(frames, self._wanted.kinds, self._left):
@@ -133,11 +138,11 @@ class Reader:
         try:
             page: Page = await self._bus.acall(Read(channel.topic, self._cursor, FOLLOW_PAGE))
         except MalformedRecord as error:
-            return [malformed_frame(channel.conversation, error.seq)]
+            return [self.rendering.malformed(channel.conversation, error.seq)]
         self._note(page)
         if not page.records:
             self._cursor = max(self._cursor, page.last)
-        return [record_frame(record) for record in page.records]
+        return [self.rendering.record(record) for record in page.records]
 
     def _note(self, page: Page) -> None:
         channel = self._channel
@@ -147,8 +152,15 @@ class Reader:
             self._epoch = channel.epoch
             self._fanout.pump(channel)
 
+    async def may_see(self) -> bool:
+        """Whether there is anything of theirs to show; `NotYours` when it is somebody else's."""
+        if not self.cleared:
+            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
+            self.cleared = is_theirs(self.identity.principal, found[0])
+        return self.cleared
+
     async def find_gap(self) -> bytes:
         """The cursor points at nothing: say so, and go on after the floor."""
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
         cursor, self._cursor = self._cursor, OLDEST
-        return gap_frame(self._wanted.conversation, cursor, found[0].floor)
+        return self.rendering.gap(self._wanted.conversation, cursor, found[0].floor)

@@ -125,15 +125,21 @@ class Done(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+FRAME: dict[str, Any] = {
+    "type": "object",
+    "description": "one event of the stream; `data` is JSON",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+}
 SENT: dict[str, Any] = {"model": Sent, "description": "Accepted, now or before"}
 EVENTS: dict[str, Any] = {
     "description": "Server-sent events: `id` is the seq, `event` the kind, `data` the record as JSON",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "content": {"text/event-stream": {"schema": FRAME}},
 }
 
 
 def envelope_body() -> dict[str, Any]:
     schema = MessageEnvelope.model_json_schema()
+    schema["required"].remove("sender")  # whoever sends, when it is left out
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 

@@ -14,6 +14,7 @@ from magent2.bus.interface import Bus
 from magent2.errors import SettingsError
 from magent2.gateway.app import create_app
 from magent2.gateway.auth import Access
+from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
 from magent2.gateway.protocol import limited
 from magent2.settings import Settings, is_loopback
@@ -33,9 +34,16 @@ class _Server(uvicorn.Server):
 class Gateway:
     """Serves a bus over HTTP until it is drained."""
 
-    def __init__(self, bus: Bus, *, access: Access | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        access: Access | None = None,
+        limits: Limits | None = None,
+        catalogue: Catalogue | None = None,
+    ) -> None:
         self.limits = within_descriptors(limits or Limits())
-        self.app: FastAPI = create_app(bus, access=access, limits=self.limits)
+        self.app: FastAPI = create_app(bus, access=access, limits=self.limits, catalogue=catalogue)
         self._server = _Server(
             uvicorn.Config(
                 self.app,
@@ -63,11 +71,15 @@ class Gateway:
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Answer on these sockets until `drain`; they are closed then."""
-        await self._server.serve(list(sockets))
+        try:
+            await self._server.serve(list(sockets))
+        finally:
+            self.app.state.house.streams.close()
 
     def drain(self) -> None:
         """End the streams, so that their clients go elsewhere, and stop once requests under way are answered."""
         self.app.state.house.streams.drain()
+        self.app.state.house.waiters.drain()
         self._server.should_exit = True
 
 

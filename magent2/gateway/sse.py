@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -116,6 +116,19 @@ def parse_kinds(text: str) -> frozenset[str]:
     return names
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendering:
+    """How records become frames. Readers of one rendering share its frames."""
+
+    record: Callable[[Record], Frame]
+    malformed: Callable[[str, int], Frame]
+    gap: Callable[[str, int, int], bytes]
+    end: Callable[[str, EndReason], bytes]
+
+
+AS_RECORDED = Rendering(record_frame, malformed_frame, gap_frame, end_frame)
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a reader asked for. `after`: the last seq that it has, or `None` for all there is."""
@@ -124,6 +137,7 @@ class Wanted:
     after: int | None = None
     kinds: frozenset[str] | None = None
     max_events: int | None = None
+    rendering: Rendering = AS_RECORDED
 
 
 class Batch(NamedTuple):

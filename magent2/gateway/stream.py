@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from magent2.bus.face import FOLLOW_RETRY_S
-from magent2.errors import TransientError, UnknownCursor
-from magent2.gateway.reader import Reader
-from magent2.gateway.sse import HEARTBEAT, RETRY, Wanted
-from magent2.gateway.streams import Streams
+from magent2.errors import NotYours, TransientError, UnknownCursor
+from magent2.gateway.identity import identity_of
+from magent2.gateway.sse import HEARTBEAT, RETRY, Batch, Wanted
+from magent2.gateway.streams import Guest, Streams
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +22,25 @@ ABORT = "magent2.abort"  # extension of our server: drop the connection without 
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
+    (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
-    (b"x-content-type-options", b"nosniff"),
 ]
+
+
+class Follower(Guest, Protocol):
+    """Whoever reads one answer of this kind."""
+
+    gone: bool
+
+    @property
+    def ended(self) -> bytes | None: ...
+    @property
+    def is_deleted(self) -> bool: ...
+    def leave(self) -> None: ...
+    async def wait(self) -> None: ...
+    async def read(self) -> Iterator[Batch]: ...
+    async def may_see(self) -> bool: ...
+    async def find_gap(self) -> bytes: ...
 
 
 class EventStream(Response):
@@ -36,8 +53,11 @@ class EventStream(Response):
         self._streams = streams
         self._wanted = wanted
 
+    def _enter(self, scope: Scope) -> Follower:
+        return self._streams.enter(self._wanted, identity_of(scope))
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reader = self._streams.enter(self._wanted)
+        reader = self._enter(scope)
         listening = asyncio.create_task(_listen(receive, reader))
         try:
             await self._stream(reader, send)
@@ -49,7 +69,7 @@ class EventStream(Response):
             listening.cancel()
             self._streams.leave(reader)
 
-    async def _stream(self, reader: Reader, send: Send) -> None:
+    async def _stream(self, reader: Follower, send: Send) -> None:
         first = await self._first(reader)
         if first is None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -68,20 +88,28 @@ class EventStream(Response):
                 await self._write(send, HEARTBEAT)
             await self._pass_on(reader, send)
 
-    async def _first(self, reader: Reader) -> bytes | None:
+    async def _first(self, reader: Follower) -> bytes | None:
         """What is there at once, before anything is promised: the bus may be away, or the conversation gone."""
+        await reader.may_see()
         try:
-            data = b"".join([batch.data for batch in await reader.read()])
+            batches = await reader.read()
         except UnknownCursor:
             return await reader.find_gap()
-        return None if reader.is_deleted else data
+        if reader.is_deleted:
+            return None
+        return b"".join([batch.data for batch in batches]) if await reader.may_see() else b""
 
-    async def _pass_on(self, reader: Reader, send: Send) -> None:
-        """Send what is there after the reader's cursor."""
+    async def _pass_on(self, reader: Follower, send: Send) -> None:
+        """Send what is there after the reader's cursor, if it is theirs: a reader may have been here first."""
         try:
-            for batch in await reader.read():
+            batches = await reader.read()
+            if not await reader.may_see():
+                return
+            for batch in batches:
                 self._streams.metrics.events_sent.inc(batch.shown)
                 await self._write(send, batch.data)
+        except NotYours:
+            reader.end("revoked")
         except UnknownCursor:
             await self._write(send, await reader.find_gap())
         except TransientError as error:
@@ -101,7 +129,7 @@ async def _hang_up(scope: Scope, listening: asyncio.Task[None]) -> None:
         await listening
 
 
-async def _listen(receive: Receive, reader: Reader) -> None:
+async def _listen(receive: Receive, reader: Follower) -> None:
     """Hear when the client goes."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from magent2.bus.interface import Engine
@@ -11,12 +12,17 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
 
 
+async def go_on() -> None:
+    """Nobody wants the run to stop here."""
+
+
 @dataclass(slots=True)
 class RunContext:
     """One attempt at one run; also the run context that the SDK hands to tools.
 
     `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends:
-    they ride in the append that settles it.
+    they ride in the append that settles it. A runner awaits `between_turns` before it asks a model: it may be stopped
+    there.
     """
 
     envelope: MessageEnvelope
@@ -30,6 +36,7 @@ class RunContext:
     principal: str | None = None
     kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
+    between_turns: Callable[[], Awaitable[None]] = go_on
 
     @property
     def conversation_id(self) -> str:

@@ -75,6 +75,7 @@ class JournalModel(Model):
                 await close()
 
     async def _begin(self, asked: object) -> None:
+        await self._journal.context.between_turns()
         await close_calls(self._journal, asked, self._speaker)
         await self._journal.begin_turn()
 

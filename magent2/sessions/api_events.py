@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from magent2.bus.records import Record
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
+KIND_MAX_CHARS = 64
 UNNAMED = "record"  # a record that does not say what it is
 REPLY_TO = "reply_to"
 RUN_KIND = "run_kind"  # of events of runs that are no part of the talk: a tool run by hand, a decision who answers
@@ -22,12 +23,26 @@ _LIFTED = frozenset(
 )
 
 
+# Where an event's text and reason are, if not in fields of that name.
+_TEXTS = {"tool_step": "result_summary", "error": "message"}
+_REASONS = {"session": "status", "error": "code", "tool_step": "error"}
+_LIFTED_FROM = {"tool_step": _LIFTED | {"result_summary", "error"}, "error": _LIFTED | {"message", "code"}}
+
+
 class _Sort(NamedTuple):
     """What a record becomes."""
 
     type: str
     role: str | None = None
     final: bool | None = None
+
+
+_SORTS = {
+    "token": _Sort("token", ASSISTANT, False),
+    "user_message": _Sort("message", USER, True),
+    "message": _Sort("message", ASSISTANT, True),
+    "output": _Sort("message", ASSISTANT, True),
+}
 
 
 def rendered(session_id: str, record: Record) -> dict[str, Any] | None:
@@ -54,19 +69,16 @@ def rendered(session_id: str, record: Record) -> dict[str, Any] | None:
 
 def _sort_of(payload: Mapping[str, Any]) -> _Sort:
     kind = payload.get("event")
-    if kind == "token":
-        return _Sort("token", ASSISTANT, False)
-    if kind == "user_message":
-        return _Sort("message", USER, True)
-    if kind == "message":
-        return _Sort("message", ASSISTANT, True)
-    if kind == "output":
-        return _Sort("output", TOOL, True) if payload.get(RUN_KIND) else _Sort("message", ASSISTANT, True)
+    if kind == "output" and payload.get(RUN_KIND):
+        return _Sort("output", TOOL, True)
+    if isinstance(kind, str) and kind in _SORTS:
+        return _SORTS[kind]
     if kind == "tool_step":
         return _Sort("tool_call" if _is_call(payload) else "tool_result", TOOL)
     if kind == "run":
         return _Sort("run", None, payload.get("status") in ("finished", "failed", "stopped"))
-    return _Sort(kind if isinstance(kind, str) and kind else UNNAMED)
+    named = isinstance(kind, str) and 0 < len(kind) <= KIND_MAX_CHARS and kind.isprintable()
+    return _Sort(str(kind) if named else UNNAMED)
 
 
 def _is_call(payload: Mapping[str, Any]) -> bool:
@@ -84,17 +96,21 @@ def _agent_of(payload: Mapping[str, Any]) -> str | None:
 
 
 def _text_of(payload: Mapping[str, Any]) -> str | None:
-    names = {"tool_step": "result_summary", "error": "message"}
-    text = payload.get(names.get(str(payload.get("event")), "text"))
+    text = payload.get(_TEXTS.get(str(payload.get("event")), "text"))
     return text if isinstance(text, str) else None
 
 
 def _reason_of(payload: Mapping[str, Any]) -> str | None:
     """Why: of a handoff or a run as it says; of a change of the session what it was; of an error its code."""
-    names = {"session": "status", "error": "code", "tool_step": "error"}
-    reason = payload.get(names.get(str(payload.get("event")), "reason"))
+    reason = payload.get(_REASONS.get(str(payload.get("event")), "reason"))
     return reason if isinstance(reason, str) else None
 
 
 def _data_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in payload.items() if name not in _LIFTED and value is not None}
+    """What is left; of a change of the session, what has changed."""
+    kind = payload.get("event")
+    if kind == "session":
+        data = payload.get("data")
+        return dict(data) if isinstance(data, Mapping) else {}
+    lifted = _LIFTED_FROM.get(str(kind), _LIFTED)
+    return {name: value for name, value in payload.items() if name not in lifted and value is not None}

@@ -42,9 +42,7 @@ class Exchange:
         self.reason = payload.get("reason")
 
     def _belongs(self, kind: object, payload: Mapping[str, Any]) -> bool:
-        return self._is_of_run(payload) or (
-            kind == "user_message" and payload.get("message_id") == self.envelope_id
-        )
+        return self._is_of_run(payload) or (kind == "user_message" and payload.get("message_id") == self.envelope_id)
 
     def _is_of_run(self, payload: Mapping[str, Any]) -> bool:
         return self.run_id is not None and payload.get("run_id") == self.run_id
@@ -92,5 +90,11 @@ def _empty_call(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(payload: Mapping[str, Any]) -> dict[str, Any]:
     """What this step adds to what is known of its call."""
-    names = {"args": "args", "status": "status", "result_summary": "result", "error": "error", "duration_ms": "duration_ms"}
+    names = {
+        "args": "args",
+        "status": "status",
+        "result_summary": "result",
+        "error": "error",
+        "duration_ms": "duration_ms",
+    }
     return {own: payload[name] for name, own in names.items() if payload.get(name)}

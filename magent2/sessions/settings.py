@@ -17,22 +17,27 @@ from magent2.bus.records import NewRecord, TopicInfo
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
+from magent2.models.principal import Principal
 from magent2.sessions.history import History, reading_history, settings_record
-from magent2.sessions.store import CREATED_ID
 from magent2.sessions.stream import event_payload
 
+CREATED_ID = "session-created"
 TRIES_MAX = 8  # how often the history may move on under one change
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What somebody wants to be so. What is None stays as it is; an empty text takes back what was said before."""
+    """What somebody wants to be so. What is None stays as it is; an empty text takes back what was said before.
+
+    `agent` is whom instructions and model are for; `takes_over`, that it is to have the conversation from now on.
+    """
 
     agent: str
     scenario_id: str
     instructions: str | None = None
     model: str | None = None
     overlay: str | None = None
+    takes_over: bool = False
 
     def applied(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with this change. Another scenario has other agents: what was said to the old ones goes."""
@@ -55,37 +60,49 @@ class Configured:
     settings: Mapping[str, Any]
     created: bool
     changed: tuple[str, ...]
+    active_agent: str | None = None
 
 
-def configuring(
-    session_id: str, owner: str, change: Change, fields: Mapping[str, Any] | None = None
-) -> Flow[Configured]:
+def configuring(session_id: str, principal: Principal, change: Change) -> Flow[Configured]:
     """Create a session that is held so, or hold one so from its next run on; no change writes nothing.
 
-    `fields` go on the head of a new session. Whose session it is, the caller has checked.
+    A new session is the principal's own; one that is somebody else's is refused.
     """
     check_name(session_id, "session id")
-    check_name(owner, "owner")
+    check_name(principal.name, "owner")
+    topic = stream_topic(session_id)
     history: History | None = None
     for _ in range(TRIES_MAX):
-        state: tuple[TopicInfo, ...] = yield Describe((stream_topic(session_id), agent_topic(session_id)))
-        if state[0].deleted:
-            raise TopicDeleted(f"session {session_id!r} was deleted")
-        if state[1].last:
-            raise NameTaken(f"{session_id!r} is an agent; give the session another id")
-        created = not state[0].last and not state[0].head
+        state: tuple[TopicInfo, ...] = yield Describe((topic, agent_topic(session_id)))
+        _check_free(session_id, state, principal)
+        head = state[0].head
+        new = not state[0].last and not head
         history = yield from reading_history(session_id, history)
         after = change.applied(history.settings)
-        changed = changes(history.settings, after)
-        if not changed and not created:
-            return Configured(after, False, ())
-        head = {"owner": owner, ACTIVE_AGENT: change.agent, **(fields or {})} if created else {}
+        before = head.get(ACTIVE_AGENT)
+        active = change.agent if new or change.takes_over else before
+        moved = () if new or active == before else (ACTIVE_AGENT,)
+        changed = (*moved, *changes(history.settings, after))
+        if not changed and not new:
+            return Configured(after, False, (), active)
+        wanted = {ACTIVE_AGENT: active, "scenario_id": change.scenario_id, **({"owner": principal.name} if new else {})}
         try:
-            yield _append(session_id, history, after, changed, {**head, "scenario_id": change.scenario_id}, created)
+            yield _append(session_id, history, after, changed, wanted, head if not new else None)
         except ConditionFailed:
             continue  # a run has written meanwhile, or somebody was quicker
-        return Configured(after, created, changed)
+        return Configured(after, new, changed, active)
     raise ConditionFailed(f"session {session_id!r} keeps changing; try again")
+
+
+def _check_free(session_id: str, state: tuple[TopicInfo, ...], principal: Principal) -> None:
+    """Whether this can be a session of the principal's."""
+    own, agent = state
+    if own.deleted:
+        raise TopicDeleted(f"session {session_id!r} was deleted")
+    if agent.last:
+        raise NameTaken(f"{session_id!r} is an agent; give the session another id")
+    if (own.last or own.head) and not principal.owns(own.head.get("owner")):
+        raise NameTaken(f"session {session_id!r} is taken; give the session another id")
 
 
 def _append(
@@ -93,18 +110,23 @@ def _append(
     history: History,
     after: Mapping[str, Any],
     changed: tuple[str, ...],
-    head: dict[str, Any],
-    new: bool,
+    wanted: dict[str, Any],
+    head: Mapping[str, Any] | None,
 ) -> Append:
+    """The append that is the change. `head` is what the session's head said before; None for a new session."""
     topic = stream_topic(session_id)
-    facts = {"changed": list(changed), "scenario_id": after["scenario_id"]}
-    event = SessionEvent(conversation_id=session_id, status="created" if new else "updated", data=facts)
-    told = NewRecord(topic, event_payload(event), **({"id": CREATED_ID, "digest": head["owner"]} if new else {}))
+    facts = {"changed": list(changed), "scenario_id": after["scenario_id"], ACTIVE_AGENT: wanted[ACTIVE_AGENT]}
+    event = SessionEvent(conversation_id=session_id, status="created" if head is None else "updated", data=facts)
+    told = NewRecord(
+        topic, event_payload(event), **({"id": CREATED_ID, "digest": wanted["owner"]} if head is None else {})
+    )
     conditions: tuple[Condition, ...] = (At(history_topic(session_id), history.last),)
-    if new:
+    if head is None:
         conditions += (At(topic, 0), At(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
+    else:
+        conditions += tuple(HeadIs(topic, name, head.get(name)) for name in ("owner", ACTIVE_AGENT))
     return Append(
-        records=(told, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, head),)
+        records=(told, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, wanted),)
     )
 
 

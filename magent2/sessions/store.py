@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,16 +12,19 @@ from magent2.bus.delivery import ACTIVE_AGENT, ActiveAgents, Delivered, Sending,
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, At, Delete, Describe, HeadIs, Read, SetHead, Topics
-from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
-from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
-from magent2.models.address import agent_topic, check_name, conversation_topics, stream_topic
+from magent2.bus.records import Appended, NewRecord, Page, Record, TopicInfo, TopicList
+from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
+from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
+from magent2.models.principal import Principal
+from magent2.sessions.settings import CREATED_ID, Change, Configured, configuring
 from magent2.sessions.stream import event_payload, payload_record, stream_record
 
-CREATED_ID = "session-created"
 TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
+CLIENT_MESSAGE_ID = "client_message_id"  # in the metadata of mail: the key under which its sender knows it
+HIDDEN = "hidden"  # on the head of a conversation that no list shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Session:
     @property
     def active_agent(self) -> str | None:
         return self.head.get(ACTIVE_AGENT)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Where it stands in the list of sessions: a list goes on after it."""
+        return self.active_ms, stream_topic(self.session_id)
 
 
 def creating(session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Flow[Session]:
@@ -94,6 +103,7 @@ def posting(
 
 def user_message(envelope: MessageEnvelope) -> NewRecord:
     """The event, built as JSON at once: every message has one. It is `UserMessageEvent`, as a test sees to."""
+    key = envelope.metadata.get(CLIENT_MESSAGE_ID)
     return payload_record(
         {
             "id": str(uuid.uuid4()),
@@ -104,6 +114,7 @@ def user_message(envelope: MessageEnvelope) -> NewRecord:
             "sender": envelope.sender,
             "recipient": envelope.recipient,
             "text": envelope.content,
+            **({"client_message_id": key} if isinstance(key, str) else {}),
         }
     )
 
@@ -114,25 +125,69 @@ def title_of(text: str | None) -> str:
     return line if len(line) <= TITLE_MAX_CHARS else line[: TITLE_MAX_CHARS - 1] + "…"
 
 
-def switching(session_id: str, agent: str, reason: str) -> Flow[bool]:
-    """Make another agent active and say so; whether that changed anything."""
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """Whether the active agent is another now, and the seq of the event that says so; else of the last event."""
+
+    changed: bool
+    seq: int
+
+
+def switching(session_id: str, agent: str, reason: str) -> Flow[Switched]:
+    """Make another agent active and say so."""
     check_name(agent, "agent name")
     topic = stream_topic(session_id)
     while True:
         session = yield from finding(session_id)
         active = session.active_agent if session else None
-        if active == agent:
-            return False
+        if session is not None and active == agent:
+            return Switched(False, session.last)
         event = HandoffEvent(conversation_id=session_id, source=active, target=agent, reason=reason)
         try:
-            yield Append(
+            appended: Appended = yield Append(
                 records=(stream_record(event),),
                 conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
                 heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),
             )
         except ConditionFailed:
             continue  # somebody else switched at the same moment
-        return True
+        return Switched(True, appended.seqs[0])
+
+
+def retitling(session_id: str, title: str) -> Flow[Session]:
+    """Give a session a title, or, with an empty one, take it back; a change is one event, no change none."""
+    topic = stream_topic(session_id)
+    wanted = title.strip() or None
+    while True:
+        session = yield from finding(session_id)
+        if session is None:
+            raise UnknownCursor(f"there is no session {session_id!r}")
+        before = session.head.get("title")
+        if before == wanted:
+            return session
+        event = SessionEvent(conversation_id=session_id, status="updated", data={"changed": ["title"], "title": wanted})
+        try:
+            yield Append(
+                records=(stream_record(event),),
+                conditions=(HeadIs(topic, "title", before),),
+                heads=(SetHead(topic, {"title": wanted}),),
+            )
+        except ConditionFailed:
+            continue  # somebody else named it at the same moment
+
+
+def routing_id(session_id: str) -> str:
+    """The conversation in which a supervisor decides for this session: a history of its own, beside the talk."""
+    return "routing-" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+
+
+def deleting(session_id: str) -> Flow[None]:
+    """Delete a conversation: its logs, its copies elsewhere, its lanes, and what was decided about it."""
+    beside = routing_id(session_id)
+    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(beside), chat_topic(beside)))
+    if any(info.last and not info.deleted for info in found):
+        yield Delete(conversation_topics(beside), conversation=beside)
+    yield Delete(conversation_topics(session_id), conversation=session_id)
 
 
 class SessionStore:
@@ -152,7 +207,16 @@ class SessionStore:
         return await arun(self.bus, posting(envelope, sending, self._guesses))
 
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
+        return (await self.switch(session_id, agent, reason)).changed
+
+    async def switch(self, session_id: str, agent: str, reason: str) -> Switched:
         return await arun(self.bus, switching(session_id, agent, reason))
+
+    async def configure(self, session_id: str, principal: Principal, change: Change) -> Configured:
+        return await arun(self.bus, configuring(session_id, principal, change))
+
+    async def retitle(self, session_id: str, title: str) -> Session:
+        return await arun(self.bus, retitling(session_id, title))
 
     async def events(self, session_id: str, since: int = 0, limit: int = EVENTS_PAGE) -> tuple[Record, ...]:
         """Events after `since`, in order; `UnknownCursor` when they are no longer there."""
@@ -162,13 +226,13 @@ class SessionStore:
     async def sessions(
         self, owner: str | None = None, before: tuple[int, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Session, ...], tuple[int, str] | None]:
-        """Sessions, most recently active first, and where to go on."""
+        """Sessions, most recently active first, and where to go on. A page may have fewer and not be the last."""
         page: TopicList = await self.bus.acall(Topics("stream:", owner, before, limit))
-        return tuple(Session.of(info) for info in page.topics), page.next
+        shown = (info for info in page.topics if not info.head.get(HIDDEN))
+        return tuple(Session.of(info) for info in shown), page.next
 
     async def delete(self, session_id: str) -> None:
-        """Delete the conversation: its logs, its copies elsewhere, its lanes."""
-        await self.bus.acall(Delete(conversation_topics(session_id), conversation=session_id))
+        await arun(self.bus, deleting(session_id))
 
 
 class InMemorySessionStore(SessionStore):

@@ -35,6 +35,7 @@ class Brake:
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0
         self._over = False
+        self._after_turn: Halt | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def pull(self, reason: Reason) -> None:
@@ -45,12 +46,19 @@ class Brake:
 
     def halt(self, halt: Halt | None) -> None:
         """What commands ask for: stop, stop in a while, or go on after all."""
-        if halt is not None and not halt.in_s:
+        self._after_turn = halt if halt is not None and halt.after_turn else None
+        if halt is not None and halt.is_now:
             self.pull(halt)
-        elif halt is not None:
+        elif halt is not None and halt.in_s:
             self._set_timer("grace", halt.in_s, lambda: self.pull(halt))
         elif "grace" in self._timers:
             self._timers.pop("grace").cancel()
+
+    async def between_turns(self) -> None:
+        """Where a run may be stopped with its turns whole; whoever stops here does not come back."""
+        if self._after_turn is not None:
+            self.pull(self._after_turn)
+            await asyncio.get_running_loop().create_future()
 
     async def drive(self, work: Coroutine[Any, Any, None], max_s: float) -> bool:
         """Do the work; whether it ended by itself. What it raises is raised."""

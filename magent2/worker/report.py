@@ -19,6 +19,8 @@ RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "u
 
 USAGE_MAX_CHARS = 512  # of the usage that the head repeats
 DRAFTED = ("token", "output")  # events that belong to a message even when the runner does not say which
+TEXTS = ("output", "message")  # events that answer what the run was asked
+TALK = "message"  # the kind of runs that are part of the talk
 
 RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
 
@@ -32,6 +34,7 @@ class Report:
     run_id: str
     attempt: int
     envelope_id: str
+    kind: str = TALK  # what the mail's header says it is
 
     @property
     def key(self) -> RunKey:
@@ -46,6 +49,10 @@ class Report:
         payload.setdefault("agent", self.agent)
         if "message_id" not in payload and payload.get("event") in DRAFTED:
             payload["message_id"] = message_id_of(self.run_id, 0)
+        if payload.get("event") in TEXTS:
+            payload.setdefault("reply_to", self.envelope_id)
+        if self.kind != TALK:
+            payload.setdefault("run_kind", self.kind)
         return payload_record(payload)
 
     def output(self, text: str) -> NewRecord:
@@ -61,6 +68,7 @@ class Report:
                 status=status,
                 envelope_id=self.envelope_id,
                 reason=reason,
+                run_kind=None if self.kind == TALK else self.kind,
             )
         )
 

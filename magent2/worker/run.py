@@ -22,7 +22,7 @@ from magent2.worker.drive import Runner, events_of
 from magent2.worker.ending import Ending, Outcome
 from magent2.worker.plan import Answer, Letter, Unreadable, is_meant, plan_lane, read_letter
 from magent2.worker.quarantine import Quarantine
-from magent2.worker.report import Report
+from magent2.worker.report import TALK, Report
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.script import Script
 
@@ -160,7 +160,8 @@ class LaneRun:
             run=run,
             hops=_number(headers.get(HOPS)),
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
-            kind=str(headers.get(KIND) or "message"),
+            kind=str(headers.get(KIND) or TALK),
+            between_turns=self._brake.between_turns,
         )
         if known is None:
             run.spec = spec_of(self._runner, context)
@@ -234,7 +235,8 @@ class LaneRun:
     def _report(self, letter: Letter) -> Report:
         agent, conversation = self.owner.agent, self.owner.conversation
         run_id = run_id_of(agent, conversation, letter.envelope.id)
-        return Report(conversation, agent, run_id, self._claimed.attempt, letter.envelope.id)
+        kind = str(letter.record.headers.get(KIND) or TALK)
+        return Report(conversation, agent, run_id, self._claimed.attempt, letter.envelope.id, kind)
 
     def _mail_of(self, plan: Answer) -> tuple[MailRef, ...]:
         """All that ends with the run: its mail, and the commands that were heard."""

@@ -47,7 +47,7 @@ def test_a_key_made_and_revoked_beside_a_running_gateway_counts_there(crew: Crew
     with CommandLine(tmp_path, MAGENT2_BUS_URL=house.bus_url) as cli:
         made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
         with Client(house.url, made["key"]) as client:
-            sent = client.send("Ada", "hello", sender="user:ann")
+            sent = client.send("Ada", "hello")
             assert client.conversation(sent.conversation_id).last_seq == sent.seq
 
         assert cli.run("keys", "revoke", made["id"]).code == 0

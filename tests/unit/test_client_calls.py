@@ -38,7 +38,8 @@ def test_a_message_has_its_id_before_it_is_sent_and_says_only_what_was_chosen() 
     first, second = calls.send("Bob", "hello").body or {}, calls.send("Bob", "hello").body or {}
 
     assert first["id"] != second["id"]
-    assert set(first) == {"id", "conversation_id", "sender", "recipient", "content"}
+    assert set(first) == {"id", "conversation_id", "recipient", "content"}
+    assert (calls.send("Bob", "hello", sender="user:ann").body or {})["sender"] == "user:ann"
 
 
 def test_a_recipient_that_cannot_be_is_refused_here() -> None:

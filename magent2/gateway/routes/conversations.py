@@ -12,16 +12,20 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from magent2.bus.delivery import Sending
 from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
+from magent2.gateway import audit
 from magent2.gateway.body import check_json, read_body
 from magent2.gateway.house import House
+from magent2.gateway.identity import principal_of, signed
 from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.schemas import Conversation, ConversationList, EventPage, Stopping, StopRequest, problems
 from magent2.gateway.sse import parse_cursor
 from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import Principal
 from magent2.sessions.store import Session
 
 LIST_MAX = 500
@@ -41,31 +45,39 @@ def router(house: House) -> APIRouter:
 
 
 def _listing(routes: APIRouter, house: House) -> None:
-    @routes.get("", responses=problems(401, 403, 422, 503))
+    @routes.get("", responses=problems(401, 403, 422, 429, 503))
     async def list_conversations(
+        request: Request,
         limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
         before: Annotated[
             str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
         ] = None,
         owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS)] = None,
     ) -> ConversationList:
-        """Conversations, most recently active first."""
-        found, more = await house.sessions.sessions(owner, None if before is None else open_cursor(before), limit)
+        """Conversations, most recently active first; whoever is no admin sees their own."""
+        place = None if before is None else open_cursor(before)
+        principal = principal_of(request.scope)
+        if owner is not None and not principal.owns(owner):
+            return ConversationList(conversations=[], next=None)
+        found, more = await house.sessions.sessions(owner or principal.bound, place, limit)
         return ConversationList(
             conversations=[shown(session) for session in found], next=None if more is None else seal_cursor(more)
         )
 
 
 def _events(routes: APIRouter, house: House) -> None:
-    @routes.get("/{conversation_id:path}/events", responses=problems(401, 403, 404, 410, 422, 503))
+    @routes.get("/{conversation_id:path}/events", responses=problems(401, 403, 404, 410, 422, 429, 503))
     async def events(
         conversation_id: ConversationId,
+        request: Request,
         since: Annotated[str | None, Query(max_length=64, description="after this seq")] = None,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
     ) -> EventPage:
         """What was recorded, a page at a time."""
         topic = stream_topic(check_name(conversation_id, "conversation id"))
         after = OLDEST if since is None else parse_cursor(since)
+        if not principal_of(request.scope).admin:
+            await _existing(house, conversation_id, principal_of(request.scope))
         try:
             page: Page = await house.bus.acall(Read(topic, after, limit))
         except UnknownCursor:
@@ -103,13 +115,14 @@ def _stopping(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/{conversation_id:path}/stop",
         status_code=202,
-        responses=problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 503, 507),
+        responses=problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507),
         openapi_extra={"requestBody": {"content": {"application/json": {"schema": StopRequest.model_json_schema()}}}},
     )
     async def stop(conversation_id: ConversationId, request: Request) -> Stopping:
         """Stop what an agent is doing in the conversation; the body may be left out."""
-        wanted = await _stop_request(request, house)
-        session = await _existing(house, conversation_id)
+        principal = principal_of(request.scope)
+        wanted = await _stop_request(request, house, principal)
+        session = await _existing(house, conversation_id, principal)
         agent = wanted.agent or session.active_agent
         if agent is None:
             raise Problem(409, "no_active_agent", "no agent is active in this conversation; name one as 'agent'")
@@ -120,38 +133,44 @@ def _stopping(routes: APIRouter, house: House) -> None:
             type="control",
             content="stop",
         )
-        delivered = await house.sessions.post(command)
+        audit.name(request.scope, envelope_id=command.id, agent=agent, sender=command.sender)
+        delivered = await house.sessions.post(command, Sending(principal=principal.bound))
         return Stopping(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
 
 
-async def _stop_request(request: Request, house: House) -> StopRequest:
+async def _stop_request(request: Request, house: House, principal: Principal) -> StopRequest:
     body = await read_body(request.scope, request.receive, house.limits)
     if not body:
-        return StopRequest()
+        return StopRequest(sender=principal.name)
     check_json(request.scope)
     try:
-        return StopRequest.model_validate_json(body)
+        wanted = StopRequest.model_validate_json(body)
     except ValidationError as error:
         raise bad_body(error) from None
+    sender = signed(principal, wanted.sender if "sender" in wanted.model_fields_set else None)
+    return wanted.model_copy(update={"sender": sender})
 
 
 def _one(routes: APIRouter, house: House) -> None:
-    @routes.get("/{conversation_id:path}", responses=problems(401, 403, 404, 410, 422, 503))
-    async def show(conversation_id: ConversationId) -> Conversation:
+    @routes.get("/{conversation_id:path}", responses=problems(401, 403, 404, 410, 422, 429, 503))
+    async def show(conversation_id: ConversationId, request: Request) -> Conversation:
         """One conversation."""
-        return shown(await _existing(house, conversation_id))
+        return shown(await _existing(house, conversation_id, principal_of(request.scope)))
 
-    @routes.delete("/{conversation_id:path}", status_code=204, responses=problems(401, 403, 404, 410, 422, 503, 507))
-    async def delete(conversation_id: ConversationId) -> Response:
+    @routes.delete(
+        "/{conversation_id:path}", status_code=204, responses=problems(401, 403, 404, 410, 422, 429, 503, 507)
+    )
+    async def delete(conversation_id: ConversationId, request: Request) -> Response:
         """Delete a conversation for good: its logs, its copies elsewhere, its mail."""
-        await _existing(house, conversation_id)
+        await _existing(house, conversation_id, principal_of(request.scope))
         await house.sessions.delete(conversation_id)
         return Response(status_code=204)
 
 
-async def _existing(house: House, conversation: str) -> Session:
+async def _existing(house: House, conversation: str, principal: Principal) -> Session:
+    """The conversation, if it is theirs; somebody else's is not there for them. Its owner never changes."""
     session = await house.sessions.get(check_name(conversation, "conversation id"))
-    if session is None:
+    if session is None or not principal.owns(session.owner):
         raise unknown(conversation)
     return session
 

@@ -33,7 +33,7 @@ def router(house: House) -> APIRouter:
 
 
 def _listing(routes: APIRouter, house: House) -> None:
-    @routes.get("", responses=problems(401, 403, 410, 422, 503))
+    @routes.get("", responses=problems(401, 403, 410, 422, 429, 503))
     async def letters(
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
@@ -50,7 +50,7 @@ def _listing(routes: APIRouter, house: House) -> None:
 
 
 def _deciding(routes: APIRouter, house: House) -> None:
-    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 409, 410, 422, 503, 507))
+    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 409, 410, 422, 429, 503, 507))
     async def retry(agent: AgentName, seq: LetterSeq) -> Done:
         """Put the mail back into its inbox, once."""
         try:
@@ -59,7 +59,7 @@ def _deciding(routes: APIRouter, house: House) -> None:
             raise _unknown(error) from None
         return Done()
 
-    @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 503, 507))
+    @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
         """Forget the letter."""
         try:

@@ -38,7 +38,7 @@ def router(house: House) -> APIRouter:
             raise Problem(503, "not_ready", f"the bus does not answer: {error}", AGAIN) from error
         return Ready(engine=found.engine)
 
-    @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403)})
+    @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403, 429)})
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(house.metrics.text(), media_type=METRICS_MEDIA_TYPE)

@@ -15,8 +15,6 @@ SECURITY = {
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
 TYPES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}

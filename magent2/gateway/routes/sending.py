@@ -7,18 +7,22 @@ import logging
 import orjson
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from magent2.bus.delivery import Delivered
+from magent2.bus.delivery import Delivered, Sending
 from magent2.errors import Magent2Error
+from magent2.gateway import audit
 from magent2.gateway.body import check_json, read_body
 from magent2.gateway.house import House, Served
+from magent2.gateway.identity import principal_of, signed
 from magent2.gateway.limits import Limits
 from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
 from magent2.gateway.schemas import SENT, envelope_body, problems
 from magent2.models.address import chat_topic, check_name
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import ADMIN, Principal
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +61,7 @@ def router(house: House) -> APIRouter:
     @routes.post(
         PATH,
         response_class=Response,
-        responses={200: SENT, **problems(400, 401, 403, 408, 409, 410, 413, 415, 422, 503, 507)},
+        responses={200: SENT, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
         openapi_extra={"requestBody": envelope_body()},
     )
     async def send(request: Request) -> Response:
@@ -69,28 +73,38 @@ def router(house: House) -> APIRouter:
 
 async def deliver(house: House, scope: Scope, receive: Receive) -> bytes:
     check_json(scope)
-    envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits)
+    principal = principal_of(scope)
+    envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits, principal)
+    audit.name(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
     asking = house.served.refresh()
-    delivered = await house.sessions.post(envelope)
+    delivered = await house.sessions.post(envelope, None if principal.admin else Sending(principal=principal.bound))
     if asking is not None:
         await asking
     (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
     return orjson.dumps(_answer(envelope, delivered, house.served))
 
 
-def parse_envelope(body: bytes, limits: Limits) -> MessageEnvelope:
+def parse_envelope(body: bytes, limits: Limits, principal: Principal = ADMIN) -> MessageEnvelope:
     try:
         envelope = MessageEnvelope.model_validate_json(body)
     except ValidationError as error:
-        raise bad_body(error) from None
+        if not _lacks_sender(error):
+            raise bad_body(error) from None
+        envelope = MessageEnvelope.model_validate({**from_json(body), "sender": principal.name})
     _refuse_non_finite(body)
-    check_name(envelope.sender, "sender")
+    signed(principal, check_name(envelope.sender, "sender"))
     text = envelope.content or ""
     if envelope.type == "message" and not text.strip():
         raise Problem(422, "blank", "a message needs some text in 'content'")
     if len(text) > limits.text_max_chars:
         raise Problem(422, "too_long", f"a text has at most {limits.text_max_chars} characters, not {len(text)}")
     return envelope
+
+
+def _lacks_sender(error: ValidationError) -> bool:
+    """Whether that alone is wrong: then it is whoever sends."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(fault["type"], fault["loc"]) for fault in faults] == [("missing", ("sender",))]
 
 
 def _refuse_non_finite(body: bytes) -> None:

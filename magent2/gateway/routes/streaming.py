@@ -26,7 +26,7 @@ def router(house: House) -> APIRouter:
         responses={
             200: EVENTS,
             204: {"description": "The conversation was deleted"},
-            **problems(400, 401, 403, 422, 503),
+            **problems(400, 401, 403, 404, 422, 429, 503),
         },
     )
     async def stream(
@@ -39,7 +39,7 @@ def router(house: House) -> APIRouter:
         """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
         wanted = Wanted(
             check_name(conversation_id, "conversation id"),
-            after=_cursor(since, last_event_id),
+            after=resumed_from(since, last_event_id),
             kinds=None if kinds is None else parse_kinds(kinds),
             max_events=max_events,
         )
@@ -48,7 +48,7 @@ def router(house: House) -> APIRouter:
     return routes
 
 
-def _cursor(since: str | None, last_event_id: str | None) -> int | None:
+def resumed_from(since: str | None, last_event_id: str | None) -> int | None:
     """Where to go on. A client that reconnects by itself sends both, and the header is the newer."""
     if last_event_id is not None and last_event_id.strip():
         try:

@@ -190,3 +190,32 @@ async def test_a_halt_now_ends_the_work_now() -> None:
     brake.halt(STOP)
 
     assert not await task
+
+
+async def test_a_stop_after_the_turn_waits_for_the_end_of_the_turn() -> None:
+    brake, work = Brake(), Work()
+    later = Halt("after its turn", after_turn=True)
+
+    async def turns() -> None:
+        await brake.between_turns()
+        await work.do()
+        await brake.between_turns()
+        pytest.fail("a run that was stopped went on")
+
+    task = asyncio.create_task(brake.drive(turns(), LONG_S))
+    await until(lambda: work.begun)
+    brake.halt(later)
+    before = brake.reason
+    work.gate.set()
+
+    assert not await task
+    assert (before, brake.reason, work.cancels) == (None, later, 0)
+
+
+async def test_a_run_that_ends_with_the_turn_is_not_stopped() -> None:
+    brake, work = Brake(), Work()
+    task = await begin(brake, work)
+    brake.halt(Halt("after its turn", after_turn=True))
+    work.gate.set()
+
+    assert await task

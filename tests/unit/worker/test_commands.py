@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from magent2.worker.commands import CONNECTED, DISCONNECTED, GRACE_S, STOP, Halt, Policy, after_command, policy_of
+from magent2.worker.commands import (
+    CONNECTED,
+    DISCONNECTED,
+    GRACE_S,
+    STOP,
+    STOP_AFTER_TURN,
+    Halt,
+    Policy,
+    after_command,
+    policy_of,
+)
 
 ANN = "user:ann"
 DETACH, CANCEL, GRACE = Policy(), Policy("cancel"), Policy("grace", 5.0)
@@ -46,6 +56,22 @@ def test_a_stop_is_not_taken_back(command: str) -> None:
     halt = Halt("stopped by user:bob")
 
     assert after_command(command, ANN, GRACE, halt) is halt
+
+
+def test_a_stop_after_the_turn_gives_way_to_a_stop_only() -> None:
+    halt = after_command(STOP_AFTER_TURN, ANN, GRACE)
+
+    assert halt == Halt("stopped by user:ann after its turn", after_turn=True)
+    assert after_command(STOP, ANN, GRACE, halt) == Halt("stopped by user:ann")
+    for command in (CONNECTED, DISCONNECTED, STOP_AFTER_TURN):
+        assert after_command(command, "user:bob", GRACE, halt) is halt
+
+
+def test_a_stop_after_the_turn_counts_more_than_a_grace() -> None:
+    halt = after_command(STOP_AFTER_TURN, ANN, GRACE, after_command(DISCONNECTED, ANN, GRACE))
+
+    assert halt is not None
+    assert halt.after_turn
 
 
 def test_a_command_that_nobody_knows_changes_nothing() -> None:

@@ -1,0 +1,60 @@
+"""`/api/agents`, `/api/scenarios`: who there is, and what they may use."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from magent2.gateway.house import House
+from magent2.gateway.routes.api.asking import READING
+from magent2.gateway.routes.api.team_shapes import AgentShown, AgentsShown, ScenarioShown, ScenariosShown
+from magent2.gateway.schemas import problems
+from magent2.roster.spec import AgentSpec, Roster
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(tags=["team"])
+
+    @routes.get("/agents", responses=problems(*READING))
+    async def agents(scenario_id: str | None = None) -> AgentsShown:
+        """The agents of the roster, or of one scenario, with their allowlists."""
+        asking = house.served.refresh()
+        if asking is not None:
+            await asking
+        roster = house.catalogue.roster
+        if scenario_id is not None:
+            found = list(roster.scenario(scenario_id).agents.values())
+        else:
+            found = list(
+                {name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values()
+            )
+        return AgentsShown(agents=[_agent(house, roster, agent) for agent in found])
+
+    @routes.get("/scenarios", responses=problems(*READING))
+    async def scenarios() -> ScenariosShown:
+        """The scenarios, and which one a session has that names none."""
+        roster = house.catalogue.roster
+        return ScenariosShown(
+            scenarios=[
+                ScenarioShown(
+                    id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents]
+                )
+                for one in roster.scenarios.values()
+            ],
+            default=roster.default,
+        )
+
+    return routes
+
+
+def _agent(house: House, roster: Roster, agent: AgentSpec) -> AgentShown:
+    return AgentShown(
+        name=agent.name,
+        role=agent.role,
+        model=agent.model,
+        voice=agent.voice,
+        tools=[*agent.tools],
+        mcp=[*agent.mcp],
+        handoffs=[*agent.handoffs],
+        scenarios=[one.id for one in roster.scenarios.values() if agent.name in one.agents],
+        alive=agent.name in house.served if house.served.known else None,
+    )

@@ -1,0 +1,189 @@
+"""`…/{id}/stop` and `…/{id}/retry`: ending a run, and giving a message another chance."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from magent2.bus.dead import DEAD_PAGE, DeadLetter, retrying_dead
+from magent2.bus.delivery import Sending
+from magent2.bus.flow import arun
+from magent2.bus.operations import OLDEST, Find, Read
+from magent2.bus.records import Page, Record
+from magent2.errors import UnknownCursor
+from magent2.gateway import audit
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import WRITING, SessionId, asked_by, existing, json_body, parsed
+from magent2.gateway.routes.api.messages import JSON
+from magent2.gateway.routes.api.shapes import (
+    Accepted,
+    RetryRequest,
+    SessionStopping,
+    SessionStopRequest,
+)
+from magent2.gateway.schemas import problems
+from magent2.models.address import dead_topic, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.events import RunEvent
+from magent2.models.principal import Principal
+from magent2.sessions.history import RunRecord
+from magent2.sessions.store import Session
+from magent2.sessions.stream import stream_record
+
+DEAD_PAGES_MAX = 100  # of an agent's dead letters that a retry looks through
+COMMANDS = {"now": "stop", "after_turn": "stop_after_turn"}
+RETRY_OF = "retry_of"
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(tags=["sessions"])
+    _stopping(routes, house)
+    _retrying(routes, house)
+    return routes
+
+
+def _stopping(routes: APIRouter, house: House) -> None:
+    @routes.post(
+        "/sdk/session/{session_id:path}/stop",
+        status_code=202,
+        responses=problems(*WRITING),
+        openapi_extra=json_body(SessionStopRequest),
+    )
+    async def stop(session_id: SessionId, request: Request) -> SessionStopping:
+        """Stop what the session's agent is doing: at once, or once its turn is recorded."""
+        wanted = await parsed(request, house, SessionStopRequest)
+        principal = asked_by(request)
+        session = await existing(house, session_id, principal)
+        agent = _at_work(session)
+        if agent is None:
+            raise Problem(409, "no_active_agent", "no agent is active in this session, so there is nothing to stop")
+        command = MessageEnvelope(
+            conversation_id=session_id,
+            sender=principal.name,
+            recipient=f"agent:{agent}",
+            type="control",
+            content=COMMANDS[wanted.mode],
+        )
+        await house.sessions.post(command, Sending(principal=principal.bound))
+        audit.name(request.scope, agent=agent, envelope_id=command.id)
+        return SessionStopping(session_id=session_id, agent_id=agent, mode=wanted.mode)
+
+
+def _at_work(session: Session) -> str | None:
+    """Whose run is under way; after a handoff it is not the active agent's. Without one, whoever has the session."""
+    head = session.head
+    running = head.get("run_agent") if head.get("run_status") == "running" else None
+    return running if isinstance(running, str) else session.active_agent
+
+
+def _retrying(routes: APIRouter, house: House) -> None:
+    @routes.post(
+        "/sdk/session/{session_id:path}/retry",
+        status_code=202,
+        response_model=Accepted,
+        responses=problems(*WRITING),
+        openapi_extra=json_body(RetryRequest),
+    )
+    async def retry(session_id: SessionId, request: Request) -> Response:
+        """Give a message whose run failed or was stopped another chance, once per end of it.
+
+        What failed goes on after what it has recorded; what was stopped is asked again.
+        """
+        wanted = await parsed(request, house, RetryRequest)
+        principal = asked_by(request)
+        session = await existing(house, session_id, principal)
+        run = await _run_of(house, session_id, wanted.message_id)
+        audit.name(request.scope, envelope_id=run.envelope.get("id"))
+        revived: Record | None = await house.bus.acall(Find(stream_topic(session_id), _mark(run)))
+        if revived is not None:
+            return _accepted(session_id, str(run.envelope.get("id")), revived.seq)
+        letter = await _letter(house, run) if run.end is not None and run.end["status"] == "failed" else None
+        if letter is not None:
+            return await _revive(house, session, run, letter, principal)
+        return await _ask_again(house, session, run, principal)
+
+
+async def _run_of(house: House, session_id: str, message_id: str) -> RunRecord:
+    """The run of this message, by the id of the message or of its answer; refused unless it has ended badly."""
+    history = await house.histories.read(session_id)
+    name = message_id.partition("/")[0]
+    found = [run for run in history.runs.values() if name in (run.run, run.envelope.get("id"))]
+    if not found:
+        raise Problem(404, "unknown_message", f"no run of this session answers message {message_id[:80]!r}")
+    run = found[-1]
+    if run.end is None:
+        raise Problem(409, "in_progress", "the message is being answered")
+    if run.end["status"] not in ("failed", "stopped"):
+        raise Problem(409, "not_retryable", "the message was answered; send it again to ask again")
+    return run
+
+
+def _mark(run: RunRecord) -> str:
+    """The id of the event that says this end of this run was not the last."""
+    return f"retried:{run.run}:{run.ended}"
+
+
+async def _letter(house: House, run: RunRecord) -> DeadLetter | None:
+    """Where the mail of a failed run lies; nothing when it was retried or dropped."""
+    after = OLDEST
+    for _ in range(DEAD_PAGES_MAX):
+        page: Page = await house.bus.acall(Read(dead_topic(run.agent), after, DEAD_PAGE))
+        for record in page.records:
+            after = record.seq
+            letter = None if record.erased else DeadLetter.parse(record)
+            if letter is not None and _is_of(letter, run):
+                return letter
+        if not page.records or after >= page.last:
+            break
+    return None
+
+
+def _is_of(letter: DeadLetter, run: RunRecord) -> bool:
+    payload = letter.mail.get("payload")
+    same = isinstance(payload, dict) and payload.get("id") == run.envelope.get("id")
+    return same and letter.conversation_id == run.envelope.get("conversation_id")
+
+
+async def _revive(house: House, session: Session, run: RunRecord, letter: DeadLetter, principal: Principal) -> Response:
+    """Put the mail back, and say so in the same step: whoever waits for the message sees that it is not over."""
+    message_id = str(run.envelope.get("id"))
+    event = RunEvent(
+        conversation_id=session.session_id,
+        run_id=run.run,
+        agent=run.agent,
+        status="restarted",
+        envelope_id=message_id,
+        reason=f"retried by {principal.name}",
+    )
+    try:
+        told = replace(stream_record(event), id=_mark(run))
+        appended = await arun(house.bus, retrying_dead(letter.agent, letter.seq, (told,)))
+    except UnknownCursor:
+        raise Problem(409, "in_progress", "somebody else has retried the message just now") from None
+    return _accepted(session.session_id, message_id, appended.seqs[-1])
+
+
+async def _ask_again(house: House, session: Session, run: RunRecord, principal: Principal) -> Response:
+    """The same message once more, under an id of its own: of this end of this run, so that two retries are one."""
+    text = "\x1f".join((session.session_id, run.run, str(run.ended)))
+    envelope = MessageEnvelope(
+        id="msg-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+        conversation_id=session.session_id,
+        sender=str(run.envelope.get("sender") or principal.name) if principal.admin else principal.name,
+        recipient=f"agent:{run.agent}",
+        content=run.envelope.get("content"),
+        metadata={RETRY_OF: run.envelope.get("id")},
+    )
+    delivered = await house.sessions.post(envelope, Sending(principal=principal.bound))
+    return _accepted(session.session_id, envelope.id, delivered.appended.seqs[-1])
+
+
+def _accepted(session_id: str, message_id: str, seq: int) -> Response:
+    body: dict[str, Any] = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
+    return Response(orjson.dumps(body), 202, media_type=JSON)

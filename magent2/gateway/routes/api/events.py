@@ -1,0 +1,147 @@
+"""`/api/sdk/session/{id}/events` and `/stream`: the log of a session in its second rendering."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from magent2.bus.operations import Describe, Read
+from magent2.bus.records import Page, TopicInfo
+from magent2.errors import TopicDeleted, UnknownCursor
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import (
+    READING,
+    SessionId,
+    Since,
+    asked_by,
+    cursor_of,
+    existing,
+    unknown,
+)
+from magent2.gateway.routes.api.frames import AS_EVENTS
+from magent2.gateway.routes.api.shapes import Events, Transcript
+from magent2.gateway.routes.streaming import resumed_from
+from magent2.gateway.schemas import EVENTS, problems
+from magent2.gateway.sse import MAX_EVENTS_MAX, Wanted
+from magent2.gateway.stream import EventStream
+from magent2.models.address import check_name, stream_topic
+from magent2.models.principal import Principal
+from magent2.sessions.api_events import rendered
+from magent2.sessions.transcript import said
+
+EVENTS_MAX = 1000
+TRANSCRIPT_MAX = 1000
+PAGES_MAX = 20  # of the log that one question for a transcript may read
+
+JSON = "application/json"
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(tags=["sessions"])
+    _events(routes, house)
+    _transcript(routes, house)
+    _stream(routes, house)
+    return routes
+
+
+def _stream(routes: APIRouter, house: House) -> None:
+    @routes.get(
+        "/sdk/session/{session_id:path}/stream",
+        response_class=Response,
+        responses={200: EVENTS, **problems(400, *READING)},
+    )
+    async def stream(
+        session_id: SessionId,
+        request: Request,
+        since: Since = None,
+        max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """The same events as they come, as server-sent events; `id:` is the cursor to resume after."""
+        await existing(house, session_id, asked_by(request))
+        after = resumed_from(since, last_event_id)
+        return EventStream(house.streams, Wanted(session_id, after, max_events=max_events, rendering=AS_EVENTS))
+
+
+def _events(routes: APIRouter, house: House) -> None:
+    @routes.get("/sdk/session/{session_id:path}/events", response_model=Events, responses=problems(*READING))
+    async def events(
+        session_id: SessionId,
+        request: Request,
+        since: Since = None,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
+    ) -> Response:
+        """What was recorded after `since`, a page at a time, in order."""
+        page = await page_of(house, session_id, asked_by(request), cursor_of(since), limit)
+        shown = (rendered(session_id, record) for record in page.records)
+        return _paged(session_id, "events", [event for event in shown if event is not None], page)
+
+
+def _transcript(routes: APIRouter, house: House) -> None:
+    @routes.get("/sdk/session/{session_id:path}/transcript", response_model=Transcript, responses=problems(*READING))
+    async def transcript(
+        session_id: SessionId,
+        request: Request,
+        since: Since = None,
+        limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
+    ) -> Response:
+        """What was said, and nothing else, a page at a time. A page may be short and not be the last."""
+        principal, after = asked_by(request), cursor_of(since)
+        lines: list[dict[str, Any]] = []
+        last = after
+        for _ in range(PAGES_MAX):
+            page = await page_of(house, session_id, principal, after, EVENTS_MAX)
+            after, last = _say(session_id, page, lines, limit)
+            if len(lines) == limit or after >= last:
+                break
+        body = {"session_id": session_id, "messages": lines, "next_since": after, "has_more": after < last}
+        return Response(orjson.dumps(body), media_type=JSON)
+
+
+def _say(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -> tuple[int, int]:
+    """Add the page's lines up to the limit; the seq up to which it was read, and the last that there is."""
+    for record in page.records:
+        line = said(session_id, record)
+        if line is not None:
+            lines.append(line)
+            if len(lines) == limit:
+                return record.seq, page.last
+    return (page.records[-1].seq if page.records else page.last), page.last
+
+
+def _paged(session_id: str, name: str, items: list[dict[str, Any]], page: Page) -> Response:
+    next_since = page.records[-1].seq if page.records else page.last
+    body = {"session_id": session_id, name: items, "next_since": next_since, "has_more": next_since < page.last}
+    return Response(orjson.dumps(body), media_type=JSON)
+
+
+async def page_of(house: House, session_id: str, principal: Principal, after: int, limit: int) -> Page:
+    """A page of a session that is the caller's."""
+    topic = stream_topic(check_name(session_id, "session id"))
+    if not principal.admin:
+        await existing(house, session_id, principal)
+    try:
+        page: Page = await house.bus.acall(Read(topic, after, limit))
+    except UnknownCursor:
+        raise await _lost(house, topic, session_id, after) from None
+    if page.deleted:
+        raise TopicDeleted(f"session {session_id!r} was deleted")
+    if not page.last and principal.admin:
+        await existing(house, session_id, principal)
+    return page
+
+
+async def _lost(house: House, topic: str, session_id: str, after: int) -> Problem:
+    """Why a cursor points at nothing."""
+    found: tuple[TopicInfo, ...] = await house.bus.acall(Describe((topic,)))
+    state = found[0]
+    if not state.last and not state.head:
+        return unknown(session_id)
+    if after < state.floor:
+        detail = f"events up to {state.floor} are gone; read on with since={state.floor}"
+        return Problem(410, "cursor_gone", detail, floor=state.floor)
+    return Problem(422, "bad_cursor", f"{after} is beyond the last event, which is {state.last}", last=state.last)

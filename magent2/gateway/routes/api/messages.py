@@ -1,0 +1,138 @@
+"""`POST /api/sdk/session/message`: a message in, and, unless nobody wants to wait, its answer out."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from magent2.bus.delivery import Delivered, Sending
+from magent2.gateway import audit
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import (
+    WRITING,
+    asked_by,
+    check_text,
+    existing,
+    json_body,
+    parsed,
+    scenario_id_of,
+)
+from magent2.gateway.routes.api.shapes import Accepted, Answer, MessageRequest
+from magent2.gateway.schemas import problems
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import Principal
+from magent2.sessions.api_events import rendered
+from magent2.sessions.exchange import Exchange
+from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
+
+JSON = "application/json"
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(tags=["sessions"])
+
+    @routes.post(
+        "/sdk/session/message",
+        response_model=Answer,
+        responses={
+            202: {"model": Accepted, "description": "Accepted, or still under way: follow the session after `seq`"},
+            **problems(*WRITING, 502),
+        },
+        openapi_extra=json_body(MessageRequest),
+    )
+    async def message(request: Request) -> Response:
+        """Say something to the session's active agent.
+
+        With `client_message_id` it is said once, however often it is posted: a repeat gets the same answer, another
+        text under the same key is 409. An answer that takes longer than the gateway waits is 202 `in_progress`.
+        """
+        wanted = await parsed(request, house, MessageRequest)
+        principal = asked_by(request)
+        text = check_text(wanted.user_input, house)
+        session = await existing(house, wanted.session_id, principal)
+        delivered = await _post(house, session, principal, text, wanted.client_message_id)
+        audit.name(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
+        exchange = Exchange(delivered.envelope_id)
+        seq = delivered.appended.seqs[-1]
+        max_s = house.limits.wait_max_s if wanted.wait else 0.0
+        fresh = not wanted.wait and not delivered.appended.repeat
+        over = not fresh and await house.waiters.see_through(session.session_id, seq - 1, exchange, max_s)
+        if over:
+            return answered(session.session_id, seq, exchange)
+        return underway(house, session.session_id, delivered, "accepted" if fresh else "in_progress", seq)
+
+    return routes
+
+
+def envelope_id_of(session_id: str, key: str | None) -> str:
+    """The id under which a message is delivered: the same for the same key, which makes it happen once."""
+    if key is None:
+        return f"msg-{uuid.uuid4().hex}"
+    text = "\x1f".join((session_id, key))
+    return "msg-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+async def _post(house: House, session: Session, principal: Principal, text: str, key: str | None) -> Delivered:
+    asking = house.served.refresh()
+    envelope = MessageEnvelope(
+        id=envelope_id_of(session.session_id, key),
+        conversation_id=session.session_id,
+        sender=principal.name,
+        recipient=f"chat:{session.session_id}",
+        content=text,
+        metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
+    )
+    delivered = await house.sessions.post(envelope, sending_of(house, session, principal))
+    if asking is not None:
+        await asking
+    (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
+    return delivered
+
+
+def sending_of(house: House, session: Session, principal: Principal) -> Sending:
+    """What the gateway says of a person's mail: whose it is, and who answers where nobody is active yet."""
+    scenarios = house.catalogue.roster.scenarios
+    scenario = scenarios.get(scenario_id_of(session) or house.catalogue.roster.default)
+    return Sending(principal=principal.bound, default_agent=None if scenario is None else scenario.root)
+
+
+def answered(session_id: str, seq: int, exchange: Exchange) -> Response:
+    """The answer as it was recorded, or why there is none."""
+    facts: dict[str, Any] = {"session_id": session_id, "reply_to": exchange.envelope_id, "seq": seq}
+    if exchange.status == "failed":
+        raise Problem(502, "run_failed", f"the run failed: {exchange.reason or 'its log says more'}", **facts)
+    if exchange.status == "stopped":
+        raise Problem(409, "run_stopped", f"the run was stopped: {exchange.reason or 'by command'}", **facts)
+    answer = {
+        "final_output": exchange.text,
+        "message_id": exchange.message_id,
+        **facts,
+        "events": events_of(session_id, exchange),
+        "usage": exchange.usage,
+        "tool_calls": exchange.tool_calls(),
+    }
+    return Response(orjson.dumps(answer), media_type=JSON)
+
+
+def events_of(session_id: str, exchange: Exchange) -> list[dict[str, Any]]:
+    shown = (rendered(session_id, record) for record in exchange.records)
+    return [event for event in shown if event is not None]
+
+
+def underway(house: House, session_id: str, delivered: Delivered, status: str, seq: int) -> Response:
+    """Accepted, and not answered yet: what comes of it is in the session after `seq`."""
+    answer: dict[str, Any] = {
+        "status": status,
+        "session_id": session_id,
+        "message_id": delivered.envelope_id,
+        "seq": seq,
+    }
+    if house.served.known and delivered.agent is not None and delivered.agent not in house.served:
+        answer["notice"] = f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+    return Response(orjson.dumps(answer), 202, media_type=JSON)

@@ -1,0 +1,178 @@
+"""`/api/orchestrate` and `…/set_active_agent`: who answers next."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from magent2.bus.delivery import KIND, Sending, delivering
+from magent2.bus.flow import arun
+from magent2.bus.operations import Delete, Read, SetHead
+from magent2.bus.records import Page
+from magent2.errors import Magent2Error
+from magent2.gateway import audit
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem, log
+from magent2.gateway.routes.api.asking import WRITING, asked_by, existing, json_body, parsed, scenario_id_of
+from magent2.gateway.routes.api.messages import envelope_id_of
+from magent2.gateway.routes.api.team_shapes import Routed, RouteRequest, Switched, SwitchRequest
+from magent2.gateway.schemas import problems
+from magent2.models.address import chat_topic, conversation_topics, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.roster.routing import Choice, choose, is_change
+from magent2.roster.spec import Scenario
+from magent2.roster.supervisor import TIMED_OUT, fall_back
+from magent2.sessions.exchange import Exchange
+from magent2.sessions.store import HIDDEN, Session, routing_id
+
+ROUTE = "route"
+MANUAL = "manual_switch"
+MAIL_PAGE = 50  # of a session's mail, from its end, in which its last message is looked for
+NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(tags=["routing"])
+    _orchestrating(routes, house)
+    _switching(routes, house)
+    return routes
+
+
+def _orchestrating(routes: APIRouter, house: House) -> None:
+    @routes.post("/orchestrate", responses=problems(*WRITING), openapi_extra=json_body(RouteRequest))
+    async def orchestrate(request: Request) -> Routed:
+        """Say which agent fits a text, and, in a session, hand it over.
+
+        A supervisor decides where the scenario has one and a model can be asked; else the agents' keywords do. A change
+        writes one `handoff` event, no change none.
+        """
+        wanted = await parsed(request, house, RouteRequest)
+        principal = asked_by(request)
+        session = None if wanted.session_id is None else await existing(house, wanted.session_id, principal)
+        scenario = _scenario(house, session, wanted.scenario_id)
+        text = wanted.last_user_text
+        if text is None:
+            text = "" if session is None else await _last_text(house, session)
+        audit.name(request.scope, session_id=wanted.session_id)
+        choice = await _choice(house, scenario, session, text[: house.limits.text_max_chars])
+        return await _obey(house, session, choice)
+
+
+def _scenario(house: House, session: Session | None, wanted: str | None) -> Scenario:
+    own = None if session is None else scenario_id_of(session)
+    if own is not None and wanted is not None and wanted != own:
+        raise Problem(409, "other_scenario", f"the session plays {own!r}; create it again to have it play {wanted!r}")
+    return house.catalogue.team(wanted if wanted is not None else own)
+
+
+async def _last_text(house: House, session: Session) -> str:
+    """What a person has said last; tools that were run by hand are no part of the talk."""
+    page: Page = await house.bus.acall(Read(chat_topic(session.session_id), None, MAIL_PAGE))
+    for record in reversed(page.records):
+        if record.erased or record.headers.get(KIND) or str(record.payload.get("sender", "")).startswith("agent:"):
+            continue
+        return str(record.payload.get("content") or "")
+    return ""
+
+
+async def _obey(house: House, session: Session | None, choice: Choice) -> Routed:
+    changed = choice.changed
+    if session is not None and changed:
+        switched = await house.sessions.switch(session.session_id, choice.agent, choice.reason)
+        changed = switched.changed
+    return Routed(
+        chosen_root=choice.agent,
+        reason=choice.reason,
+        changed=changed,
+        by=choice.by,
+        fallback=choice.fallback,
+        scores=dict(choice.scores),
+        evidence={name: list(words) for name, words in choice.evidence.items()},
+    )
+
+
+# --- who decides
+
+
+async def _choice(house: House, scenario: Scenario, session: Session | None, text: str) -> Choice:
+    current = session.active_agent if session is not None else None
+    if scenario.supervisor is None or not house.catalogue.has_routing_model or not text.strip():
+        return choose(scenario, text, current)
+    asking = house.served.refresh()
+    if asking is not None:
+        await asking
+    if scenario.supervisor not in house.served:
+        return fall_back(scenario, text, current, NO_WORKER)
+    try:
+        return await _ask(house, scenario, scenario.supervisor, session, text)
+    except Magent2Error as error:
+        log.warning("a supervisor could not be asked", extra={"error": str(error)})
+        return fall_back(scenario, text, current, RUN_FAILED)
+
+
+async def _ask(house: House, scenario: Scenario, supervisor: str, session: Session | None, text: str) -> Choice:
+    """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
+    beside = f"routing-{uuid.uuid4().hex}" if session is None else routing_id(session.session_id)
+    current = None if session is None else session.active_agent
+    mail = MessageEnvelope(
+        id=envelope_id_of(beside, None),
+        conversation_id=beside,
+        sender=session.owner or "user:local" if session is not None else "user:local",
+        recipient=f"agent:{supervisor}",
+        content=text,
+        metadata={"scenario_id": scenario.id, **({"current": current} if current else {})},
+    )
+    head = SetHead(
+        stream_topic(beside), {HIDDEN: True, **({"owner": session.owner} if session and session.owner else {})}
+    )
+    seen = await house.sessions.get(beside)
+    await arun(house.bus, delivering(mail, Sending(kind=ROUTE, with_heads=(head,))))
+    exchange = Exchange(mail.id)
+    over = await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
+    if session is None:
+        await house.bus.acall(Delete(conversation_topics(beside), conversation=beside))
+    if not over:
+        return fall_back(scenario, text, current, TIMED_OUT)
+    return decided(scenario, text, current, exchange)
+
+
+def decided(scenario: Scenario, text: str, current: str | None, exchange: Exchange) -> Choice:
+    """The choice that the run has come to, if it is one that can be followed."""
+    try:
+        found = json.loads(exchange.text) if exchange.status == "finished" else None
+    except ValueError:  # a worker of another release may say something else
+        found = None
+    if not isinstance(found, Mapping) or found.get("agent") not in scenario.answering:
+        return fall_back(scenario, text, current, RUN_FAILED)
+    choice = Choice(str(found["agent"]), str(found.get("reason") or ""), False, by=str(found.get("by") or "supervisor"))
+    return replace(
+        choice,
+        changed=is_change(scenario, current, choice.agent),
+        scores=_mapping(found.get("scores")),
+        evidence={name: tuple(words) for name, words in _mapping(found.get("evidence")).items()},
+        fallback=found.get("fallback"),
+    )
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+# --- by hand
+
+
+def _switching(routes: APIRouter, house: House) -> None:
+    @routes.post("/sdk/session/set_active_agent", responses=problems(*WRITING), openapi_extra=json_body(SwitchRequest))
+    async def set_active_agent(request: Request) -> Switched:
+        """Give the session to another agent of its scenario. A change writes one `handoff` event, no change none."""
+        wanted = await parsed(request, house, SwitchRequest)
+        session = await existing(house, wanted.session_id, asked_by(request))
+        agent = house.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
+        switched = await house.sessions.switch(session.session_id, agent.name, MANUAL)
+        audit.name(request.scope, session_id=session.session_id, agent=agent.name)
+        return Switched(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)

@@ -1,0 +1,245 @@
+"""The shapes of `/api`, as the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from magent2.models.address import NAME_MAX_CHARS
+
+TITLE_MAX_CHARS = 200
+MODEL_MAX_CHARS = 200
+KEY_MAX_CHARS = 200
+OVERLAY_MAX_CHARS = 64 << 10
+
+
+def example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class SessionRequest(BaseModel):
+    """How a session is to be held. What is left out stays as it is; an empty text takes back what was said before."""
+
+    model_config = example(agent_name="general", instructions="Answer in one sentence.", scenario_id="default")
+
+    session_id: str | None = Field(default=None, max_length=NAME_MAX_CHARS, description="one is made when left out")
+    agent_name: str | None = Field(default=None, description="who has the session; the scenario's root when left out")
+    instructions: str | None = Field(
+        default=None, max_length=OVERLAY_MAX_CHARS, description="in place of the agent's own, in this session"
+    )
+    model: str | None = Field(default=None, max_length=MODEL_MAX_CHARS)
+    scenario_id: str | None = None
+    overlay: str | None = Field(
+        default=None, max_length=OVERLAY_MAX_CHARS, description="said to every agent of the session, after its own"
+    )
+
+
+class SessionMade(BaseModel):
+    model_config = example(
+        session_id="s-1",
+        agent_name="general",
+        model=None,
+        tools=["WebSearchTool", "echo_context", "weather"],
+        overlay=None,
+    )
+
+    session_id: str
+    agent_name: str
+    model: str | None
+    tools: list[str]
+    overlay: str | None
+
+
+class MessageRequest(BaseModel):
+    model_config = example(session_id="s-1", user_input="weather in Oslo", client_message_id="m-1")
+
+    session_id: str
+    user_input: str
+    client_message_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=KEY_MAX_CHARS,
+        description="the message happens once per key; a repeat gets the same answer",
+    )
+    wait: bool = Field(default=True, description="for the answer, at most a minute; else 202 at once")
+
+
+class Event(BaseModel):
+    """One record of a session."""
+
+    model_config = example(
+        session_id="s-1", seq=2, type="message", message_id="m-1", token_seq=None, role="user", agent_id=None,
+        text="weather in Oslo", final=True, reason=None, data={"sender": "user:local"}, timestamp_ms=1790000000000,
+    )  # fmt: skip
+
+    session_id: str
+    seq: int
+    type: str
+    message_id: str | None
+    token_seq: int | None
+    role: str | None
+    agent_id: str | None
+    text: str | None
+    final: bool | None
+    reason: str | None
+    data: dict[str, Any]
+    timestamp_ms: int
+
+
+class ToolCall(BaseModel):
+    tool_call_id: str | None
+    name: str | None
+    agent_id: str | None
+    args: dict[str, Any]
+    status: str
+    result: str | None
+    error: str | None
+    duration_ms: int | None
+
+
+class Answer(BaseModel):
+    """What came of a message. `message_id` is the answer's; the question's is `reply_to`."""
+
+    model_config = example(
+        final_output="In Oslo it is …", message_id="run-5f…/1", reply_to="msg-8c…", session_id="s-1", seq=2,
+        events=[], usage={"total_tokens": 42}, tool_calls=[],
+    )  # fmt: skip
+
+    final_output: str
+    message_id: str | None
+    reply_to: str
+    session_id: str
+    seq: int = Field(description="of the question")
+    events: list[Event]
+    usage: dict[str, Any] | None
+    tool_calls: list[ToolCall]
+
+
+class Accepted(BaseModel):
+    """The run goes on: follow the session after `seq`. `message_id` is the question's."""
+
+    model_config = example(status="in_progress", session_id="s-1", message_id="msg-8c…", seq=2)
+
+    status: Literal["accepted", "in_progress"]
+    session_id: str
+    message_id: str
+    seq: int
+    notice: str | None = Field(default=None, description="present only when the sender should know something")
+
+
+class Events(BaseModel):
+    model_config = example(session_id="s-1", events=[], next_since=7, has_more=False)
+
+    session_id: str
+    events: list[Event]
+    next_since: int
+    has_more: bool
+
+
+class LastRun(BaseModel):
+    status: str
+    agent_id: str | None
+    message_id: str | None = Field(description="of the message that it answers")
+
+
+class SessionShown(BaseModel):
+    """A session as it stands."""
+
+    model_config = example(
+        session_id="s-1", active_agent_id="general", scenario_id="default", title="Oslo", state="idle", last_seq=9,
+        last_run={"status": "finished", "agent_id": "general", "message_id": "msg-8c…"}, last_active_ms=1790000000000,
+        owner="user:local", overlay=None, usage={"total_tokens": 42},
+    )  # fmt: skip
+
+    session_id: str
+    active_agent_id: str | None
+    scenario_id: str | None
+    title: str | None
+    state: Literal["idle", "running"]
+    last_seq: int
+    last_run: LastRun | None
+    last_active_ms: int
+    owner: str | None
+    overlay: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+class SessionItem(BaseModel):
+    """A session as a list shows it."""
+
+    model_config = example(
+        session_id="s-1", title="Oslo", active_agent_id="general", scenario_id="default", run_status="finished",
+        last_seq=9, last_active_ms=1790000000000, owner="user:local",
+    )  # fmt: skip
+
+    session_id: str
+    title: str | None
+    active_agent_id: str | None
+    scenario_id: str | None
+    run_status: str | None
+    last_seq: int
+    last_active_ms: int
+    owner: str | None
+
+
+class SessionList(BaseModel):
+    sessions: list[SessionItem]
+    next: str | None = Field(description="give it back as `before` to go on")
+
+
+class TranscriptMessage(BaseModel):
+    seq: int
+    message_id: str | None
+    role: str
+    agent_id: str | None
+    text: str
+    reply_to: str | None
+    timestamp_ms: int
+
+
+class Transcript(BaseModel):
+    session_id: str
+    messages: list[TranscriptMessage]
+    next_since: int
+    has_more: bool
+
+
+class Usage(BaseModel):
+    """What the models of a session have used, in all and by agent."""
+
+    model_config = example(
+        session_id="s-1", usage={"total_tokens": 42}, runs=2, by_agent={"general": {"total_tokens": 42}}
+    )
+
+    session_id: str
+    usage: dict[str, Any]
+    runs: int
+    by_agent: dict[str, dict[str, Any]]
+
+
+class TitleRequest(BaseModel):
+    model_config = example(title="A trip to Oslo")
+
+    title: str = Field(max_length=TITLE_MAX_CHARS, description="an empty one takes it back")
+
+
+class SessionStopRequest(BaseModel):
+    model_config = example(mode="now")
+
+    mode: Literal["now", "after_turn"] = "now"
+
+
+class SessionStopping(BaseModel):
+    model_config = example(status="accepted", session_id="s-1", agent_id="general", mode="now")
+
+    status: Literal["accepted"] = "accepted"
+    session_id: str
+    agent_id: str
+    mode: str
+
+
+class RetryRequest(BaseModel):
+    model_config = example(message_id="msg-8c…")
+
+    message_id: str = Field(min_length=1, max_length=NAME_MAX_CHARS, description="of the message, or of its answer")

@@ -1,0 +1,165 @@
+"""`/api/tools`: what tools there are, which built-in ones would work, and running one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from magent2.bus.delivery import Delivered, Sending, delivering
+from magent2.bus.flow import arun
+from magent2.gateway import audit
+from magent2.gateway.catalogue import may_use, used_by
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import READING, WRITING, asked_by, existing, json_body, parsed, scenario_id_of
+from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
+from magent2.gateway.routes.api.shapes import Accepted
+from magent2.gateway.routes.api.team_shapes import (
+    BuiltinStatus,
+    ToolDone,
+    ToolRequest,
+    ToolShown,
+    ToolsShown,
+    ToolsStatus,
+)
+from magent2.gateway.schemas import problems
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import Principal
+from magent2.sessions.exchange import Exchange
+from magent2.sessions.store import Session
+from magent2.tools.builtins import BUILTINS
+
+KIND = "tool"
+
+# What a worker says of a call that it refused, where only the worker could know.
+_REFUSALS = {
+    "ArgumentsError": (422, "bad_arguments"),
+    "UnknownTool": (404, "unknown_tool"),
+    "Refused": (403, "tool_not_allowed"),
+}
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix="/tools", tags=["tools"])
+    _showing(routes, house)
+    _executing(routes, house)
+    return routes
+
+
+def _showing(routes: APIRouter, house: House) -> None:
+    @routes.get("/list", responses=problems(*READING))
+    async def tools() -> ToolsShown:
+        """Custom tools with their schemas, tools of MCP servers that agents name, and the built-in ones."""
+        return ToolsShown(tools=[ToolShown(**tool) for tool in _listed(house)])
+
+    @routes.get("/config/status", responses=problems(*READING))
+    async def status() -> ToolsStatus:
+        """Which built-in tools are switched on, which would work, and what the others lack."""
+        found = [BuiltinStatus(**one) for one in house.catalogue.builtin_status()]
+        return ToolsStatus(model_kind=house.catalogue.kind or "unknown", builtins=found)
+
+
+def _listed(house: House) -> list[dict[str, Any]]:
+    tools, roster = house.catalogue.tools, house.catalogue.roster
+    users = used_by(roster)
+    custom = {shown["name"]: shown for shown in tools.schemas()}
+    names = [*custom, *(name for name in roster.tools if name not in custom)]
+    found: list[dict[str, Any]] = []
+    for name in [*names, *(name for name in users if "." in name), *BUILTINS]:
+        kind = "builtin" if name in BUILTINS else "mcp" if "." in name and name not in custom else "custom"
+        shown = custom.get(name, {"description": None, "params_schema": None})
+        found.append({**shown, "name": name, "kind": kind, "agents": users.get(name, [])})
+    return found
+
+
+def _executing(routes: APIRouter, house: House) -> None:
+    @routes.post(
+        "/execute",
+        response_model=ToolDone,
+        responses={
+            202: {"model": Accepted, "description": "Still under way: follow the session after `seq`"},
+            **problems(*WRITING, 502),
+        },
+        openapi_extra=json_body(ToolRequest),
+    )
+    async def execute(request: Request) -> Response:
+        """Run a tool of the session's active agent, on a worker, and wait for its result.
+
+        Only what the agent's list names is run; built-in tools run at the model's provider and never here.
+        """
+        wanted = await parsed(request, house, ToolRequest)
+        principal = asked_by(request)
+        session = await existing(house, wanted.session_id, principal)
+        agent = check_call(house, session, wanted)
+        delivered = await _post(house, session, principal, agent, wanted)
+        audit.name(
+            request.scope,
+            session_id=session.session_id,
+            envelope_id=delivered.envelope_id,
+            tool=wanted.tool,
+            agent=agent,
+        )
+        exchange = Exchange(delivered.envelope_id)
+        if await house.waiters.see_through(session.session_id, session.last, exchange, house.limits.wait_max_s):
+            return _done(session.session_id, agent, wanted.tool, exchange)
+        return underway(house, session.session_id, delivered, "in_progress", session.last)
+
+
+def check_call(house: House, session: Session, wanted: ToolRequest) -> str:
+    """The agent in whose name the tool is run. In doubt, no: an agent that the roster does not have may use nothing."""
+    catalogue = house.catalogue
+    scenario_id = scenario_id_of(session)
+    scenario = catalogue.roster.scenarios.get(scenario_id or catalogue.roster.default)
+    name = session.active_agent or (scenario.root if scenario is not None else "")
+    if wanted.tool in BUILTINS:
+        detail = f"{wanted.tool} is run by the model's provider, in the middle of an answer; it cannot be run by name"
+        raise Problem(403, "builtin_tool", detail)
+    agent = catalogue.agent(scenario_id, name)
+    if agent is None or not may_use(agent, wanted.tool):
+        raise Problem(403, "tool_not_allowed", f"agent {name[:80]!r} may not use tool {wanted.tool[:80]!r}")
+    if wanted.tool in catalogue.tools:
+        catalogue.tools.check_arguments(wanted.tool, wanted.args)
+    return agent.name
+
+
+async def _post(house: House, session: Session, principal: Principal, agent: str, wanted: ToolRequest) -> Delivered:
+    """Mail that is a call: no part of the talk, so nothing of it shows as a message."""
+    envelope = MessageEnvelope(
+        id=envelope_id_of(session.session_id, None),
+        conversation_id=session.session_id,
+        sender=principal.name,
+        recipient=f"agent:{agent}",
+        metadata={"tool": wanted.tool, "args": wanted.args},
+    )
+    asking = house.served.refresh()
+    delivered = await arun(house.bus, delivering(envelope, Sending(principal=principal.bound, kind=KIND)))
+    if asking is not None:
+        await asking
+    return delivered
+
+
+def _done(session_id: str, agent: str, tool: str, exchange: Exchange) -> Response:
+    if exchange.status == "failed":
+        raise Problem(502, "run_failed", f"the run failed: {exchange.reason or 'its log says more'}")
+    if exchange.status == "stopped":
+        raise Problem(409, "run_stopped", f"the run was stopped: {exchange.reason or 'by command'}")
+    call = next(iter(exchange.tool_calls()), {})
+    error = call.get("error")
+    status, code = _REFUSALS.get(str(error or "").partition(":")[0], (None, ""))
+    if status is not None:
+        raise Problem(status, code, str(error).partition(": ")[2])
+    body = {
+        "session_id": session_id,
+        "tool": tool,
+        "agent_id": agent,
+        "status": "success" if error is None else "error",
+        "result": exchange.text,
+        "error": error,
+        "message_id": exchange.envelope_id,
+        "duration_ms": call.get("duration_ms"),
+        "events": events_of(session_id, exchange),
+    }
+    return Response(orjson.dumps(body), media_type=JSON)

@@ -1,0 +1,219 @@
+"""Streams of sessions over HTTP: one of them, or many on one connection; dropped and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.memory import MemoryBus
+from magent2.gateway.limits import Limits
+from tests.support.api import (
+    answer_to,
+    api_on_socket,
+    create,
+    events,
+    frames,
+    gateway_on_socket,
+    say,
+    team_at_work,
+    until_served,
+)
+from tests.support.engines import ENGINES, new_engines
+from tests.support.serving import until
+
+WRITERS, FOLLOWERS, MESSAGES = 8, 8, 6
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(params=ENGINES)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    bus = new_engines(request.param, request)()
+    yield bus
+    await bus.aclose()
+
+
+@pytest.fixture
+async def client(bus: Engine) -> AsyncIterator[httpx2.AsyncClient]:
+    async with team_at_work(bus), api_on_socket(bus) as client:
+        yield client
+
+
+Following = AsyncIterator[tuple[str | None, str, dict[str, Any]]]
+
+
+async def test_a_stream_shows_what_the_pages_show(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await answer_to(client, "hello")
+    expected = await events(client)
+
+    async with client.stream("GET", "/api/sdk/session/s1/stream", params={"max_events": len(expected)}) as answer:
+        found = [frame async for frame in frames(answer)]
+
+    assert [data for _, kind, data in found if kind != "end"] == expected
+    assert [number for number, _, _ in found[:-1]] == [str(event["seq"]) for event in expected]
+    assert (found[-1][1], found[-1][2]["reason"]) == ("end", "max_events")
+
+
+async def test_one_connection_shows_the_list_and_the_sessions(client: httpx2.AsyncClient) -> None:
+    await create(client, "a,b:c")
+    await create(client, "other")
+
+    async with client.stream("GET", "/api/stream", params={"session": ["a%2Cb%3Ac:0", "other"]}) as answer:
+        follow = frames(answer)
+        seen = await _until(follow, lambda kind, data: kind == "session" and data["session_id"] == "other")
+        await answer_to(client, "hello", "a,b:c")
+        seen += await _until(follow, lambda kind, data: kind == "run" and data["final"])
+        changes = await _until(follow, lambda kind, data: kind == "sessions_changed")
+
+    lists = [data for _, kind, data in seen if kind == "sessions"]
+    assert {one["session_id"] for one in lists[0]["sessions"]} == {"a,b:c", "other"}
+    assert [data for _, kind, data in seen if data.get("session_id") == "a,b:c"] == await events(client, "a%2Cb%3Ac")
+    assert [number for number, _, _ in seen if number][-1] == f"a%2Cb%3Ac:{seen[-1][2]['seq']},other:1"
+    assert changes[-1][2]["changed"][0]["session_id"] == "a,b:c"
+
+
+async def test_the_list_tells_of_new_sessions_and_of_their_end(client: httpx2.AsyncClient) -> None:
+    await create(client, "one")
+    async with client.stream("GET", "/api/stream") as answer:
+        follow = frames(answer)
+        await _until(follow, lambda kind, data: kind == "sessions")
+
+        await create(client, "two")
+        made = await _until(follow, lambda kind, data: kind == "sessions_changed")
+        sent = await client.post(
+            "/send",
+            json={"conversation_id": "three", "sender": "user:x", "recipient": "agent:general", "content": "hi"},
+        )
+        mailed = await _until(follow, lambda kind, data: "three" in str(data))
+        await client.delete("/api/sdk/session/one")
+        ended = await _until(follow, lambda kind, data: data.get("removed"))
+
+    assert sent.status_code == 200
+    assert [one["session_id"] for one in made[-1][2]["changed"]] == ["two"]
+    assert mailed[-1][1] == "sessions_changed"
+    assert ended[-1][2]["removed"] == ["one"]
+
+
+async def test_a_session_that_ends_leaves_the_others(client: httpx2.AsyncClient) -> None:
+    await create(client, "one")
+    await create(client, "two")
+    wanted = {"session": ["one:1", "two:1", "never:0"]}
+    async with client.stream("GET", "/api/stream", params=wanted) as answer:
+        follow = frames(answer)
+        unknown = await _until(follow, lambda kind, data: kind == "end")
+        await client.delete("/api/sdk/session/one")
+        deleted = await _until(follow, lambda kind, data: kind == "end")
+        await answer_to(client, "hello", "two")
+        await _until(follow, lambda kind, data: kind == "run" and data["final"])
+
+    assert (unknown[-1][2]["session_id"], unknown[-1][2]["reason"]) == ("never", "unknown")
+    assert (deleted[-1][2]["session_id"], deleted[-1][2]["reason"]) == ("one", "deleted")
+
+
+async def test_the_list_tells_of_sessions_that_another_gateway_began(log_url: str) -> None:
+    """The mail of a new conversation is seen at once, a session without any by the sweep."""
+    here, there = connect(log_url), connect(log_url)
+    async with team_at_work(there), api_on_socket(here) as client, api_on_socket(there) as other:
+        await until_served(client)
+        async with client.stream("GET", "/api/stream") as answer:
+            follow = frames(answer)
+            await _until(follow, lambda kind, data: kind == "sessions")
+            await create(other, "quiet")
+            quiet = await _until(follow, lambda kind, data: kind == "sessions_changed")
+            await create(other, "loud")
+            await answer_to(other, "hello", "loud")
+            await _until(follow, lambda kind, data: "loud" in str(data))
+    await here.aclose()
+    await there.aclose()
+
+    assert [one["session_id"] for one in quiet[-1][2]["changed"]] == ["quiet"]
+
+
+async def test_whoever_waits_is_sent_home_when_the_gateway_leaves() -> None:
+    bus = MemoryBus()
+    async with gateway_on_socket(bus, Limits(wait_max_s=600)) as (gateway, client):
+        await create(client)
+        waiting = asyncio.create_task(say(client, "hello"))
+        await until(lambda: gateway.app.state.house.waiters.waiting == 1)
+        gateway.drain()
+        answer = await waiting
+    await bus.aclose()
+
+    assert (answer.status_code, answer.json()["status"]) == (202, "in_progress")
+
+
+@pytest.mark.parametrize("path", ["one", "many"])
+async def test_eight_writers_and_eight_followers_who_drop_and_resume(client: httpx2.AsyncClient, path: str) -> None:
+    """Each follower sees the whole log, in order, nothing twice, however often it was cut off."""
+    sessions = ["s1"] if path == "one" else ["s1", "s2", "s3"]
+    for session in sessions:
+        await create(client, session)
+    following = [
+        asyncio.create_task(_follow_with_drops(client, sessions, path, random.Random(n))) for n in range(FOLLOWERS)
+    ]
+
+    async def write(number: int) -> None:
+        for message in range(MESSAGES):
+            session = sessions[(number + message) % len(sessions)]
+            await answer_to(client, f"writer {number} says {message}", session, client_message_id=f"{number}/{message}")
+
+    await asyncio.gather(*map(write, range(WRITERS)))
+    for session in sessions:
+        await say(client, "the end", session)
+    seen = await asyncio.gather(*following)
+
+    for session in sessions:
+        log = [(event["seq"], event["type"]) for event in await events(client, session)]
+        assert [seq for seq, _ in log] == sorted({seq for seq, _ in log})
+        for one in seen:
+            assert one[session] == log[: len(one[session])]
+            assert len(one[session]) >= len(log) - 1
+
+
+async def _follow_with_drops(
+    client: httpx2.AsyncClient, sessions: list[str], path: str, dice: random.Random
+) -> dict[str, list[tuple[int, str]]]:
+    """What a client sees that leaves in the middle, again and again, and comes back with its cursor."""
+    seen: dict[str, list[tuple[int, str]]] = {session: [] for session in sessions}
+    over: set[str] = set()
+    cursor: str | None = None
+    async with asyncio.timeout(DEADLINE_S):
+        while len(over) < len(sessions):
+            patience = dice.randrange(1, 60)
+            headers = {} if cursor is None else {"Last-Event-ID": cursor}
+            url = "/api/sdk/session/s1/stream" if path == "one" else "/api/stream"
+            params = {} if path == "one" else {"session": [f"{session}:0" for session in sessions]}
+            async with client.stream("GET", url, params=params, headers=headers) as answer:
+                async for number, _, data in frames(answer):
+                    if number is None:
+                        continue
+                    cursor = number
+                    seen[data["session_id"]].append((data["seq"], data["type"]))
+                    over |= _ended(data, seen)
+                    patience -= 1
+                    if not patience or len(over) == len(sessions):
+                        break
+    return seen
+
+
+def _ended(data: dict[str, Any], seen: dict[str, list[tuple[int, str]]]) -> set[str]:
+    is_last = data["type"] == "message" and data["role"] == "assistant" and data["text"] == "the end"
+    return {data["session_id"]} if is_last else set()
+
+
+async def _until(follow: Following, is_it: Any) -> list[tuple[str | None, str, dict[str, Any]]]:
+    """Frames up to the one that was waited for."""
+    seen = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for frame in follow:
+            seen.append(frame)
+            if is_it(frame[1], frame[2]):
+                return seen
+    pytest.fail(f"the stream ended after {seen}")

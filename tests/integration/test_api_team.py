@@ -1,0 +1,243 @@
+"""Tools, routing, stopping and retrying over HTTP, with a team at work, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from magent2.bus.interface import Engine
+from magent2.gateway.catalogue import Catalogue
+from magent2.roster.default import default_roster
+from magent2.roster.registry import Registry
+from magent2.roster.spec import Roster
+from magent2.runner.demo import DemoModel
+from magent2.runner.team import TeamRunner
+from magent2.tools.registry import ToolRegistry, tool
+from magent2.tools.standard import STANDARD
+from tests.support.api import answer_to, api, create, events, say, team_at_work, types, until_served
+from tests.support.engines import ENGINES, new_engines
+from tests.support.serving import history, until
+
+
+@pytest.fixture(params=ENGINES)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    bus = new_engines(request.param, request)()
+    yield bus
+    await bus.aclose()
+
+
+@pytest.fixture
+async def client(bus: Engine) -> AsyncIterator[httpx2.AsyncClient]:
+    async with team_at_work(bus), api(bus) as client:
+        yield client
+
+
+async def execute(client: httpx2.AsyncClient, tool: str, **args: object) -> httpx2.Response:
+    return await client.post("/api/tools/execute", json={"session_id": "s1", "tool": tool, "args": args})
+
+
+# --- tools
+
+
+async def test_a_tool_is_run_by_name_and_leaves_its_events(bus: Engine, client: httpx2.AsyncClient) -> None:
+    await create(client)
+
+    answer = await execute(client, "weather", city="Oslo")
+
+    done = answer.json()
+    assert (answer.status_code, done["status"], done["agent_id"]) == (200, "success", "general")
+    assert "Oslo" in done["result"]
+    assert types(done["events"]) == ["run", "tool_call", "tool_result", "output", "run"]
+    assert types(await events(client)) == ["session", *types(done["events"])]
+    (start,) = [record for record in history(bus, "s1") if record["kind"] == "start"]
+    assert start["spec"]["kind"] == "tool"
+
+
+async def test_a_tool_run_by_hand_is_no_part_of_the_talk(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await execute(client, "weather", city="Oslo")
+
+    transcript = (await client.get("/api/sdk/session/s1/transcript")).json()
+    shown = (await client.get("/api/sdk/session/s1")).json()
+
+    assert transcript["messages"] == []
+    assert shown["title"] is None
+
+
+async def test_the_allowlist_of_the_active_agent_counts(client: httpx2.AsyncClient) -> None:
+    await create(client)
+
+    refused = await execute(client, "product_search", query="lamps")
+    await client.post("/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": "sales"})
+    allowed = await execute(client, "product_search", query="lamps")
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "tool_not_allowed")
+    assert allowed.status_code == 200
+
+
+# --- routing
+
+
+async def orchestrate(client: httpx2.AsyncClient, **fields: object) -> httpx2.Response:
+    return await client.post("/api/orchestrate", json={"scenario_id": "default", **fields})
+
+
+async def test_routing_hands_over_once_and_says_why(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await answer_to(client, "my printer is broken and gives an error")
+
+    first = (await orchestrate(client, session_id="s1")).json()
+    second = (await orchestrate(client, session_id="s1")).json()
+
+    assert (first["chosen_root"], first["changed"], second["changed"]) == ("support", True, False)
+    assert set(first["evidence"]["support"]) == {"broken", "error"}
+    assert first["scores"]["support"] > first["scores"]["sales"]
+    (handoff,) = [event for event in await events(client) if event["type"] == "handoff"]
+    assert (handoff["agent_id"], handoff["reason"]) == ("support", first["reason"])
+
+
+async def test_the_next_message_goes_to_the_agent_that_was_chosen(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await orchestrate(client, session_id="s1", last_user_text="how much is it, is there a discount?")
+
+    answer = await answer_to(client, "hello")
+
+    assert {event["agent_id"] for event in answer["events"] if event["role"] == "assistant"} == {"sales"}
+
+
+async def test_many_switches_at_once_leave_a_chain_of_handoffs(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    names = ["sales", "support", "general"] * 4
+
+    await asyncio.gather(
+        *(
+            client.post("/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": name})
+            for name in names
+        )
+    )
+
+    handoffs = [event for event in await events(client) if event["type"] == "handoff"]
+    sources = [event["data"]["source"] for event in handoffs]
+    targets = [event["agent_id"] for event in handoffs]
+    assert sources == ["general", *targets[:-1]]
+    assert (await client.get("/api/sdk/session/s1")).json()["active_agent_id"] == targets[-1]
+
+
+async def test_a_supervisor_without_a_model_leaves_it_to_the_keywords(bus: Engine) -> None:
+    """A gateway that does not know what its workers have asks them; they decide in a history of its own."""
+    async with team_at_work(bus), api(bus, catalogue=Catalogue()) as client:
+        await create(client)
+        await until_served(client)
+        chosen = (await orchestrate(client, session_id="s1", last_user_text="it is broken")).json()
+        listed = (await client.get("/api/sdk/sessions")).json()["sessions"]
+
+    assert (chosen["chosen_root"], chosen["by"], chosen["fallback"]) == ("support", "keywords", "no_model")
+    assert [one["session_id"] for one in listed] == ["s1"]
+    assert types(await _events_of(bus)) == ["session", "handoff"]
+
+
+async def _events_of(bus: Engine) -> list[dict[str, Any]]:
+    async with api(bus) as client:
+        return await events(client)
+
+
+# --- stop and retry
+
+
+def slow_team() -> tuple[Roster, TeamRunner, asyncio.Event, asyncio.Event]:
+    """The default team, with a tool that waits until it is let go."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await go.wait()
+        return "waited"
+
+    roster = default_roster()
+    general = replace(roster.agent(None, "general"), tools=("wait",))
+    registry = ToolRegistry([*STANDARD, wait])
+    changed = roster.with_agent(general)
+    return changed, TeamRunner(changed, registry, kind="demo", model=DemoModel()), begun, go
+
+
+async def test_stop_now_ends_a_run_inside_a_tool(bus: Engine) -> None:
+    roster, runner, begun, _ = slow_team()
+    async with team_at_work(bus, runner=runner), api(bus, catalogue=Catalogue(Registry.of(roster))) as client:
+        await create(client)
+        asking = asyncio.create_task(say(client, "use wait {}"))
+        await asyncio.wait_for(begun.wait(), 10)
+        stopping = await client.post("/api/sdk/session/s1/stop", json={})
+        answer = await asking
+
+    assert stopping.json() == {"status": "accepted", "session_id": "s1", "agent_id": "general", "mode": "now"}
+    assert (answer.status_code, answer.json()["code"]) == (409, "run_stopped")
+
+
+async def test_stop_after_turn_lets_the_turn_end_and_asks_no_more(bus: Engine) -> None:
+    roster, runner, begun, go = slow_team()
+    catalogue = Catalogue(Registry.of(roster))
+    async with team_at_work(bus, runner=runner) as service, api(bus, catalogue=catalogue) as client:
+        await create(client)
+        asking = asyncio.create_task(say(client, "use wait {}"))
+        await asyncio.wait_for(begun.wait(), 10)
+        assert (await client.post("/api/sdk/session/s1/stop", json={"mode": "after_turn"})).status_code == 202
+        await until(lambda: service._by_lane["general", "s1"]._heard)  # a command is heard when it is heard
+        go.set()
+        answer = await asking
+        found = await events(client)
+
+    kinds = [record["kind"] for record in history(bus, "s1")]
+    assert (answer.status_code, answer.json()["code"]) == (409, "run_stopped")
+    assert kinds == ["settings", "start", "answer", "tool", "end"]
+    assert types(found)[-2:] == ["tool_result", "run"]
+
+
+async def test_a_stopped_message_is_asked_again_once(bus: Engine) -> None:
+    roster, runner, begun, go = slow_team()
+    async with team_at_work(bus, runner=runner), api(bus, catalogue=Catalogue(Registry.of(roster))) as client:
+        await create(client)
+        asking = asyncio.create_task(say(client, "use wait {}", client_message_id="m1"))
+        await asyncio.wait_for(begun.wait(), 10)
+        await client.post("/api/sdk/session/s1/stop", json={})
+        stopped = (await asking).json()
+        go.set()
+
+        retries = [
+            await client.post("/api/sdk/session/s1/retry", json={"message_id": stopped["reply_to"]}) for _ in range(2)
+        ]
+        async with asyncio.timeout(10):
+            while (await client.get("/api/sdk/session/s1/usage")).json()["runs"] < 2:
+                await asyncio.sleep(0.02)
+        again = await client.post("/api/sdk/session/s1/retry", json={"message_id": retries[0].json()["message_id"]})
+
+    assert [retry.status_code for retry in retries] == [202, 202]
+    assert retries[0].json() == retries[1].json()
+    assert len([record for record in history(bus, "s1") if record["kind"] == "start"]) == 2
+    assert (again.status_code, again.json()["code"]) == (409, "not_retryable")
+
+
+async def test_a_failed_message_is_revived(bus: Engine) -> None:
+    """A run whose tool cannot be had fails; once it can, the same message is answered."""
+    roster = default_roster()
+    async with team_at_work(bus, runner=TeamRunner(roster, kind="compatible", model="no-such")), api(bus) as client:
+        await create(client)
+        failed = await say(client, "hello", client_message_id="m1")
+    async with team_at_work(bus), api(bus) as client:
+        revived, again = [
+            await client.post("/api/sdk/session/s1/retry", json={"message_id": failed.json()["reply_to"]})
+            for _ in range(2)
+        ]
+        answer = await answer_to(client, "hello", client_message_id="m1")
+
+    assert (failed.status_code, failed.json()["code"]) == (502, "run_failed")
+    assert (revived.status_code, revived.json()["message_id"]) == (202, failed.json()["reply_to"])
+    assert answer["final_output"] == "hello"
+    assert again.json() == revived.json()
+    assert len([record for record in history(bus, "s1") if record["kind"] == "start"]) == 1

@@ -1,0 +1,165 @@
+"""`/api/agents`, `/api/scenarios`, `/api/tools`, routing without a session: what a gateway tells of its team."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.errors import Refused
+from magent2.gateway.catalogue import Catalogue, may_use
+from magent2.roster.registry import Registry
+from magent2.roster.spec import AgentSpec
+from magent2.runner.team_call import check_allowed
+from magent2.runner.team_spec import Member
+from magent2.tools.builtins import BuiltinTools
+from magent2.tools.standard import known_tools
+from tests.support.api import api, create
+from tests.support.team import CHIEF, DESK, SHOP, roster
+
+
+async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> None:
+    agents = (await client.get("/api/agents")).json()["agents"]
+    general = next(agent for agent in agents if agent["name"] == "general")
+
+    assert [agent["name"] for agent in agents] == ["supervisor", "general", "sales", "support"]
+    assert general == {
+        "name": "general",
+        "role": general["role"],
+        "model": None,
+        "voice": "alloy",
+        "tools": ["WebSearchTool", "echo_context", "weather"],
+        "mcp": [],
+        "handoffs": ["sales", "support"],
+        "scenarios": ["default"],
+        "alive": False,
+    }
+
+
+async def test_scenarios_are_shown(bus: MemoryBus) -> None:
+    async with api(bus, catalogue=Catalogue(Registry.of(roster()))) as client:
+        found = (await client.get("/api/scenarios")).json()
+        away = (await client.get("/api/agents", params={"scenario_id": "away"})).json()["agents"]
+        nowhere = await client.get("/api/agents", params={"scenario_id": "nowhere"})
+
+    assert found["default"] == "house"
+    assert found["scenarios"][0] == {
+        "id": "house", "title": "", "root": "desk", "supervisor": "chief", "agents": ["chief", "desk", "shop"],
+    }  # fmt: skip
+    assert [agent["name"] for agent in away] == ["stranger"]
+    assert (nowhere.status_code, nowhere.json()["code"]) == (422, "unknown_scenario")
+
+
+async def test_tools_are_listed_with_their_schemas(client: httpx2.AsyncClient) -> None:
+    tools = {tool["name"]: tool for tool in (await client.get("/api/tools/list")).json()["tools"]}
+
+    assert tools["weather"]["params_schema"]["required"] == ["city"]
+    assert (tools["weather"]["kind"], tools["weather"]["agents"]) == ("custom", ["general"])
+    assert (tools["WebSearchTool"]["kind"], tools["WebSearchTool"]["params_schema"]) == ("builtin", None)
+    assert len([tool for tool in tools.values() if tool["kind"] == "builtin"]) == 8
+
+
+async def test_enabled_and_available_are_told_apart(bus: MemoryBus) -> None:
+    builtins = BuiltinTools(enabled=frozenset({"WebSearchTool", "FileSearchTool"}))
+    async with api(bus, catalogue=Catalogue(builtins=builtins, kind="openai")) as client:
+        status = (await client.get("/api/tools/config/status")).json()
+
+    found = {one["name"]: (one["enabled"], one["available"], one["missing"]) for one in status["builtins"]}
+    assert status["model_kind"] == "openai"
+    assert found["WebSearchTool"] == (True, True, [])
+    assert found["FileSearchTool"] == (True, False, ["FILE_SEARCH_VECTOR_STORES"])
+    assert found["LocalShellTool"][:2] == (False, False)
+
+
+async def test_a_built_in_tool_that_is_switched_off_is_not_given(bus: MemoryBus) -> None:
+    builtins = BuiltinTools(enabled=frozenset())
+    async with api(bus, catalogue=Catalogue(builtins=builtins)) as client:
+        assert (await create(client))["tools"] == ["echo_context", "weather"]
+
+
+LISTED = AgentSpec("a", tools=("weather", "files.read"), mcp=("notes",))
+ALL_OF_FILES = replace(LISTED, tools=("weather",), mcp=("files",))
+
+
+@pytest.mark.parametrize("agent", [LISTED, ALL_OF_FILES, AgentSpec("b"), replace(LISTED, mcp=("files",))])
+@pytest.mark.parametrize(
+    "tool",
+    ["weather", "Weather", "files.read", "files.write", "notes.any", "other.any", "files", "notes", "", ".", "a.b.c",
+     "WebSearchTool", "files.", ".read"],
+)  # fmt: skip
+def test_gateway_and_worker_agree_on_what_is_allowed(agent: AgentSpec, tool: str) -> None:
+    member = Member(agent.name, tools=agent.tools, mcp=agent.mcp)
+    try:
+        check_allowed(member, tool)
+        allowed = True
+    except Refused:
+        allowed = False
+
+    assert may_use(agent, tool) == allowed
+
+
+async def test_routing_without_a_session_changes_nothing(bus: MemoryBus) -> None:
+    async with api(bus, catalogue=Catalogue(Registry.of(roster(DESK, SHOP)))) as client:
+        chosen = (await client.post("/api/orchestrate", json={"last_user_text": "what is the price?"})).json()
+        stays = (await client.post("/api/orchestrate", json={})).json()
+        listed = (await client.get("/api/sdk/sessions")).json()["sessions"]
+
+    assert chosen == {
+        "chosen_root": "shop",
+        "reason": "shop: price",
+        "changed": True,
+        "by": "keywords",
+        "fallback": None,
+        "scores": {"desk": 0.0, "shop": 2.0},
+        "evidence": {"shop": ["price"]},
+    }
+    assert (stays["chosen_root"], stays["changed"], stays["by"]) == ("desk", False, "current")
+    assert listed == []
+
+
+async def test_a_supervisor_that_nobody_serves_is_not_waited_for(bus: MemoryBus) -> None:
+    async with api(bus, catalogue=Catalogue(Registry.of(roster(CHIEF, DESK, SHOP)))) as client:
+        chosen = (await client.post("/api/orchestrate", json={"last_user_text": "what is the price?"})).json()
+
+    assert (chosen["chosen_root"], chosen["fallback"]) == ("shop", "no_worker")
+
+
+FILE = """
+[[scenario]]
+id = "house"
+root = "desk"
+[[scenario.agent]]
+name = "desk"
+tools = [{tools}]
+{more}
+"""
+
+
+async def test_a_file_that_has_changed_is_shown_as_it_is_now(
+    bus: MemoryBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magent2.gateway.catalogue.LOOK_S", 0.0)
+    path = tmp_path / "team.toml"
+    path.write_text(FILE.format(tools='"weather"', more=""))
+    catalogue = Catalogue(Registry.of_file(path, known_tools()), folder=tmp_path)
+    async with api(bus, catalogue=catalogue) as client:
+        before = await create(client)
+        path.write_text(FILE.format(tools='"weather", "shout"', more='[tools]\nshout = "api_shouting:shout"'))
+        (tmp_path / "api_shouting.py").write_text("def shout(text: str) -> str:\n    '''Shout.'''\n    return text\n")
+        after = await create(client)
+        tools = {tool["name"]: tool for tool in (await client.get("/api/tools/list")).json()["tools"]}
+
+    assert (before["tools"], after["tools"]) == (["weather"], ["weather", "shout"])
+    assert tools["shout"]["params_schema"]["required"] == ["text"]
+
+
+async def test_a_tool_that_cannot_be_loaded_here_is_listed_without_its_schema(bus: MemoryBus, tmp_path: Path) -> None:
+    path = tmp_path / "team.toml"
+    path.write_text(FILE.format(tools='"shout"', more='[tools]\nshout = "api_nowhere:shout"'))
+    async with api(bus, catalogue=Catalogue(Registry.of_file(path, known_tools()))) as client:
+        tools = {tool["name"]: tool for tool in (await client.get("/api/tools/list")).json()["tools"]}
+
+    assert (tools["shout"]["params_schema"], tools["shout"]["agents"]) == (None, ["desk"])

@@ -1,0 +1,42 @@
+"""The OpenAPI document as somebody with a key meets it: never a failure, never an answer that it does not name."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from magent2.gateway.app import create_app
+from magent2.gateway.limits import DEFAULT_RATES, Rate
+from tests.support.keys import ACCESS, Person, person
+from tests.unit.gateway.test_openapi import EXAMPLES, GONE, QUICK, THERE, _bus
+
+BUS = _bus()
+ANN: Person = asyncio.run(person(BUS, "user:ann"))
+LIMITS = replace(QUICK, rates=dict.fromkeys(DEFAULT_RATES, Rate(per_s=1e6, burst=1_000_000)))
+schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=ACCESS, limits=LIMITS)).exclude(
+    path="/api/stream"
+)
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+def test_whoever_has_a_key_is_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
+    if case.path.endswith("/stream") or case.path.startswith("/stream"):
+        case.path_parameters = dict.fromkeys(case.path_parameters or {}, GONE)
+    if isinstance(case.body, dict) and isinstance(case.body.get("session_id"), str):
+        case.body["session_id"] = THERE
+
+    case.call_and_validate(
+        headers=ANN.headers,
+        checks=[not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance],
+    )

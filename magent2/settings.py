@@ -15,6 +15,7 @@ PAYLOAD_CAP_MIN_BYTES, PAYLOAD_CAP_MAX_BYTES = 1 << 10, 64 << 20
 HOST, PORT = "127.0.0.1", 8700
 PORT_MAX = 65_535
 LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Settings:
     token: str | None = None
     url: str | None = None
     log_format: str = "text"
+    log_level: str = "warning"
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -45,7 +47,8 @@ class Settings:
             port=_port(variables.get("MAGENT2_PORT", "").strip()),
             token=_first(variables, "MAGENT2_TOKEN"),
             url=_first(variables, "MAGENT2_URL"),
-            log_format=_log_format(variables.get("MAGENT2_LOG_FORMAT", "").strip()),
+            log_format=_one_of(variables, "MAGENT2_LOG_FORMAT", LOG_FORMATS, "text"),
+            log_level=_one_of(variables, "MAGENT2_LOG_LEVEL", LOG_LEVELS, "warning"),
         )
 
     def __repr__(self) -> str:
@@ -106,7 +109,8 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _log_format(text: str) -> str:
-    if text and text not in LOG_FORMATS:
-        raise SettingsError(f"MAGENT2_LOG_FORMAT must be one of {', '.join(LOG_FORMATS)}, not {text[:40]!r}")
-    return text or "text"
+def _one_of(variables: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    text = variables.get(name, "").strip().lower()
+    if text and text not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {text[:40]!r}")
+    return text or default

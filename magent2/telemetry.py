@@ -11,7 +11,7 @@ import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from magent2.settings import LOG_FORMATS
+from magent2.settings import LOG_FORMATS, Settings
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -20,13 +20,13 @@ QUIET = ("uvicorn.access",)  # requests are counted, not told one by one
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
-def setup_logging(log_format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send all logs to one place, as text for people or as lines of JSON."""
+def setup_logging(log_format: str = "text", level: str | None = None, stream: TextIO | None = None) -> None:
+    """Send all logs to one place, as text or as lines of JSON; the level is `MAGENT2_LOG_LEVEL` unless told."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format == LOG_FORMATS[1] else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel((level or Settings.read().log_level).upper())
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -34,15 +34,13 @@ def serve(
 
     Without OPENAI_API_KEY and without --model the demo model answers.
     """
-    import logging
-
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals
     from magent2.gateway.catalogue import Catalogue
     from magent2.loop import run_on_loop
     from magent2.telemetry import setup_logging
     from magent2.worker.service import WorkerService
 
-    setup_logging(log_format, logging.WARNING)
+    setup_logging(log_format)
     place = Place.open(host, port, token, bus)  # before the SDK is loaded, which takes a while
     with place.closed_on_error():
         from magent2.worker.team import choose_team
@@ -76,8 +74,6 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
 
     Agents are served by 'magent2 worker' on the same bus, on this machine or others.
     """
-    import logging
-
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals
     from magent2.gateway.catalogue import Catalogue
     from magent2.loop import run_on_loop
@@ -85,7 +81,7 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
     from magent2.telemetry import setup_logging
     from magent2.tools.standard import known_tools
 
-    setup_logging(log_format, logging.WARNING)
+    setup_logging(log_format)
     registry = None if config is None else Registry.of_file(config, known_tools())
     place = Place.open(host, port, token, bus)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)

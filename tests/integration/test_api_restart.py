@@ -99,7 +99,7 @@ async def test_a_follower_goes_on_with_its_old_cursor(log_url: str) -> None:
 async def test_a_supervisor_is_asked_and_obeyed(log_url: str) -> None:
     """On a real model server: the schema is sent, the choice followed, and the session's log shows only the handoff."""
     route = Reply(calls=[Call("route", {"agent": "shop", "reason": "wants to buy"})])
-    with ModelServer([route, Reply("no idea")]) as server:
+    with ModelServer([route, Reply("no idea"), route]) as server:
         bus = connect(log_url)
         catalogue = Catalogue(Registry.of(roster()), kind="compatible")
         async with team_at_work(bus, runner=team_on(server.url)), api(bus, catalogue=catalogue) as client:
@@ -111,6 +111,7 @@ async def test_a_supervisor_is_asked_and_obeyed(log_url: str) -> None:
             found = await events(client)
             listed = (await client.get("/api/sdk/sessions")).json()["sessions"]
             await client.delete("/api/sdk/session/s1")
+            alone = (await client.post("/api/orchestrate", json={"last_user_text": "a red lamp"})).json()
         leftovers = await everything(bus)
         await bus.aclose()
 
@@ -121,4 +122,5 @@ async def test_a_supervisor_is_asked_and_obeyed(log_url: str) -> None:
     assert "I would like a lamp" in str(server.requests[1]["input"])
     assert [(event["type"], event["agent_id"]) for event in found[1:]] == [("handoff", "shop"), ("handoff", "desk")]
     assert [one["session_id"] for one in listed] == ["s1"]
+    assert (alone["chosen_root"], alone["by"]) == ("shop", "supervisor")
     assert "lamp" not in leftovers

@@ -173,7 +173,7 @@ async def test_stop_now_ends_a_run_inside_a_tool(bus: Engine) -> None:
         await create(client)
         asking = asyncio.create_task(say(client, "use wait {}"))
         await asyncio.wait_for(begun.wait(), 10)
-        stopping = await client.post("/api/sdk/session/s1/stop", json={})
+        stopping = await client.post("/api/sdk/session/s1/stop")
         answer = await asking
 
     assert stopping.json() == {"status": "accepted", "session_id": "s1", "agent_id": "general", "mode": "now"}

@@ -22,7 +22,7 @@ def _logging_as_before() -> Iterator[None]:
 
 def told(log_format: str, **extra: object) -> str:
     place = io.StringIO()
-    setup_logging(log_format, stream=place)
+    setup_logging(log_format, "info", place)
     logging.getLogger("magent2.test").warning("a fact", extra=extra)
     return place.getvalue()
 
@@ -49,7 +49,7 @@ def test_json_is_one_object_per_line_with_the_fields() -> None:
 
 def test_json_keeps_the_trace_of_an_error_in_its_line() -> None:
     place = io.StringIO()
-    setup_logging("json", stream=place)
+    setup_logging("json", "info", place)
     try:
         raise ValueError("broken")
     except ValueError:

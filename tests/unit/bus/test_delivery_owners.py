@@ -192,3 +192,26 @@ def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
                 break
 
     assert asked == ["Append"] * 3
+
+
+@pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
+def test_a_guess_that_a_conversation_is_new_takes_nothing_that_is_there(bus: Engine, recipient: str) -> None:
+    post(bus, None, recipient=recipient)
+
+    with pytest.raises(NotYours):
+        post(bus, ANN, ActiveAgents(), recipient="chat:conv")
+
+    assert count(bus, "chat:conv") == 1
+    assert "owner" not in head(bus)
+
+
+@pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
+def test_what_trusted_code_begins_at_the_same_moment_is_not_for_the_taking(bus: Engine, recipient: str) -> None:
+    flow = delivering(mail(BOB, recipient="chat:conv"), Sending(principal=BOB))
+    late = upto_append(bus, flow)
+    post(bus, None, recipient=recipient)
+
+    with pytest.raises(NotYours):
+        _go_on(bus, flow, late)
+
+    assert count(bus, "chat:conv") == 1

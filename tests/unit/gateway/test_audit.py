@@ -12,7 +12,7 @@ from magent2.telemetry import JsonLines, fields_of
 from tests.support.gateway import calling, message
 from tests.support.keys import ACCESS, ADMIN, person
 
-SECRET_TEXT = "nobody may read this in a log"
+SECRET_TEXT = "nobody may read this in a log"  # pragma: allowlist secret
 
 
 @pytest.fixture

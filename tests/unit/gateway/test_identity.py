@@ -146,6 +146,8 @@ async def test_whoever_begins_a_conversation_owns_it_and_others_do_not_find_it(
     ):
         answer = await client.request(method, path, headers=bob.headers)
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_conversation"), path
+    beyond = await client.get("/stream/one", params={"since": 7}, headers=bob.headers)
+    assert beyond.status_code == 404
     refused = await send(client, bob)
     assert (refused.status_code, refused.json()["code"]) == (404, "unknown_conversation")
     assert len(bus.read("chat:one")) == 1

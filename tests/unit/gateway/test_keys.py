@@ -275,3 +275,36 @@ async def test_a_ring_that_hears_no_more_trusts_nothing_that_it_knew(bus: Memory
     assert ring.known(ann.text) is None
     assert await ring.find(ann.text) is None
     ring.close()
+
+
+class Slow(MemoryBus):
+    """A bus whose answer to one look is held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold: asyncio.Event | None = None
+
+    async def acall(self, operation: Operation[R]) -> R:
+        hold, self.hold = self.hold, None
+        answer = await super().acall(operation)
+        if hold is not None:
+            await hold.wait()
+        return answer
+
+
+async def test_a_look_from_before_the_revocation_does_not_undo_it() -> None:
+    bus = Slow()
+    ring = KeyRing(bus, lambda _: 0, lambda _: False)
+    ann = await person(bus, "user:ann")
+    bus.hold = arrived = asyncio.Event()
+    looking = asyncio.create_task(ring.find(ann.text))
+    await until(lambda: bus.hold is None)
+
+    await ann.revoke()
+    await until(lambda: ring.has_ended(ann.id))
+    arrived.set()
+
+    assert await looking is None
+    assert ring.known(ann.text) is None
+    ring.close()
+    await bus.aclose()

@@ -22,7 +22,7 @@ from tests.support.routes import TABLE, UNKNOWN, Request, routes_of
 from tests.support.serving import until
 
 ANNS, BOBS = "anns-talk", "bobs-talk"
-BOBS_SECRET = "what bob said"
+BOBS_SECRET = "what bob said"  # pragma: allowlist secret
 ROUTES = sorted(TABLE)
 CLOSED = [key for key in ROUTES if TABLE[key].right != "open"]
 WRONG = {"authorization": "Bearer 00000000000000000000"}

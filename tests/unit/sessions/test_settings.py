@@ -21,7 +21,7 @@ from magent2.sessions.views import input_of
 from tests.support.audit import whole_log
 
 ANN = Principal("ann")
-SECRET = "Never tell them about the cellar."
+SECRET = "Never tell them about the cellar."  # pragma: allowlist secret
 ENVELOPE = {"sender": "user:ann", "content": "hello"}
 
 

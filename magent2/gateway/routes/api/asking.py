@@ -30,20 +30,25 @@ def asked_by(request: Request) -> Principal:
     return principal_of(request.scope)
 
 
-async def parsed(request: Request, house: House, shape: type[B]) -> B:
+async def parsed(request: Request, house: House, shape: type[B], *, may_be_empty: bool = False) -> B:
     """The request's body."""
-    check_json(request.scope)
+    if not may_be_empty:
+        check_json(request.scope)
     body = await read_body(request.scope, request.receive, house.limits)
+    if may_be_empty:
+        if not body:
+            return shape()
+        check_json(request.scope)
     try:
         return shape.model_validate_json(body)
     except ValidationError as error:
         raise bad_body(error) from None
 
 
-def json_body(shape: type[BaseModel]) -> dict[str, Any]:
+def json_body(shape: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     """The body as the OpenAPI document shows it, with its example."""
     schema = shape.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
 async def existing(house: House, session_id: str, principal: Principal) -> Session:

@@ -53,11 +53,11 @@ def _stopping(routes: APIRouter, house: House) -> None:
         "/sdk/session/{session_id:path}/stop",
         status_code=202,
         responses=problems(*WRITING),
-        openapi_extra=json_body(SessionStopRequest),
+        openapi_extra=json_body(SessionStopRequest, required=False),
     )
     async def stop(session_id: SessionId, request: Request) -> SessionStopping:
-        """Stop what the session's agent is doing: at once, or once its turn is recorded."""
-        wanted = await parsed(request, house, SessionStopRequest)
+        """Stop what the session's agent is doing: at once, or once its turn is recorded. The body may be left out."""
+        wanted = await parsed(request, house, SessionStopRequest, may_be_empty=True)
         principal = asked_by(request)
         session = await existing(house, session_id, principal)
         agent = _at_work(session)

@@ -24,6 +24,7 @@ from magent2.gateway.routes.api.team_shapes import Routed, RouteRequest, Switche
 from magent2.gateway.schemas import problems
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import ADMIN
 from magent2.roster.routing import Choice, choose, is_change
 from magent2.roster.spec import Scenario
 from magent2.roster.supervisor import TIMED_OUT, fall_back
@@ -117,32 +118,42 @@ async def _choice(house: House, scenario: Scenario, session: Session | None, tex
 
 async def _ask(house: House, scenario: Scenario, supervisor: str, session: Session | None, text: str) -> Choice:
     """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
-    beside = f"routing-{uuid.uuid4().hex}" if session is None else routing_id(session.session_id)
     current = None if session is None else session.active_agent
+    beside = routing_id(uuid.uuid4().hex if session is None else session.session_id)
+    try:
+        exchange = await _decision(house, scenario, supervisor, session, beside, text)
+    finally:
+        if session is None:
+            await house.bus.acall(Delete(conversation_topics(beside), conversation=beside))
+    return decided(scenario, text, current, exchange)
+
+
+async def _decision(
+    house: House, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
+) -> Exchange:
+    """What became of the question; without a status when it took too long."""
+    current = None if session is None else session.active_agent
+    owner = None if session is None else session.owner
     mail = MessageEnvelope(
         id=envelope_id_of(beside, None),
         conversation_id=beside,
-        sender=session.owner or "user:local" if session is not None else "user:local",
+        sender=owner or ADMIN.name,
         recipient=f"agent:{supervisor}",
         content=text,
         metadata={"scenario_id": scenario.id, **({"current": current} if current else {})},
     )
-    head = SetHead(
-        stream_topic(beside), {HIDDEN: True, **({"owner": session.owner} if session and session.owner else {})}
-    )
+    head = SetHead(stream_topic(beside), {HIDDEN: True, **({"owner": owner} if owner else {})})
     seen = await house.sessions.get(beside)
     await arun(house.bus, delivering(mail, Sending(kind=ROUTE, with_heads=(head,))))
     exchange = Exchange(mail.id)
-    over = await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
-    if session is None:
-        await house.bus.acall(Delete(conversation_topics(beside), conversation=beside))
-    if not over:
-        return fall_back(scenario, text, current, TIMED_OUT)
-    return decided(scenario, text, current, exchange)
+    await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
+    return exchange
 
 
 def decided(scenario: Scenario, text: str, current: str | None, exchange: Exchange) -> Choice:
     """The choice that the run has come to, if it is one that can be followed."""
+    if exchange.status is None:
+        return fall_back(scenario, text, current, TIMED_OUT)
     try:
         found = json.loads(exchange.text) if exchange.status == "finished" else None
     except ValueError:  # a worker of another release may say something else

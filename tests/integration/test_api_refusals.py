@@ -1,7 +1,8 @@
-"""What the routes of `/api` refuse, and how they say it. Nobody serves the agents here."""
+"""What the routes of `/api` refuse, and how they say it, on every engine. Nobody serves the agents here."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -9,13 +10,14 @@ import pytest
 
 from magent2.bus.delivery import enlisting
 from magent2.bus.flow import arun
-from magent2.bus.memory import MemoryBus
+from magent2.bus.interface import Engine
 from magent2.bus.operations import Trim
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import Limits
 from magent2.gateway.many import SESSIONS_MAX
 from tests.support.api import api, create, say
 from tests.support.audit import whole_log
+from tests.support.engines import ENGINES, new_engines
 from tests.support.gateway import calling_app, message
 
 SESSION_ROUTES = [
@@ -42,6 +44,19 @@ BODY_ROUTES = [
     "/api/orchestrate",
     "/api/tools/execute",
 ]
+
+
+@pytest.fixture(params=ENGINES)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    bus = new_engines(request.param, request)()
+    yield bus
+    await bus.aclose()
+
+
+@pytest.fixture
+async def client(bus: Engine) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api(bus) as client:
+        yield client
 
 
 async def ask(client: httpx2.AsyncClient, method: str, path: str, body: Any, session_id: str) -> httpx2.Response:
@@ -78,7 +93,7 @@ async def test_a_body_must_be_json_of_the_right_shape(client: httpx2.AsyncClient
     assert refusal(a_list) == (422, "bad_envelope")
 
 
-async def test_a_body_that_is_too_large_is_refused(bus: MemoryBus) -> None:
+async def test_a_body_that_is_too_large_is_refused(bus: Engine) -> None:
     async with api(bus, Limits(body_max_bytes=100)) as client:
         assert refusal(await say(client, "x" * 200)) == (413, "too_large")
 
@@ -101,7 +116,7 @@ async def test_a_session_that_cannot_be(client: httpx2.AsyncClient, fields: dict
     assert (await client.get("/api/sdk/session/s1")).status_code == 404
 
 
-async def test_a_session_cannot_have_the_name_of_an_agent(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+async def test_a_session_cannot_have_the_name_of_an_agent(bus: Engine, client: httpx2.AsyncClient) -> None:
     await arun(bus, enlisting("Ada"))
 
     assert refusal(await client.post("/api/sdk/session/create", json={"session_id": "Ada"})) == (409, "name_taken")
@@ -131,7 +146,7 @@ async def test_a_conversation_that_began_with_mail_becomes_a_session(client: htt
         ({"session_id": ""}, (422, "bad_address")),
     ],
 )
-async def test_a_message_that_cannot_be(bus: MemoryBus, fields: dict[str, Any], expected: tuple[int, str]) -> None:
+async def test_a_message_that_cannot_be(bus: Engine, fields: dict[str, Any], expected: tuple[int, str]) -> None:
     async with calling_app(create_app(bus, limits=Limits(text_max_chars=10))) as client:
         await create(client)
 
@@ -144,7 +159,7 @@ async def test_a_message_that_cannot_be(bus: MemoryBus, fields: dict[str, Any], 
 
 
 @pytest.mark.parametrize("path", ["events", "transcript", "stream"])
-async def test_cursors_that_point_at_nothing(bus: MemoryBus, client: httpx2.AsyncClient, path: str) -> None:
+async def test_cursors_that_point_at_nothing(bus: Engine, client: httpx2.AsyncClient, path: str) -> None:
     await create(client)
     for number in range(5):
         await client.patch("/api/sdk/session/s1", json={"title": str(number)})
@@ -197,7 +212,7 @@ async def test_only_what_was_asked_can_be_retried(client: httpx2.AsyncClient) ->
     ],
 )
 async def test_a_tool_that_may_not_be_run(
-    bus: MemoryBus, client: httpx2.AsyncClient, tool: str, args: Any, expected: tuple[int, str]
+    bus: Engine, client: httpx2.AsyncClient, tool: str, args: Any, expected: tuple[int, str]
 ) -> None:
     await create(client)
 

@@ -10,13 +10,16 @@ from typing import Any
 import httpx2
 import pytest
 
+from magent2.bus.delivery import Sending
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
+from magent2.models.envelope import MessageEnvelope
 from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
 from magent2.runner.demo import DemoModel
 from magent2.runner.team import TeamRunner
+from magent2.sessions.store import SessionStore, routing_id
 from magent2.tools.registry import ToolRegistry, tool
 from magent2.tools.standard import STANDARD
 from tests.support.api import answer_to, api, create, events, say, team_at_work, types, until_served
@@ -139,6 +142,20 @@ async def test_a_supervisor_without_a_model_leaves_it_to_the_keywords(bus: Engin
     assert (chosen["chosen_root"], chosen["by"], chosen["fallback"]) == ("support", "keywords", "no_model")
     assert [one["session_id"] for one in listed] == ["s1"]
     assert types(await _events_of(bus)) == ["session", "handoff"]
+
+
+async def test_whoever_begins_the_routing_conversation_of_another_hears_nothing(bus: Engine) -> None:
+    trap = routing_id("s1")
+    mail = MessageEnvelope(conversation_id=trap, sender="user:eve", recipient="agent:nobody", content="mine")
+    await SessionStore(bus).post(mail, Sending(principal="user:eve"))
+    async with team_at_work(bus), api(bus, catalogue=Catalogue()) as client:
+        await create(client)
+        await until_served(client)
+        chosen = (await orchestrate(client, session_id="s1", last_user_text="it is broken")).json()
+
+    assert chosen["chosen_root"] == "support"
+    assert "it is broken" not in str([record.payload for record in bus.read(f"chat:{trap}")])
+    assert "it is broken" not in str([record.payload for record in bus.read(f"stream:{trap}")])
 
 
 async def _events_of(bus: Engine) -> list[dict[str, Any]]:

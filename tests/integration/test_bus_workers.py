@@ -93,6 +93,7 @@ def test_a_worker_frozen_past_its_lease_can_do_nothing_more_with_its_lane(
     engine.call(mail_to(AGENT, ["one"]))
     zombie = crew.spawn(ZOMBIE, url=log_url, agent=AGENT, trail=TRAIL, lease_s=ZOMBIE_LEASE_S)
     old = zombie.hear()["token"]
+    engine.call(mail_to("nobody", ["two"]))  # our turn with the file: the worker has given it back, and is idle
     zombie.freeze()
 
     (lane,) = eventually(take_over)

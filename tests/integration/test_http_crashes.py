@@ -89,7 +89,7 @@ def check_that_it_was_hard(service: Service, crowd: Crowd, day: Day) -> None:
     assert service.posted() == day.messages
     assert len(crowd.followers) == day.followers
     assert service.happened == {"gateway kills": day.rounds, "kills": day.rounds, "freezes": day.rounds}
-    assert crowd.happened["resumed streams"] > day.rounds
+    assert crowd.happened["resumed streams"] > 0, "no stream ever went on elsewhere: the test shows nothing"
     assert crowd.happened["retried sends"] > 0, "no send was ever tried again: the test shows nothing"
     assert service.takeovers() > 0, "no run was ever taken over: the test shows nothing"
 

@@ -14,7 +14,7 @@ from magent2.bus.delivery import KIND, Sending, delivering
 from magent2.bus.flow import arun
 from magent2.bus.operations import Delete, Read, SetHead
 from magent2.bus.records import Page
-from magent2.errors import Magent2Error
+from magent2.errors import Magent2Error, NotYours
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem, log
@@ -142,9 +142,11 @@ async def _decision(
         content=text,
         metadata={"scenario_id": scenario.id, **({"current": current} if current else {})},
     )
-    head = SetHead(stream_topic(beside), {HIDDEN: True, **({"owner": owner} if owner else {})})
+    head = SetHead(stream_topic(beside), {HIDDEN: True})
     seen = await house.sessions.get(beside)
-    await arun(house.bus, delivering(mail, Sending(kind=ROUTE, with_heads=(head,))))
+    if seen is not None and seen.owner != owner:
+        raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
+    await arun(house.bus, delivering(mail, Sending(principal=owner, kind=ROUTE, with_heads=(head,))))
     exchange = Exchange(mail.id)
     await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
     return exchange

@@ -33,7 +33,7 @@ from magent2.runner.pictures import keep_pictures
 from magent2.sessions.stream import event_payload, stream_record
 from magent2.sessions.views import calls_of
 
-QUEUE_MAX = 128  # events that the run may be ahead of its reader
+QUEUE_MAX = 64  # events that the run may be ahead of its reader
 CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
 
 Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]

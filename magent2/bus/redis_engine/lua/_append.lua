@@ -89,11 +89,14 @@ local function add_record(r, at)
 end
 
 -- A topic is told its new records whole, eight lines each, so that a follower that stands right before them need not read;
--- nothing where they are too large together.
+-- nothing where they are too large together, or many and nobody listens.
 local function tell(topics, numbers, records, at)
   for i = 1, #topics do
-    local news, size = {}, 0
-    for j, n in ipairs(numbers[topics[i]]) do
+    local channel, told, news, size = P .. 'n:' .. topics[i], numbers[topics[i]], {}, 0
+    if #told > 1 and call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
+      told = {}
+    end
+    for j, n in ipairs(told) do
       local r = records[n]
       size = size + #ARGV[r + 4] + #ARGV[r + 5]
       if size > NEWS_MAX_BYTES then
@@ -103,7 +106,7 @@ local function tell(topics, numbers, records, at)
       local more = ARGV[r + 5] == '' and NO_MORE or ARGV[r + 5]
       news[j] = seqs[n] .. '\n' .. at .. '\n' .. ARGV[r + 1] .. '\n' .. more .. '\n' .. ARGV[r + 4]
     end
-    call('PUBLISH', P .. 'n:' .. topics[i], table.concat(news, '\n'))
+    call('PUBLISH', channel, table.concat(news, '\n'))
   end
 end
 

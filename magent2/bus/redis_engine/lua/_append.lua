@@ -93,7 +93,7 @@ end
 local function tell(topics, numbers, records, at)
   for i = 1, #topics do
     local channel, told, news, size = P .. 'n:' .. topics[i], numbers[topics[i]], {}, 0
-    if #told > 1 and call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
+    if #told > 8 and call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
       told = {}
     end
     for j, n in ipairs(told) do

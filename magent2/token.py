@@ -65,7 +65,7 @@ class TokenFile:
         try:
             os.link(draft, self.path)
         except FileExistsError:
-            pass
+            pass  # another process was quicker: its token is read below
         except OSError as error:
             raise SettingsError(f"the token file {self.path} cannot be made: {error}") from error
         finally:

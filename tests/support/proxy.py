@@ -95,7 +95,7 @@ class LossyProxy:
         upstream: asyncio.StreamWriter | None = None
         try:
             replies, upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-            ways = (self._pump(reader, upstream, self._loses_request), self._pump(replies, writer, self._loses_reply))
+            ways = (self._pump(reader, upstream, self._loses_request), self._pass_back(replies, writer))
             pumps = [asyncio.ensure_future(way) for way in ways]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -109,6 +109,9 @@ class LossyProxy:
             writer.transport.abort()
             if upstream is not None:
                 upstream.transport.abort()
+
+    async def _pass_back(self, replies: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._pump(replies, writer, self._loses_reply)
 
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, loses: Callable[[], bool]
@@ -129,3 +132,41 @@ class LossyProxy:
         lost = self._dice.random() < self.reply_loss
         self.losses.replies += lost
         return lost
+
+
+class ModelProxy(LossyProxy):
+    """Stands before a model server, and comes between it and its client once: after so many tokens of an answer.
+
+    Then it cuts the connection, or holds the rest back for as long as the client stays.
+    """
+
+    def __init__(self, port: int, after_tokens: int, hold: bool = False) -> None:
+        super().__init__(port, random.Random(0))
+        self.hung_up = threading.Event()  # the client left while the rest was held back
+        self._tokens_left = after_tokens
+        self._hold = hold
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def _pass_back(self, replies: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await replies.read(CHUNK_BYTES):
+            writer.write(piece)
+            await writer.drain()
+            if self._has_come_to_its_token(piece):
+                await self._come_between()
+                return
+
+    def _has_come_to_its_token(self, piece: bytes) -> bool:
+        before = self._tokens_left
+        self._tokens_left -= piece.count(b"event: response.output_text.delta")
+        return self._tokens_left <= 0 < before
+
+    async def _come_between(self) -> None:
+        if not self._hold:
+            return
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.hung_up.set()

@@ -60,7 +60,7 @@ def create_app(
     house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry))
     app.state.house = house
     for rooms in (sending, streaming, conversations, agents, dead, house_routes, page, api):
-        app.include_router(rooms.router(house))
+        app.routes.extend(rooms.router(house).routes)  # not included: FastAPI would build each of them again
     problems.install(app)
     keys = None if isinstance(house.bus, PlainBus) else house.streams.keys
     rates = RateLimits(chosen_limits.rates)

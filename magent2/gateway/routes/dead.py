@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
@@ -25,8 +26,8 @@ AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
-def router(house: House) -> APIRouter:
-    routes = APIRouter(prefix="/dead", tags=["dead letters"])
+def router(house: House, prefix: str = "", dependencies: Sequence[Any] = ()) -> APIRouter:
+    routes = APIRouter(prefix=f"{prefix}/dead", tags=["dead letters"], dependencies=list(dependencies))
     _listing(routes, house)
     _deciding(routes, house)
     return routes

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from magent2.gateway.house import House
-from magent2.gateway.routes.api.asking import READING
+from magent2.gateway.routes.api.asking import API, READING
 from magent2.gateway.routes.api.team_shapes import AgentShown, AgentsShown, ScenarioShown, ScenariosShown
 from magent2.gateway.schemas import problems
 from magent2.roster.spec import AgentSpec, Roster
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["team"])
+    routes = APIRouter(prefix=API, tags=["team"])
 
     @routes.get("/agents", responses=problems(*READING))
     async def agents(scenario_id: str | None = None) -> AgentsShown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query, Request
@@ -19,6 +20,7 @@ from magent2.sessions.store import Session
 
 B = TypeVar("B", bound=BaseModel)
 
+API = "/api"  # before the path of every route here
 SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
 
@@ -47,8 +49,12 @@ async def parsed(request: Request, house: House, shape: type[B], *, may_be_empty
 
 def json_body(shape: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     """The body as the OpenAPI document shows it, with its example."""
-    schema = shape.model_json_schema()
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": _schema(shape)}}}}
+
+
+@lru_cache
+def _schema(shape: type[BaseModel]) -> dict[str, Any]:
+    return shape.model_json_schema()
 
 
 async def existing(house: House, session_id: str, principal: Principal) -> Session:

@@ -19,7 +19,7 @@ from magent2.errors import UnknownCursor
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import WRITING, SessionId, asked_by, existing, json_body, parsed
+from magent2.gateway.routes.api.asking import API, WRITING, SessionId, asked_by, existing, json_body, parsed
 from magent2.gateway.routes.api.messages import JSON
 from magent2.gateway.routes.api.shapes import (
     Accepted,
@@ -42,7 +42,7 @@ RETRY_OF = "retry_of"
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(prefix=API, tags=["sessions"])
     _stopping(routes, house)
     _retrying(routes, house)
     return routes

@@ -14,6 +14,7 @@ from magent2.errors import TopicDeleted, UnknownCursor
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
+    API,
     READING,
     SessionId,
     Since,
@@ -41,7 +42,7 @@ JSON = "application/json"
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(prefix=API, tags=["sessions"])
     _events(routes, house)
     _transcript(routes, house)
     _stream(routes, house)

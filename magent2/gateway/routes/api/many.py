@@ -14,7 +14,7 @@ from magent2.gateway.house import House
 from magent2.gateway.identity import Identity, identity_of
 from magent2.gateway.many import CURSORS_MAX_CHARS, SESSIONS_MAX, Cursors, Whole, parse_cursors
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import READING
+from magent2.gateway.routes.api.asking import API, READING
 from magent2.gateway.routes.api.frames import AS_EVENTS, end_frame
 from magent2.gateway.schemas import FRAME, problems
 from magent2.gateway.sse import BadCursor, Wanted
@@ -29,7 +29,7 @@ MANY = {
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(400, *READING)})
     async def stream(

@@ -15,6 +15,7 @@ from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
+    API,
     WRITING,
     asked_by,
     check_text,
@@ -35,7 +36,7 @@ JSON = "application/json"
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.post(
         "/sdk/session/message",

@@ -18,7 +18,7 @@ from magent2.errors import Magent2Error, NotYours
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem, log
-from magent2.gateway.routes.api.asking import WRITING, asked_by, existing, json_body, parsed, scenario_id_of
+from magent2.gateway.routes.api.asking import API, WRITING, asked_by, existing, json_body, parsed, scenario_id_of
 from magent2.gateway.routes.api.messages import envelope_id_of
 from magent2.gateway.routes.api.team_shapes import Routed, RouteRequest, Switched, SwitchRequest
 from magent2.gateway.schemas import problems
@@ -38,7 +38,7 @@ NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["routing"])
+    routes = APIRouter(prefix=API, tags=["routing"])
     _orchestrating(routes, house)
     _switching(routes, house)
     return routes

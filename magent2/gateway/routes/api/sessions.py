@@ -12,6 +12,7 @@ from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.lists import item_of
 from magent2.gateway.routes.api.asking import (
+    API,
     READING,
     WRITING,
     SessionId,
@@ -44,7 +45,7 @@ SCAN_PAGES_MAX = 10  # of the list that one search may look at
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["sessions"])
+    routes = APIRouter(prefix=API, tags=["sessions"])
     _creating(routes, house)
     _listing(routes, house)
     _usage(routes, house)

@@ -14,7 +14,16 @@ from magent2.gateway import audit
 from magent2.gateway.catalogue import may_use, used_by
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import READING, WRITING, asked_by, existing, json_body, parsed, scenario_id_of
+from magent2.gateway.routes.api.asking import (
+    API,
+    READING,
+    WRITING,
+    asked_by,
+    existing,
+    json_body,
+    parsed,
+    scenario_id_of,
+)
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
 from magent2.gateway.routes.api.shapes import Accepted
 from magent2.gateway.routes.api.team_shapes import (
@@ -43,7 +52,7 @@ _REFUSALS = {
 
 
 def router(house: House) -> APIRouter:
-    routes = APIRouter(prefix="/tools", tags=["tools"])
+    routes = APIRouter(prefix=f"{API}/tools", tags=["tools"])
     _showing(routes, house)
     _executing(routes, house)
     return routes

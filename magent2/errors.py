@@ -13,6 +13,7 @@ Magent2Error
 │   ├── CounterGap         an owner's append skipped a number
 │   ├── HopsExceeded       agents answer each other for ever
 │   ├── SettingsError      a URL, variable or option that cannot be used
+│   ├── TemplateRefused    a message's template that does more than show it: `what` names it
 │   ├── RosterError        a description of agents with faults: `faults` has them all
 │   ├── UnknownScenario    the message lists the scenarios that there are
 │   ├── UnknownAgent       the message lists the agents that there are
@@ -112,6 +113,14 @@ class HopsExceeded(InvalidInput):
 
 class SettingsError(InvalidInput):
     """A setting that cannot be used."""
+
+
+class TemplateRefused(InvalidInput):
+    """A template that does more than show a message. `what` is one word for programs: `loop`, `call`, `size` …"""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"template refused ({what}): {reason}")
+        self.what = what
 
 
 class RosterError(InvalidInput):

@@ -1,0 +1,37 @@
+"""The library face of a run: an agent in this process, streamed, and steered while it works.
+
+    runtime = create_agent("openai:gpt-4o")
+    async with stream_agent(runtime, "Analyze this codebase") as streamer:
+        async for event in streamer:
+            ...
+
+No log, no worker: what happens here is gone with the process. The SDK comes in when somebody asks for a name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magent2.agents.create import AgentRuntime, create_agent
+    from magent2.agents.filter import inject_bus_messages
+    from magent2.agents.stream import Streamer, stream_agent
+    from magent2.events import StreamEvent
+
+__all__ = ["AgentRuntime", "StreamEvent", "Streamer", "create_agent", "inject_bus_messages", "stream_agent"]
+
+_HOMES = {
+    "AgentRuntime": "magent2.agents.create",
+    "StreamEvent": "magent2.events",
+    "Streamer": "magent2.agents.stream",
+    "create_agent": "magent2.agents.create",
+    "inject_bus_messages": "magent2.agents.filter",
+    "stream_agent": "magent2.agents.stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,107 @@
+"""An agent that is ready to run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast, get_args, get_origin
+
+from agents import Agent, Model, Tool, function_tool
+
+from magent2.context.agent import AgentContext
+from magent2.errors import InvalidInput
+from magent2.models.address import check_name
+from magent2.runner.config import DEFAULT_AGENT, MAX_TURNS
+from magent2.runner.provider import LoopProvider
+from magent2.runner.select import DEMO, LOCAL
+from magent2.runner.team_tools import function_tool_of
+from magent2.tools.registry import ToolSpec
+
+OPENAI = "openai"
+MODELS = f"'{OPENAI}:NAME', '{DEMO}', '{LOCAL}', or a model object of the SDK"
+
+SDK_TOOLS = tuple(get_origin(kind) or kind for kind in get_args(Tool))
+
+AnyTool: TypeAlias = Tool | ToolSpec | Callable[..., Any]
+
+
+@dataclass(slots=True)
+class AgentRuntime:
+    """An agent, its context and its models. It has mail from the start, and runs one stream at a time."""
+
+    agent: Agent[Any]
+    ctx: AgentContext
+    provider: LoopProvider
+    max_turns: int = MAX_TURNS
+    streaming: bool = field(default=False, init=False)
+
+    def model(self) -> Model:
+        """The agent's model. One that has only a name needs a running loop."""
+        chosen = self.agent.model
+        return chosen if isinstance(chosen, Model) else self.provider.get_model(chosen)
+
+
+def create_agent(
+    model: str | Model,
+    *,
+    instructions: str | None = None,
+    tools: Iterable[AnyTool] = (),
+    name: str = DEFAULT_AGENT,
+    env: Any = None,
+    ctx: AgentContext | None = None,
+    max_turns: int = MAX_TURNS,
+) -> AgentRuntime:
+    """An agent on a model: `openai:NAME` (the server is `OPENAI_BASE_URL`'s), `demo`, `local`, or a model object.
+
+    Tools are functions, tools of the SDK or `ToolSpec`s; the SDK hands them the agent's context. `ctx` is a subagent's,
+    made by `create_subagent_context`; without it the agent is the main one of a run of its own, in `env`.
+    """
+    if max_turns < 1:
+        raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
+    if ctx is not None and env is not None:
+        raise InvalidInput("give create_agent either env or ctx: a context has an env already")
+    chosen, provider = _chosen(model)
+    agent: Agent[Any] = Agent(
+        name=check_name(name, "agent name"),
+        instructions=instructions,
+        model=chosen,
+        tools=[_tool(given) for given in tools],
+    )
+    context = AgentContext(env) if ctx is None else ctx
+    context.subscribe()
+    return AgentRuntime(agent, context, provider, max_turns)
+
+
+def _chosen(model: str | Model) -> tuple[str | Model, LoopProvider]:
+    if not isinstance(model, str):
+        if not isinstance(model, Model):
+            raise InvalidInput(f"a model is {MODELS}, not a {type(model).__name__}")
+        return model, LoopProvider()
+    if model == DEMO:
+        from magent2.runner.demo import DemoModel
+
+        return DemoModel(), LoopProvider()
+    if model == LOCAL:
+        from magent2.runner.local import MODEL_NAME, local_server
+
+        server = local_server()
+        return MODEL_NAME, LoopProvider(server.api_key, server.url)
+    return _openai_name(model), LoopProvider()
+
+
+def _openai_name(model: str) -> str:
+    """The name that the SDK knows the model by. In its names a slash ends a provider."""
+    provider, colon, name = model.partition(":")
+    if provider != OPENAI or not colon or not name.strip():
+        raise InvalidInput(f"model {model[:80]!r} is not known: use {MODELS}")
+    return f"{OPENAI}/{name}" if "/" in name else name
+
+
+def _tool(given: AnyTool) -> Tool:
+    if isinstance(given, ToolSpec):
+        return function_tool_of(given)
+    if isinstance(given, SDK_TOOLS):
+        return cast(Tool, given)
+    if callable(given):
+        return function_tool(given)
+    raise InvalidInput(f"a tool is a function, a tool of the SDK or a ToolSpec, not a {type(given).__name__}")

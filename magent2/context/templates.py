@@ -113,6 +113,7 @@ def _environment() -> Environment:
     environment.filters = {name: environment.filters[name] for name in FILTERS}
     environment.tests = {}
     environment.globals = {}
+    environment.policies["truncate.leeway"] = 0  # `truncate(80)` is 80 characters at most
     return environment
 
 

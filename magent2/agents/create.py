@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast, get_args, get_origin
 
-from agents import Agent, Model, Tool, function_tool
+from agents import Agent, Model, ModelSettings, Tool, function_tool
 
 from magent2.context.agent import AgentContext
 from magent2.errors import InvalidInput
@@ -46,6 +46,7 @@ def create_agent(
     *,
     instructions: str | None = None,
     tools: Iterable[AnyTool] = (),
+    model_settings: ModelSettings | None = None,
     name: str = DEFAULT_AGENT,
     env: Any = None,
     ctx: AgentContext | None = None,
@@ -54,7 +55,8 @@ def create_agent(
     """An agent on a model: `openai:NAME` (the server is `OPENAI_BASE_URL`'s), `demo`, `local`, or a model object.
 
     Tools are functions, tools of the SDK or `ToolSpec`s; the SDK hands them the agent's context. `ctx` is a subagent's,
-    made by `create_subagent_context`; without it the agent is the main one of a run of its own, in `env`.
+    made by `create_subagent_context`; without it the agent is the main one of a run of its own, in `env`. A stream asks
+    the model at most `max_turns` times.
     """
     if max_turns < 1:
         raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
@@ -67,6 +69,8 @@ def create_agent(
         model=chosen,
         tools=[_tool(given) for given in tools],
     )
+    if model_settings is not None:  # else the SDK's for this model
+        agent.model_settings = model_settings
     context = AgentContext(env) if ctx is None else ctx
     context.subscribe()
     return AgentRuntime(agent, context, provider, max_turns)

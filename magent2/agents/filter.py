@@ -40,7 +40,6 @@ class BusInjection:
         self._report = report
         self._caught_up = caught_up
         self._ledger = Ledger()
-        self._lost = ctx.message_bus.lag(ctx.agent_id)
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         self.commit()  # the SDK asks for another turn, so the last one was answered
@@ -77,8 +76,7 @@ class BusInjection:
             self._tell_failure(unshown)
 
     def _tell(self, messages: list[BusMessage]) -> None:
-        lag = self._ctx.message_bus.lag(self._ctx.agent_id)
-        lost, self._lost = max(0, lag - self._lost), lag
+        lost = self._ctx.lost_messages()
         if lost:
             log.warning("messages were trimmed before the agent read them", extra={"agent": self._ctx.agent_id})
         if messages or lost:

@@ -120,7 +120,7 @@ class Streamer:
         model = WatchedModel(runtime.model(), injection.commit, self._caught_up)
         config = run_config(self._telling.note_failure, runtime.provider)
         result = self._result = SDKRunner.run_streamed(
-            runtime.agent.clone(model=model),
+            runtime.agent.clone(model=model, model_settings=runtime.agent.model_settings),
             input=cast(Any, self._items),
             context=runtime.ctx,
             max_turns=turns,

@@ -57,6 +57,7 @@ class AgentContext:
         self._family = family
         self._entered = False
         self._returned: list[BusMessage] = []
+        self._told_lag = 0
         self._lock = threading.Lock()
 
     @property
@@ -94,6 +95,12 @@ class AgentContext:
         with self._lock:
             self._returned = [*messages, *self._returned]
 
+    def lost_messages(self) -> int:
+        """How many messages were trimmed before the agent read them, since it last asked."""
+        with self._lock:
+            told, self._told_lag = self._told_lag, self.message_bus.lag(self.agent_id)
+            return self._told_lag - told
+
     async def __aenter__(self) -> AgentContext:
         if self._entered:
             raise InvalidInput(f"the context of {self.agent_id!r} is entered already; make another for another agent")
@@ -106,7 +113,7 @@ class AgentContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered = False
-        self._returned = []
+        self._returned, self._told_lag = [], 0
         self.message_bus.unsubscribe(self.agent_id)
         self._family.main_left = self._family.main_left or self.agent_id == MAIN
         if self._family.main_left:

@@ -38,6 +38,7 @@ class Reply:
     """What the model answers to one request, and how it goes wrong.
 
     `status`       another status than 200 answers with an error document and no stream.
+    `ask_again`    whether that answer tells the client to try once more by itself.
     `break_after`  cut the connection after so many tokens.
     `end_after`    end the stream after so many tokens as if all were well, but without `response.completed`.
     `fail_after`   after so many tokens report `response.failed`.
@@ -48,6 +49,7 @@ class Reply:
     text: str = ""
     calls: Sequence[Call] = ()
     status: int = 200
+    ask_again: bool = False
     break_after: int | None = None
     end_after: int | None = None
     fail_after: int | None = None
@@ -122,15 +124,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.path.endswith("/responses"):
             self._send_error(404, f"no such path: {self.path}")
         elif reply.status != 200:
-            self._send_error(reply.status, reply.text or "scripted failure")
+            self._send_error(reply.status, reply.text or "scripted failure", reply.ask_again)
         else:
             self._stream(reply)
 
-    def _send_error(self, status: int, message: str) -> None:
+    def _send_error(self, status: int, message: str, ask_again: bool = False) -> None:
         body = json.dumps({"error": {"message": message, "type": "scripted", "code": None, "param": None}}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("x-should-retry", "false")  # the client's own retries would ask again
+        self.send_header("x-should-retry", "true" if ask_again else "false")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,32 +1,29 @@
 """The message bus of one run: a bounded queue, and a cursor for each subscriber.
 
 A message is stored once. What is addressed to one subscriber also stands in its inbox until it is read; what is for
-everybody stands in one list of broadcasts, and a subscriber's cursor is the number of the last one it has heard.
-Numbers only grow, so trimming moves nobody's cursor. Hence, at any `maxlen`: `send`, `has_pending` and `lag` cost the
-same, and `consume` costs what it returns.
+everybody stands in one list of broadcasts, numbered from the first one ever, and a subscriber's cursor is the number of
+the last one it has heard. Numbers only grow, so trimming moves nobody's cursor. Hence, at any `maxlen`: `send`,
+`has_pending` and `lag` cost the same, and `consume` costs what it returns.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeAlias
 
 from magent2.context.message import BusMessage
 from magent2.errors import LimitError
 
 MAXLEN = 500  # messages
 
-Entry: TypeAlias = tuple[int, BusMessage]  # its number on the bus
-
 
 @dataclass(slots=True)
 class _Subscriber:
     heard: int  # number of the last broadcast that is read
-    inbox: deque[Entry] = field(default_factory=deque)  # unread, for this one alone
+    inbox: deque[BusMessage] = field(default_factory=deque)  # unread, for this one alone
+    after: deque[int] = field(default_factory=deque)  # for each of them, the latest broadcast before it
     lost: int = 0  # trimmed before they were read, and counted
 
 
@@ -42,11 +39,10 @@ class MessageBus:
             raise LimitError(f"maxlen must be at least 1, not {maxlen}: a bus that keeps nothing delivers nothing")
         self._maxlen = maxlen
         self._lock = threading.Lock()
-        self._queue: deque[Entry] = deque()
-        self._by_id: dict[str, Entry] = {}
-        self._sent = 0  # messages ever
-        self._broadcasts: deque[Entry] = deque()  # those of the queue that are for everybody
-        self._broadcast = 0  # number of the latest broadcast, counted from the first ever
+        self._queue: deque[BusMessage] = deque()
+        self._by_id: dict[str, BusMessage] = {}
+        self._broadcasts: deque[BusMessage] = deque()  # those of the queue that are for everybody
+        self._latest = 0  # number of the latest broadcast
         self._dropped = 0  # number of the latest broadcast that is no longer here
         self._subscribers: dict[str, _Subscriber] = {}
 
@@ -81,7 +77,7 @@ class MessageBus:
         with self._lock:
             known = self._by_id.get(message.id)
             if known is not None:
-                return known[1]
+                return known
             if len(self._queue) >= self._maxlen:
                 self._trim()
             self._store(message)
@@ -96,8 +92,9 @@ class MessageBus:
                 return []
             unread = self._unread(subscriber)
             subscriber.lost += self._missed(subscriber)
-            subscriber.heard = self._broadcast
+            subscriber.heard = self._latest
             subscriber.inbox.clear()
+            subscriber.after.clear()
         return unread
 
     def peek(self, agent_id: str) -> list[BusMessage]:
@@ -130,63 +127,62 @@ class MessageBus:
 
     def _subscribe(self, agent_id: str) -> None:
         if agent_id not in self._subscribers:
-            self._subscribers[agent_id] = _Subscriber(self._broadcast)
+            self._subscribers[agent_id] = _Subscriber(self._latest)
 
     def _store(self, message: BusMessage) -> None:
-        self._sent += 1
-        entry = (self._sent, message)
-        self._queue.append(entry)
-        self._by_id[message.id] = entry
+        self._queue.append(message)
+        self._by_id[message.id] = message
         if message.target is None:
-            self._broadcasts.append(entry)
-            self._broadcast += 1
+            self._broadcasts.append(message)
+            self._latest += 1
         elif (subscriber := self._subscribers.get(message.target)) is not None:
-            subscriber.inbox.append(entry)
+            subscriber.inbox.append(message)
+            subscriber.after.append(self._latest)
 
     def _trim(self) -> None:
         """Drop the oldest message, and count it as lost to whoever had not read it."""
-        entry = self._queue.popleft()
-        message = entry[1]
+        message = self._queue.popleft()
         del self._by_id[message.id]
         if message.target is None:
             self._broadcasts.popleft()
             self._dropped += 1
             return
         subscriber = self._subscribers.get(message.target)
-        if subscriber is not None and subscriber.inbox and subscriber.inbox[0] is entry:
+        if subscriber is not None and subscriber.inbox and subscriber.inbox[0] is message:
             subscriber.inbox.popleft()
+            subscriber.after.popleft()
             subscriber.lost += 1
 
     def _waiting(self, subscriber: _Subscriber) -> int:
         """How many broadcasts are here that the subscriber has not heard."""
-        return self._broadcast - max(subscriber.heard, self._dropped)
+        return self._latest - max(subscriber.heard, self._dropped)
 
     def _missed(self, subscriber: _Subscriber) -> int:
         """How many broadcasts are gone that the subscriber has not heard, and that are not counted yet."""
         return max(0, self._dropped - subscriber.heard)
 
     def _unread(self, subscriber: _Subscriber) -> list[BusMessage]:
-        heard = self._newest_broadcasts(self._waiting(subscriber))
-        if heard and subscriber.inbox:
-            return [message for _, message in sorted([*subscriber.inbox, *heard], key=_number)]
-        return [message for _, message in heard or subscriber.inbox]
-
-    def _newest_broadcasts(self, count: int) -> list[Entry]:
-        """From the end, because nothing else of the list need be looked at."""
-        newest: Iterator[Entry] = islice(reversed(self._broadcasts), count)
-        return list(newest)[::-1]
+        """Own messages and broadcasts in the order they were sent."""
+        count = self._waiting(subscriber)
+        heard = list(islice(reversed(self._broadcasts), count))[::-1]  # from the end: no other is looked at
+        if not heard or not subscriber.inbox:
+            return heard or list(subscriber.inbox)
+        first, taken = self._latest - count, 0
+        merged: list[BusMessage] = []
+        for message, after in zip(subscriber.inbox, subscriber.after, strict=True):
+            before = max(taken, after - first)
+            merged += heard[taken:before]
+            merged.append(message)
+            taken = before
+        return merged + heard[taken:]
 
     def _sweep(self) -> None:
         subscribers = self._subscribers.values()
-        heard = min((subscriber.heard for subscriber in subscribers), default=self._broadcast)
+        heard = min((subscriber.heard for subscriber in subscribers), default=self._latest)
         while self._dropped < heard:
             self._broadcasts.popleft()
             self._dropped += 1
-        kept = {number for subscriber in subscribers for number, _ in subscriber.inbox}
-        kept.update(number for number, _ in self._broadcasts)
-        self._queue = deque(entry for entry in self._queue if entry[0] in kept)
-        self._by_id = {entry[1].id: entry for entry in self._queue}
-
-
-def _number(entry: Entry) -> int:
-    return entry[0]
+        kept = {message.id for subscriber in subscribers for message in subscriber.inbox}
+        kept.update(message.id for message in self._broadcasts)
+        self._queue = deque(message for message in self._queue if message.id in kept)
+        self._by_id = {message.id: message for message in self._queue}

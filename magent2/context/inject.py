@@ -60,10 +60,11 @@ class Ledger:
 
     def apply(self, items: Sequence[Item]) -> list[Item]:
         """The conversation with every message where it was first seen."""
+        places = _safe_places(items)
         merged: list[Item] = []
         taken = 0
         for shown in (*self._kept, *self._open):
-            place = max(taken, _between_calls(items, shown.place))
+            place = places[min(shown.place, len(items))]
             merged += items[taken:place]
             merged.append(shown.item)
             taken = place
@@ -89,18 +90,22 @@ def for_injection(messages: Iterable[BusMessage], agent_id: str) -> list[BusMess
     return [message for message in messages if message.target is not None or message.source != agent_id]
 
 
-def _between_calls(items: Sequence[Item], place: int) -> int:
-    """The first place from here on where no tool call waits for its result: models take nothing in between.
+def _safe_places(items: Sequence[Item]) -> list[int]:
+    """For each place, the first from there on where no tool call waits for its result: models take nothing in between.
 
-    A place that a handoff's filter has cut off is the end.
+    At the time that a message is first seen no call waits. But a handoff's filter may cut a conversation, and places in
+    it are no longer what they were.
     """
     waiting: set[object] = set()
-    for index, item in enumerate(items):
-        if index >= place and not waiting:
-            return index
+    closed: list[bool] = [True]
+    for item in items:
         kind = str(item.get("type", ""))
         if kind.endswith(RESULT_SUFFIX):
             waiting.discard(item.get("call_id"))
         elif kind.endswith(CALL_SUFFIX) and item.get("call_id") is not None:
             waiting.add(item.get("call_id"))
-    return len(items)
+        closed.append(not waiting)
+    places = [len(items)]
+    for place in range(len(items) - 1, -1, -1):
+        places.append(place if closed[place] else places[-1])
+    return places[::-1]

@@ -35,43 +35,38 @@ class AgentRuntime:
     max_turns: int = MAX_TURNS
     streaming: bool = field(default=False, init=False)
 
-    def model(self) -> Model:
-        """The agent's model. One that has only a name needs a running loop."""
-        chosen = self.agent.model
-        return chosen if isinstance(chosen, Model) else self.provider.get_model(chosen)
-
 
 def create_agent(
     model: str | Model,
     *,
     instructions: str | None = None,
     tools: Iterable[AnyTool] = (),
+    handoffs: Iterable[Agent[Any] | AgentRuntime] = (),
     model_settings: ModelSettings | None = None,
     name: str = DEFAULT_AGENT,
-    env: Any = None,
     ctx: AgentContext | None = None,
     max_turns: int = MAX_TURNS,
 ) -> AgentRuntime:
     """An agent on a model: `openai:NAME` (the server is `OPENAI_BASE_URL`'s), `demo`, `local`, or a model object.
 
-    Tools are functions, tools of the SDK or `ToolSpec`s; the SDK hands them the agent's context. `ctx` is a subagent's,
-    made by `create_subagent_context`; without it the agent is the main one of a run of its own, in `env`. A stream asks
+    Tools are functions, tools of the SDK or `ToolSpec`s; the SDK hands them the agent's context. `handoffs` are agents
+    that it may hand the conversation over to; they read this agent's mail from then on. `ctx` is its place on a bus
+    that there is already, a subagent's for one; without it the agent is the main one of a run of its own. A stream asks
     the model at most `max_turns` times.
     """
     if max_turns < 1:
         raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
-    if ctx is not None and env is not None:
-        raise InvalidInput("give create_agent either env or ctx: a context has an env already")
     chosen, provider = _chosen(model)
     agent: Agent[Any] = Agent(
         name=check_name(name, "agent name"),
         instructions=instructions,
         model=chosen,
         tools=[_tool(given) for given in tools],
+        handoffs=[given.agent if isinstance(given, AgentRuntime) else given for given in handoffs],
     )
     if model_settings is not None:  # else the SDK's for this model
         agent.model_settings = model_settings
-    context = AgentContext(env) if ctx is None else ctx
+    context = AgentContext() if ctx is None else ctx
     context.subscribe()
     return AgentRuntime(agent, context, provider, max_turns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from agents import Model, ModelResponse
+from agents import Agent, Model, ModelProvider, ModelResponse
 from agents.items import TResponseStreamEvent
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -47,3 +47,26 @@ class WatchedModel(Model):
     def __getattr__(self, name: str) -> Any:
         """Whatever else the SDK wants to know of a model."""
         return getattr(self.__dict__["_inner"], name)
+
+
+class Watch:
+    """Agents of one run whose models say when they have answered."""
+
+    def __init__(
+        self, provider: ModelProvider, answered: Callable[[], None], caught_up: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._provider = provider
+        self._answered = answered
+        self._caught_up = caught_up
+        self._copies: dict[int, Agent[Any]] = {}  # agents may hand over in a circle
+
+    def copy_of(self, agent: Agent[Any]) -> Agent[Any]:
+        """The agent, and those it hands over to, on watched models. Settings stay those of the model it had."""
+        known = self._copies.get(id(agent))
+        if known is not None:
+            return known
+        inner = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
+        model = WatchedModel(inner, self._answered, self._caught_up)
+        copy = self._copies[id(agent)] = agent.clone(model=model, model_settings=agent.model_settings)
+        copy.handoffs = [self.copy_of(each) if isinstance(each, Agent) else each for each in agent.handoffs]
+        return copy

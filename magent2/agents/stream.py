@@ -12,7 +12,7 @@ from agents import Runner as SDKRunner
 
 from magent2.agents.create import AgentRuntime
 from magent2.agents.filter import BusInjection
-from magent2.agents.model import WatchedModel
+from magent2.agents.model import Watch
 from magent2.agents.telling import Telling
 from magent2.context.agent import MAIN
 from magent2.context.inject import Item
@@ -57,6 +57,8 @@ class Streamer:
     """
 
     def __init__(self, runtime: AgentRuntime, prompt: str | Sequence[Item], history: Sequence[Item]) -> None:
+        if not isinstance(prompt, Sequence):
+            raise InvalidInput(f"a prompt is text, or items as the SDK takes them, not a {type(prompt).__name__}")
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         self.output: Any = None
         self._runtime = runtime
@@ -117,10 +119,10 @@ class Streamer:
 
     async def _round(self, turns: int) -> Any:
         runtime, injection = self._runtime, self._injection
-        model = WatchedModel(runtime.model(), injection.commit, self._caught_up)
+        agent = Watch(runtime.provider, injection.commit, self._caught_up).copy_of(runtime.agent)
         config = run_config(self._telling.note_failure, runtime.provider)
         result = self._result = SDKRunner.run_streamed(
-            runtime.agent.clone(model=model, model_settings=runtime.agent.model_settings),
+            agent,
             input=cast(Any, self._items),
             context=runtime.ctx,
             max_turns=turns,

@@ -25,7 +25,7 @@ def look(place: str) -> str:
 def test_a_model_has_a_name_and_needs_no_key_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
-    runtime = create_agent("openai:gpt-4o", instructions="Be brief.", name="coder", env={"a": 1})
+    runtime = create_agent("openai:gpt-4o", instructions="Be brief.", name="coder", ctx=AgentContext(env={"a": 1}))
 
     agent = runtime.agent
     assert (agent.model, agent.instructions, agent.name) == ("gpt-4o", "Be brief.", "coder")
@@ -64,7 +64,6 @@ def test_tools_are_functions_tools_of_the_sdk_or_of_the_registry() -> None:
         ({"tools": [7]}, "a tool is a function"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"name": ""}, "agent name"),
-        ({"env": 1, "ctx": AgentContext()}, "either env or ctx"),
     ],
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, Any], told: str) -> None:

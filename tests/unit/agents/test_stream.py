@@ -16,7 +16,7 @@ from openai.types.responses import ResponseTextDeltaEvent
 from magent2.agents import AgentRuntime, Streamer, StreamEvent, create_agent, inject_bus_messages, stream_agent
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput, ModelError, ModelUnavailable, TemplateRefused
-from magent2.events import ErrorEvent, MessageEvent, MessageReceivedEvent, OutputEvent, TokenEvent
+from magent2.events import ErrorEvent, HandoffEvent, MessageEvent, MessageReceivedEvent, OutputEvent, TokenEvent
 
 
 def say(text: str) -> list[Any]:
@@ -323,6 +323,32 @@ async def test_a_subagent_streams_under_its_own_id() -> None:
     assert isinstance(events[0].event, MessageReceivedEvent)
     assert "Check for memory leaks" in events[-1].event.text  # type: ignore[attr-defined]
     assert main.ctx.consume_messages() == []
+
+
+async def test_another_agent_goes_on_and_reads_the_same_mail() -> None:
+    model = ScriptedModel([call("look", tell="hurry"), say("done")])
+    sales = create_agent(model, name="sales", tools=[look])
+    desk = create_agent("demo", name="desk", handoffs=[sales])
+    sales.agent.handoffs.append(desk.agent)  # and back, in a circle
+
+    events = await read(desk, "talk to sales")
+
+    assert blocks(model, 1) == ["hurry"]
+    assert [event.agent_name for event in events if isinstance(event.event, OutputEvent)] == ["sales"]
+    assert {event.agent_id for event in events} == {"main"}
+    assert [(one.source, one.target) for event in events if isinstance(one := event.event, HandoffEvent)] == [
+        ("desk", "sales")
+    ]
+
+
+async def test_a_prompt_is_text_or_items() -> None:
+    runtime = create_agent("demo")
+
+    with pytest.raises(InvalidInput, match="not a int"):
+        await read(runtime, 7)  # type: ignore[arg-type]
+    events = await read(runtime, [{"role": "user", "content": "hello"}])  # type: ignore[arg-type]
+
+    assert events[-1].event.text == "hello"  # type: ignore[attr-defined]
 
 
 async def test_a_thread_may_steer() -> None:

@@ -17,12 +17,20 @@ PORT_MAX = 65_535
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+# Names that OpenTelemetry has given
+OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+OTLP_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+TRACE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+TRACE_CONTENT_ON = ("true", "span_only", "span_and_event")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the environment says. Neither the token nor `bus_url`, which may carry a password, prints.
 
-    `url` is where a client finds the gateway; `host` and `port` are where a gateway listens.
+    `url` is where a client finds the gateway; `host` and `port` are where a gateway listens. `metrics` is
+    where a worker shows its figures. `traces` is who gets spans, `None` when nobody wants any; all else about them
+    OpenTelemetry reads itself.
     """
 
     bus_url: str | None
@@ -34,6 +42,10 @@ class Settings:
     url: str | None = None
     log_format: str = "text"
     log_level: str = "warning"
+    metrics: str | None = None
+    traces: str | None = None
+    trace_protocol: str | None = None
+    trace_content: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -49,6 +61,10 @@ class Settings:
             url=_first(variables, "MAGENT2_URL"),
             log_format=_one_of(variables, "MAGENT2_LOG_FORMAT", LOG_FORMATS, "text"),
             log_level=_one_of(variables, "MAGENT2_LOG_LEVEL", LOG_LEVELS, "warning"),
+            metrics=_first(variables, "MAGENT2_METRICS"),
+            traces=_traces(variables),
+            trace_protocol=_first(variables, *OTLP_PROTOCOLS),
+            trace_content=(_first(variables, TRACE_CONTENT) or "").lower() in TRACE_CONTENT_ON,
         )
 
     def __repr__(self) -> str:
@@ -88,6 +104,15 @@ def default_data_dir() -> Path:
 
 def _first(variables: Mapping[str, str], *names: str) -> str | None:
     return next((value for name in names if (value := variables.get(name, "").strip())), None)
+
+
+def _traces(variables: Mapping[str, str]) -> str | None:
+    """Who gets spans: whoever is named, else an OTLP collector if one has an address."""
+    named = (_first(variables, "OTEL_TRACES_EXPORTER") or "").lower()
+    disabled = (_first(variables, "OTEL_SDK_DISABLED") or "").lower() == "true"
+    if disabled or named == "none":
+        return None
+    return named or ("otlp" if _first(variables, *OTLP_ENDPOINTS) else None)
 
 
 def _payload_cap(text: str) -> int:

@@ -48,6 +48,7 @@ RUNNING = "running"
 PRINCIPAL = "principal"
 STEER = "steer"
 HOPS = "hops"
+TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
 KIND = "kind"  # what sort of run the mail asks for, when it is no message
 MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
 MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
@@ -66,6 +67,7 @@ class Sending:
     hops: int = 0  # how often what this message answers was passed on already
     default_agent: str | None = None
     kind: str | None = None
+    trace: str | None = None  # names the span of the send
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
 
@@ -80,6 +82,7 @@ class Sending:
             STEER: self.steer or None,
             HOPS: self.hops or None,
             KIND: self.kind,
+            TRACE: self.trace,
         }
         return {name: value for name, value in headers.items() if value is not None}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle
+from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle, Write
 from magent2.bus.patience import persist
 from magent2.bus.records import Appended, MailRef, NewRecord, Owner
 from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
@@ -38,8 +40,9 @@ class OwnerLog:
     A commit with conditions goes alone: when the log refuses it, it alone fails, and the run goes on.
     """
 
-    def __init__(self, bus: Engine, owner: Owner) -> None:
+    def __init__(self, bus: Engine, owner: Owner, note_taken: Callable[[float], object] | None = None) -> None:
         self.owner = owner
+        self._note_taken = note_taken  # is told how long each append took
         self._bus = bus
         self._n = 0
         self._entries: deque[_Entry] = deque()
@@ -133,8 +136,7 @@ class OwnerLog:
     async def _append(self, batch: list[_Entry]) -> None:
         self._n += 1
         try:
-            await persist(
-                self._bus,
+            await self._persist(
                 OwnedAppend(
                     owner=self.owner,
                     n=self._n,
@@ -142,8 +144,7 @@ class OwnerLog:
                     mail=tuple(ref for entry in batch for ref in entry.mail),
                     heads=_merge([head for entry in batch for head in entry.heads]),
                     conditions=batch[0].conditions,
-                ),
-                self.owner.token,
+                )
             )
         except REFUSALS as error:
             self._refuse(error, batch)
@@ -154,6 +155,14 @@ class OwnerLog:
         for entry in batch:
             if entry.done is not None and not entry.done.done():
                 entry.done.set_result(None)
+
+    async def _persist(self, operation: Write) -> Appended:
+        if self._note_taken is None:
+            return await persist(self._bus, operation, self.owner.token)
+        begun = time.perf_counter()
+        appended = await persist(self._bus, operation, self.owner.token)
+        self._note_taken(time.perf_counter() - begun)
+        return appended
 
     def _refuse(self, error: Magent2Error, batch: list[_Entry]) -> None:
         """Nothing was changed, so the number was not used either."""
@@ -194,7 +203,7 @@ class OwnerLog:
 
     async def _finish(self, operation: Settle | Later) -> Appended:
         try:
-            appended = await persist(self._bus, operation, self.owner.token)
+            appended = await self._persist(operation)
         except Magent2Error as error:
             self._fail(error, [])
             raise

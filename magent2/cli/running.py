@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
@@ -23,7 +24,11 @@ from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.server import Gateway, choose_access, listen
 from magent2.loop import leave_on_signals
 from magent2.settings import Settings
+from magent2.telemetry import Metrics
 from magent2.worker.service import DRAIN_S, WorkerService
+
+if TYPE_CHECKING:
+    from magent2.telemetry.otel import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,14 @@ async def keep_house(
     ready: Callable[[], None],
     leave: asyncio.Event,
     catalogue: Catalogue | None = None,
+    *,
+    metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Serve until told to leave: then runs end first, while their streams are still heard, and the gateway last."""
     try:
         await place.bus.acall(Info())
-        gateway = Gateway(place.bus, access=place.access, catalogue=catalogue)
+        gateway = Gateway(place.bus, access=place.access, catalogue=catalogue, metrics=metrics, tracer=tracer)
         serving = asyncio.create_task(gateway.serve([place.listener]))
         worker = None if service is None else service()
         working = None if worker is None else asyncio.create_task(worker.run())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from magent2.cli.options import bus_option, config_option, listening_options, log_option, team_options, token_option
 from magent2.cli.printing import say
 from magent2.cli.runners import model_option
+
+if TYPE_CHECKING:
+    from magent2.telemetry.otel import Tracer
 
 
 @click.command(
@@ -37,7 +41,10 @@ def serve(
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals
     from magent2.gateway.catalogue import Catalogue
     from magent2.loop import run_on_loop
-    from magent2.telemetry import setup_logging
+    from magent2.telemetry import Metrics, setup_logging
+    from magent2.telemetry.run_metrics import RunMetrics
+    from magent2.telemetry.runs import Observer
+    from magent2.telemetry.tracing import traced_process
     from magent2.worker.service import WorkerService
 
     setup_logging(log_format)
@@ -46,21 +53,25 @@ def serve(
         from magent2.worker.team import choose_team
 
         team = choose_team(agents, model, config, without_key="demo")
-    runner = team.runner
+    runner, metrics = team.runner, Metrics()
 
-    async def work() -> None:
+    async def work(tracer: Tracer | None) -> None:
+        observer = Observer(RunMetrics(metrics.registry), tracer)
         try:
             await keep_house(
                 place,
-                lambda: WorkerService(place.bus, team.runners),
+                lambda: WorkerService(place.bus, team.runners, observer=observer),
                 lambda: say(greeting(place, team.names, team.described, team.first)),
                 leaving_on_signals("no new mail; runs may end, then streams do"),
                 Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
+                metrics=metrics,
+                tracer=tracer,
             )
         finally:
             await runner.aclose()
 
-    run_on_loop(work())
+    with traced_process() as tracer:
+        run_on_loop(work(tracer))
 
 
 @click.command()
@@ -79,6 +90,7 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
     from magent2.loop import run_on_loop
     from magent2.roster.registry import Registry
     from magent2.telemetry import setup_logging
+    from magent2.telemetry.tracing import traced_process
     from magent2.tools.standard import known_tools
 
     setup_logging(log_format)
@@ -86,7 +98,9 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
     place = Place.open(host, port, token, bus)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
 
-    async def work() -> None:
-        await keep_house(place, None, lambda: say(greeting(place)), leaving_on_signals("streams end"), catalogue)
+    async def work(tracer: Tracer | None) -> None:
+        leave = leaving_on_signals("streams end")
+        await keep_house(place, None, lambda: say(greeting(place)), leave, catalogue, tracer=tracer)
 
-    run_on_loop(work())
+    with traced_process() as tracer:
+        run_on_loop(work(tracer))

@@ -14,6 +14,7 @@ from magent2.gateway.server import Gateway, choose_access, listen
 from magent2.loop import leave_on_signals, run_on_loop
 from magent2.settings import LOG_FORMATS, Settings
 from magent2.telemetry import setup_logging
+from magent2.telemetry.tracing import traced_process
 
 FAILED, BAD_SETTINGS = 1, 2
 
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, FAILED)
     port = listener.getsockname()[1]
     print(f"magent2 gateway on http://{options.host}:{port}/#token={access.token}", flush=True)
-    run_on_loop(serve(bus, Gateway(bus, access=access), listener))
+    with traced_process(settings) as tracer:
+        run_on_loop(serve(bus, Gateway(bus, access=access, tracer=tracer), listener))
     return 0
 
 

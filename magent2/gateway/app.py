@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,10 +22,15 @@ from magent2.gateway.ratelimit import RateLimits
 from magent2.gateway.routes import agents, api, conversations, dead, page, sending, streaming
 from magent2.gateway.routes import house as house_routes
 from magent2.gateway.streams import Streams
+from magent2.gateway.traced import Traced
 from magent2.roster.registry import Registry
 from magent2.sessions.history import Histories
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
+from magent2.telemetry.requests import Deliveries
+
+if TYPE_CHECKING:
+    from magent2.telemetry.otel import Tracer
 
 HISTORY_RECORDS_MAX = 20_000  # of histories that a gateway keeps in memory
 
@@ -49,15 +54,19 @@ def create_app(
     limits: Limits | None = None,
     registry: Registry | None = None,
     catalogue: Catalogue | None = None,
+    metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
     """HTTP for a bus. Without `access` it is open to whoever reaches it.
 
     `registry` says who is in the team, by default the one that is there without a file; `catalogue` says more.
+    `metrics` are shared where others of this process count as well; with a `tracer` requests have spans.
     """
     chosen_access, chosen_limits = access or Access(), limits or Limits()
-    metrics = Metrics()
+    metrics = metrics or Metrics()
+    deliveries = Deliveries(metrics.delivered, tracer)
     app = App(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
-    house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry))
+    house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry), deliveries)
     app.state.house = house
     for rooms in (sending, streaming, conversations, agents, dead, house_routes, page, api):
         app.routes.extend(rooms.router(house).routes)  # not included: FastAPI would build each of them again
@@ -67,16 +76,21 @@ def create_app(
     app.add_middleware(Guard, access=chosen_access, keys=keys, rates=rates)
     app.add_middleware(Count, metrics=metrics)
     app.send_door = Count(Guard(sending.SendDoor(house), chosen_access, keys, rates), metrics)
+    if tracer is not None:
+        app.add_middleware(Traced, tracer=tracer)
+        app.send_door = Traced(app.send_door, tracer)
     return app
 
 
-def _house(bus: Bus, access: Access, limits: Limits, metrics: Metrics, catalogue: Catalogue) -> House:
+def _house(
+    bus: Bus, access: Access, limits: Limits, metrics: Metrics, catalogue: Catalogue, deliveries: Deliveries
+) -> House:
     engine = cast("Engine", bus) if hasattr(bus, "acall") else PlainBus(bus)
     return House(
         bus=engine,
-        sessions=SessionStore(engine)
+        sessions=SessionStore(engine, deliveries)
         if isinstance(engine, PlainBus)
-        else QueuedSessions(engine, limits.queue_max_messages),
+        else QueuedSessions(engine, limits.queue_max_messages, deliveries),
         streams=Streams(engine, limits, access, metrics),
         served=Unaskable(engine) if isinstance(engine, PlainBus) else Served(engine),
         limits=limits,

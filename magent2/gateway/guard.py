@@ -13,7 +13,7 @@ from magent2.gateway import audit
 from magent2.gateway.auth import Access, bearer
 from magent2.gateway.identity import HOUSE, KEY, NOBODY, Identity
 from magent2.gateway.keys import KeyRing
-from magent2.gateway.problems import Problem, noted_problem
+from magent2.gateway.problems import CODE, Problem, noted_problem
 from magent2.gateway.ratelimit import RateLimits, kind_of
 from magent2.telemetry import Metrics
 
@@ -127,7 +127,9 @@ class Count:
 
     def _note(self, scope: Scope, status: int, taken_s: float) -> None:
         route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
-        self._metrics.answered(route, _method(scope), status, taken_s)
+        self._metrics.answered(route, method_of(scope), status, taken_s)
+        if CODE in scope:
+            self._metrics.refused(scope[CODE])
 
 
 def secured(headers: Iterable[Header]) -> list[Header]:
@@ -135,7 +137,7 @@ def secured(headers: Iterable[Header]) -> list[Header]:
     return given if any(name == POLICY[0] for name, _ in given) else [*given, POLICY]
 
 
-def _method(scope: Scope) -> str:
+def method_of(scope: Scope) -> str:
     """A method is text that a client chose: only known ones become a label."""
     method: str = scope["method"]
     return method if method in ("GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS") else "other"

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from magent2 import errors
 from magent2.gateway.limits import RETRY_AFTER_S
@@ -23,6 +24,17 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 FAULTS_MAX = 20  # how many faults of one body are told
 AGAIN = {"retry-after": str(RETRY_AFTER_S)}
+CODE = "magent2.problem"  # in the scope of a request that was refused
+
+
+class ProblemResponse(Response):
+    """Tells whoever counts answers which problem this one is."""
+
+    code = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[CODE] = self.code
+        await super().__call__(scope, receive, send)
 
 
 class Problem(errors.Magent2Error):
@@ -75,7 +87,9 @@ class Problem(errors.Magent2Error):
         }
 
     def response(self) -> Response:
-        return Response(orjson.dumps(self.document), self.status, self.headers, MEDIA_TYPE)
+        answer = ProblemResponse(orjson.dumps(self.document), self.status, self.headers, MEDIA_TYPE)
+        answer.code = self.code
+        return answer
 
 
 # By what the caller can do next; the first that fits.

@@ -7,7 +7,7 @@ another as could be taken at most; with several gateways each of them may let th
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magent2.bus.delivery import ACTIVE_AGENT, RUN_ENVELOPE, Delivered, Sending
 from magent2.bus.interface import Engine
@@ -19,6 +19,9 @@ from magent2.models.address import chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import SessionStore
 
+if TYPE_CHECKING:
+    from magent2.telemetry.requests import Deliveries
+
 UNSEEN_MAX = 50  # messages of one conversation between two looks
 CONVERSATIONS_MAX = 10_000  # that are counted at a time
 
@@ -26,8 +29,8 @@ CONVERSATIONS_MAX = 10_000  # that are counted at a time
 class QueuedSessions(SessionStore):
     """Sessions that take no more mail than somebody may still answer."""
 
-    def __init__(self, bus: Engine, max_messages: int) -> None:
-        super().__init__(bus)
+    def __init__(self, bus: Engine, max_messages: int, deliveries: Deliveries | None = None) -> None:
+        super().__init__(bus, deliveries)
         self._max = max_messages
         self._left: OrderedDict[str, int] = OrderedDict()  # until the next look
 

@@ -6,6 +6,7 @@ import contextlib
 import resource
 import socket
 from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,7 +19,11 @@ from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
 from magent2.gateway.protocol import limited
 from magent2.settings import Settings, is_loopback
+from magent2.telemetry import Metrics
 from magent2.token import TokenFile, check_token
+
+if TYPE_CHECKING:
+    from magent2.telemetry.otel import Tracer
 
 BACKLOG = 1024
 
@@ -41,9 +46,13 @@ class Gateway:
         access: Access | None = None,
         limits: Limits | None = None,
         catalogue: Catalogue | None = None,
+        metrics: Metrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.limits = within_descriptors(limits or Limits())
-        self.app: FastAPI = create_app(bus, access=access, limits=self.limits, catalogue=catalogue)
+        self.app: FastAPI = create_app(
+            bus, access=access, limits=self.limits, catalogue=catalogue, metrics=metrics, tracer=tracer
+        )
         self._server = _Server(
             uvicorn.Config(
                 self.app,

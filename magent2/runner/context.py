@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
 from magent2.bus.owner_log import OwnerLog
 from magent2.bus.records import NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
+
+if TYPE_CHECKING:
+    from magent2.telemetry.runs import ObservedRun
 
 
 async def go_on() -> None:
@@ -37,6 +41,7 @@ class RunContext:
     kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
     between_turns: Callable[[], Awaitable[None]] = go_on
+    observed: ObservedRun | None = None  # where somebody looks on
 
     @property
     def conversation_id(self) -> str:

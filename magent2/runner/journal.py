@@ -195,6 +195,8 @@ class Journal:
 
     async def end_turn(self, response: Response, speaker: str) -> None:
         """The model has answered."""
+        if self.context.observed is not None:
+            self.context.observed.answered(response)
         answer, pictures = await keep_pictures(self.context, answer_json(response), self.fields(self.turn, speaker))
         if pictures:
             await self.put(*pictures)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agents import FunctionTool, ItemHelpers, ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool import invoke_function_tool
@@ -26,6 +27,9 @@ from magent2.sessions.views import calls_of
 from magent2.tools.interface import CallScope, HeldSend, call_scope
 from magent2.tools.sending import joined, planning_again
 
+if TYPE_CHECKING:
+    from magent2.telemetry.turns import ObservedCall
+
 RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
 SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
 
@@ -42,6 +46,8 @@ class Call:
     name: str
     arguments: str
     speaker: str
+    known: bool = True  # the name is that of a tool which exists
+    observed: ObservedCall | None = None
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -54,13 +60,25 @@ class Call:
 
     def scope(self) -> CallScope:
         context = self.journal.context
-        return CallScope(run=context, key=f"{context.run_id}/{self.turn}/{self.id}")
+        return CallScope(run=context, key=f"{context.run_id}/{self.turn}/{self.id}", observed=self.observed)
+
+    def observe(self) -> None:
+        """The call begins, for whoever looks on."""
+        run = self.journal.context.observed
+        if run is not None:
+            self.observed = run.call(self.turn, self.id, self.name, self.arguments, self.known)
+
+    def observe_end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
+        if self.observed is not None:
+            self.observed.end(failure, result, sent)
 
     async def start(self) -> None:
+        self.observe()
         await self.journal.emit(self._step(status="start", args=short_args(self.arguments)))
 
     async def fail(self, reason: str) -> None:
         """The call ends the run: it has no result."""
+        self.observe_end(reason)
         await self.journal.emit(self._ended("", reason))
 
     async def finish(self, value: Any, output: Any, failure: str | None, sends: Sequence[HeldSend] = ()) -> Any:
@@ -73,12 +91,15 @@ class Call:
         else:
             refusal = await self._commit((record, self._told(as_text(value), failure)), sends)
         if refusal is None:
+            self.observe_end(failure, output, len(sends))
             return value
+        self.observe_end(refusal, refusal)
         await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
         return refusal
 
     async def note(self, output: Any, failure: str) -> None:
         """Record what the SDK answered in the tool's place: it would again, so this rides with the next append."""
+        self.observe_end(failure, output)
         await self.journal.put(self._known(self._record(output, output)), self._told(as_text(output), failure))
 
     async def hand_over(self, output: str, sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()) -> None:
@@ -87,7 +108,9 @@ class Call:
         if not sends:
             await self.journal.put(self._known(record), heads=heads)
         elif (refusal := await self._commit((record,), sends, heads)) is not None:
+            self.observe_end(refusal)
             raise InvalidInput(f"{self.name}: {refusal}")
+        self.observe_end(None, output, len(sends))
 
     async def _commit(
         self, told: Sequence[NewRecord], sends: Sequence[HeldSend], own_heads: tuple[SetHead, ...] = ()
@@ -149,7 +172,7 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
         return call.recorded.get("value", call.recorded["output"])
     await call.start()
     try:
-        with call_scope(call.scope()) as scope:
+        with call_scope(call.scope()) as scope, seen(call.observed):
             value = _settled(await _invoke(tool, context, arguments), tool)
     except Exception as error:
         await call.fail(f"{type(error).__name__}: {error}")
@@ -158,6 +181,11 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
     output = _shown(context, tool, value, failed)
     told = failed or failure_in(value, as_text(value))
     return await call.finish(value, output, told, () if failed else tuple(scope.sends))
+
+
+def seen(observed: ObservedCall | None) -> AbstractContextManager[None]:
+    """Around the code of a tool: spans that it makes itself are parts of its call."""
+    return nullcontext() if observed is None else observed.current()
 
 
 async def _invoke(tool: FunctionTool, context: ToolContext[Any], arguments: str) -> Any:
@@ -200,7 +228,8 @@ async def close_calls(journal: Journal, asked: object, speaker: str) -> None:
         asked_for = calls.get(item.get("call_id"))
         if asked_for is None:
             continue
-        call = Call(journal, journal.turn - 1, asked_for["call_id"], asked_for["name"], asked_for["arguments"], speaker)
+        facts = asked_for["call_id"], asked_for["name"], asked_for["arguments"], speaker
+        call = Call(journal, journal.turn - 1, *facts, known=False)
         output = storable(item.get("output"))
         if call.recorded is None:
             await call.start()

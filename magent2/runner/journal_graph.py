@@ -38,7 +38,7 @@ from magent2.errors import InvalidInput, ModelError
 from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
-from magent2.runner.journal_calls import Call, call_tool
+from magent2.runner.journal_calls import Call, call_tool, seen
 from magent2.runner.journal_model import JournalModel
 from magent2.sessions.views import calls_of
 from magent2.tools.interface import call_scope
@@ -143,7 +143,8 @@ class JournalledAgents:
         call = self._call_of(original.tool_name, source.name, text)
         if call.recorded is not None and isinstance(known, Agent):
             return self.copy_of(known)
-        with call_scope(call.scope()) as scope:
+        call.observe()
+        with call_scope(call.scope()) as scope, seen(call.observed):
             target = await original.on_invoke_handoff(context, text)
         if call.recorded is None:
             await self._journal.emit(self._event(call, source.name, target.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agents import Model, ModelResponse, ModelSettings, TResponseInputItem
 from agents.items import TResponseStreamEvent
@@ -15,6 +15,9 @@ from magent2.runner.answers import completed_event, model_response, response_of
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal import Journal
 from magent2.runner.journal_calls import close_calls
+
+if TYPE_CHECKING:
+    from magent2.telemetry.turns import ObservedChat
 
 SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
 
@@ -57,11 +60,13 @@ class JournalModel(Model):
         if known is not None:
             yield completed_event(known)
             return
-        await self._begin(input)
+        chat = await self._begin(input)
         answer = _LiveAnswer(self._journal, self._speaker)
         events = self._inner.stream_response(system_instructions, input, model_settings, *rest, **options)
         try:
             async for event in events:
+                if chat is not None:
+                    chat.hear()
                 if event.type == "response.output_text.delta" and event.delta:
                     token = answer.token(event.delta)
                     if not self._journal.offer(token):
@@ -74,10 +79,15 @@ class JournalModel(Model):
             if close is not None:
                 await close()
 
-    async def _begin(self, asked: object) -> None:
-        await self._journal.context.between_turns()
-        await close_calls(self._journal, asked, self._speaker)
-        await self._journal.begin_turn()
+    async def _begin(self, asked: object) -> ObservedChat | None:
+        journal = self._journal
+        await journal.context.between_turns()
+        await close_calls(journal, asked, self._speaker)
+        await journal.begin_turn()
+        observed = journal.context.observed
+        if observed is None:
+            return None
+        return observed.asked(journal.turn, self._speaker, *described(self._inner), asked)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return self._inner.get_retry_advice(request)
@@ -125,6 +135,13 @@ class _LiveAnswer:
         token["text"] = encodable(text)
         token["index"] = index
         return token
+
+
+def described(model: Model) -> tuple[str, str]:
+    """Its name and its provider, as far as a model says."""
+    name = getattr(model, "model", None)
+    provider = "openai" if type(model).__module__.startswith("agents.models.openai") else "other"
+    return str(name) if name else type(model).__name__, provider
 
 
 def refuse_server_state(settings: ModelSettings, options: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from magent2.models.envelope import OutputEvent
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal import Event, Journal
-from magent2.runner.journal_calls import Call
+from magent2.runner.journal_calls import Call, seen
 from magent2.runner.team_spec import Member
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.interface import HeldSend, call_scope
@@ -43,7 +43,8 @@ class ToolRun:
         return self._journal.events(self._work)
 
     async def _work(self) -> None:
-        call = Call(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent)
+        known = self._name in self._member.tools
+        call = Call(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
         if call.recorded is not None:
             text = str(call.recorded["output"])
         else:
@@ -58,7 +59,7 @@ class ToolRun:
             check_allowed(self._member, self._name)
             if not isinstance(self._args, Mapping):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
-            with call_scope(call.scope()) as scope:
+            with call_scope(call.scope()) as scope, seen(call.observed):
                 value = await self._run(dict(self._args))
         except NOT_OF_THE_TOOL:
             raise

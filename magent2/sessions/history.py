@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from magent2.bus.delivery import TRACE
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import OLDEST, Read
@@ -46,12 +47,17 @@ class RunKey:
     agent: str
 
     def record(self, kind: str, **fields: Any) -> NewRecord:
-        payload = {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent, **fields}
-        return NewRecord(history_topic(self.conversation), payload)
+        return NewRecord(history_topic(self.conversation), self._payload(kind, fields))
 
-    def start(self, envelope: Mapping[str, Any], spec: Mapping[str, Any], seen: int) -> NewRecord:
-        """`seen`: the last seq of the history that this run knows of."""
-        return self.record("start", envelope=dict(envelope), spec=dict(spec), seen=seen)
+    def start(
+        self, envelope: Mapping[str, Any], spec: Mapping[str, Any], seen: int, trace: str | None = None
+    ) -> NewRecord:
+        """`seen`: the last seq of the history that this run knows of. `trace` names the span of the first attempt."""
+        payload = self._payload("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen})
+        return NewRecord(history_topic(self.conversation), payload, headers={TRACE: trace} if trace else {})
+
+    def _payload(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent, **fields}
 
     def answer(self, turn: int, response: Mapping[str, Any], speaker: str) -> NewRecord:
         return self.record("answer", turn=turn, response=dict(response), speaker=speaker)
@@ -95,6 +101,7 @@ class RunRecord:
     ended: int = 0  # the seq of its end
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
     returns: int = 0  # attempts that were given back
+    trace: str | None = None  # the span of the first attempt
 
     def copy(self) -> RunRecord:
         return replace(self, answers=dict(self.answers), tools=dict(self.tools))
@@ -131,7 +138,10 @@ def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
     payload = record.payload
     name, kind = payload["run"], payload["kind"]
     if kind == "start" and name not in runs:
-        runs[name] = RunRecord(name, payload["agent"], payload["envelope"], payload["spec"], payload["seen"])
+        run = RunRecord(name, payload["agent"], payload["envelope"], payload["spec"], payload["seen"])
+        trace = record.headers.get(TRACE)
+        run.trace = trace if isinstance(trace, str) else None
+        runs[name] = run
         own.add(name)
     if name not in runs:
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magent2.bus.delivery import ACTIVE_AGENT, ActiveAgents, Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
@@ -20,6 +20,9 @@ from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
 from magent2.sessions.settings import CREATED_ID, Change, Configured, configuring
 from magent2.sessions.stream import event_payload, payload_record, stream_record
+
+if TYPE_CHECKING:
+    from magent2.telemetry.requests import Deliveries
 
 TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
@@ -191,11 +194,15 @@ def deleting(session_id: str) -> Flow[None]:
 
 
 class SessionStore:
-    """Sessions on an event loop. Everything is on the bus; any number of stores may share one."""
+    """Sessions on an event loop. Everything is on the bus; any number of stores may share one.
 
-    def __init__(self, bus: Engine) -> None:
+    `deliveries` sees the messages that go out.
+    """
+
+    def __init__(self, bus: Engine, deliveries: Deliveries | None = None) -> None:
         self.bus = bus
         self._guesses = ActiveAgents()
+        self._deliveries = deliveries
 
     async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
         return await arun(self.bus, creating(session_id, owner, fields))
@@ -204,7 +211,25 @@ class SessionStore:
         return await arun(self.bus, finding(session_id))
 
     async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
-        return await arun(self.bus, posting(envelope, sending, self._guesses))
+        """Deliver mail that is part of the talk."""
+        return await self._seen(lambda known: posting(envelope, known, self._guesses), envelope, sending)
+
+    async def deliver(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+        """Deliver mail that does not show in the conversation: a call of a tool, a question of who answers."""
+        return await self._seen(lambda known: delivering(envelope, known), envelope, sending)
+
+    async def _seen(
+        self,
+        flow: Callable[[Sending | None], Flow[Delivered]],
+        envelope: MessageEnvelope,
+        sending: Sending | None,
+    ) -> Delivered:
+        if self._deliveries is None:
+            return await arun(self.bus, flow(sending))
+        with self._deliveries.delivery(envelope.id, envelope.recipient, envelope.conversation_id) as trace:
+            if trace is not None:
+                sending = replace(sending or Sending(), trace=trace)
+            return await arun(self.bus, flow(sending))
 
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
         return (await self.switch(session_id, agent, reason)).changed

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from magent2.bus.delivery import Sending
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
 from magent2.models.envelope import MessageEnvelope
+
+if TYPE_CHECKING:
+    from magent2.telemetry.turns import ObservedCall
 
 HELD_SENDS_MAX = 100  # of one call
 
@@ -61,9 +64,16 @@ class CallScope:
 
     run: RunFacts
     key: str
+    observed: ObservedCall | None = None
     sends: list[HeldSend] = field(default_factory=list)
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
+
+    def trace(self, envelope: MessageEnvelope) -> str | None:
+        """Names the send of this envelope to whoever gets it; nothing where nobody looks on."""
+        if self.observed is None:
+            return None
+        return self.observed.send(envelope.id, envelope.recipient, envelope.conversation_id)
 
     def hold(self, send: HeldSend) -> None:
         if self.ended:

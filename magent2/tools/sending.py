@@ -33,6 +33,8 @@ def hold(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
     sending = Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
     with scope.lock:
         named = envelope.model_copy(update={"id": held_id(scope, len(scope.sends))})
+        if scope.observed is not None:
+            sending = replace(sending, trace=scope.trace(named))
         append, delivered = run(scope.run.bus, _planning(named, sending, [held.append for held in scope.sends]))
         scope.hold(HeldSend(named, sending, append))
     return delivered

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,28 +17,29 @@ from magent2.errors import InvalidInput, Magent2Error
 from magent2.loop import leave_on_signals, run_on_loop
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
-from magent2.settings import Settings
+from magent2.settings import LOG_FORMATS, Settings
+from magent2.telemetry import setup_logging
+from magent2.telemetry.endpoint import metrics_endpoint, parse_address
+from magent2.telemetry.runs import Observer
+from magent2.telemetry.tracing import traced_process
 from magent2.worker.drive import Runner
 from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
-from magent2.worker.team import choose_team
+from magent2.worker.team import Team, choose_team
 
 FAILED, BAD_SETTINGS = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
+        settings = Settings.read()
+        options = _parser(settings).parse_args(arguments)
+        setup_logging(options.log_format)
+        metrics_at = None if options.metrics is None else parse_address(options.metrics)
         team = choose_team(options.agent or (), options.model, options.config)
-        bus = connect(options.bus)
-    except InvalidInput as error:
-        return _complain(error, BAD_SETTINGS)
-    except Magent2Error as error:
-        return _complain(error, FAILED)
-    where = _shown_url(options.bus)
-    print(f"agents   {', '.join(team.names)}\nmodel    {team.described}\nbus      {where}", flush=True)
-    try:
-        run_on_loop(serve(bus, team.runners, options.concurrency))
+        with traced_process(settings) as tracer, metrics_endpoint(metrics_at) as (metrics, shown_at):
+            bus = connect(options.bus)
+            _greet(team, _shown_url(options.bus, settings), shown_at)
+            run_on_loop(serve(bus, team.runners, options.concurrency, Observer.of(metrics, tracer)))
     except InvalidInput as error:
         return _complain(error, BAD_SETTINGS)
     except Magent2Error as error:
@@ -52,9 +52,15 @@ def build_runner(model: str | None = None, config: RunnerConfig | None = None) -
     return select_runner(model, config)
 
 
-async def serve(bus: Engine, runners: dict[str, Runner], concurrency: int) -> None:
+def _greet(team: Team, bus_url: str, metrics_url: str) -> None:
+    lines = [f"agents   {', '.join(team.names)}", f"model    {team.described}", f"bus      {bus_url}"]
+    lines += [f"metrics  {metrics_url}"] if metrics_url else []
+    print("\n".join(lines), flush=True)
+
+
+async def serve(bus: Engine, runners: dict[str, Runner], concurrency: int, observer: Observer | None = None) -> None:
     try:
-        service = WorkerService(bus, runners, concurrency=concurrency)
+        service = WorkerService(bus, runners, concurrency=concurrency, observer=observer)
         drain_on_signals(service)
         await service.run()
     finally:
@@ -80,7 +86,7 @@ def drain_on_signals(service: WorkerService) -> None:
     leave_on_signals(leave)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(settings: Settings) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m magent2.worker", description="Answer the mail of agents.")
     parser.add_argument("--agent", metavar="NAME", action="append", help="whose mail, may be repeated (AGENT_NAME)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a file of agents (MAGENT2_CONFIG)")
@@ -89,11 +95,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--concurrency", metavar="N", type=int, default=CONCURRENCY, help="lanes at a time (%(default)s)"
     )
+    parser.add_argument(
+        "--metrics", metavar="[HOST:]PORT", default=settings.metrics, help="where to show figures (MAGENT2_METRICS)"
+    )
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default=settings.log_format)
     return parser
 
 
-def _shown_url(url: str | None) -> str:
-    settings = Settings.read()
+def _shown_url(url: str | None, settings: Settings) -> str:
     return hide_password(url or settings.bus_url or default_url(settings))
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING
+from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, TRACE
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
@@ -16,6 +16,7 @@ from magent2.bus.records import Claimed, MailRef, Record
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import Histories, RunRecord, run_id_of
+from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
@@ -45,6 +46,7 @@ class LaneRun:
         run_max_s: float = RUN_MAX_S,
         quarantine: Quarantine | None = None,
         histories: Histories | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
@@ -53,7 +55,11 @@ class LaneRun:
         self._run_max_s = run_max_s
         self._quarantine = quarantine or Quarantine()
         self._histories = histories or Histories(bus)
-        self._log = OwnerLog(bus, claimed.owner)
+        self._observer = observer
+        self._observed: ObservedRun | None = None
+        self._error: str | None = None  # the kind of error that the attempt has ended with
+        metrics = None if observer is None else observer.metrics
+        self._log = OwnerLog(bus, claimed.owner, None if metrics is None else metrics.appended)
         self._ending = Ending(self._log, claimed.attempt)
         self._brake = Brake()
         self._known = {record.ref for record in claimed.mail}
@@ -89,13 +95,17 @@ class LaneRun:
     # --- the work
 
     async def work(self) -> Outcome:
+        outcome: Outcome | None = None
         try:
-            return await self._work()
+            outcome = await self._work()
         except Fenced as error:
             log.info("a run was fenced", extra={"owner": self.owner.token, "error": str(error)})
-            return Outcome.FENCED
+            outcome = Outcome.FENCED
         finally:
             self._quarantine.leave(self.owner.token)
+            if self._observed is not None:
+                self._observed.end(ABANDONED if outcome is None else outcome.value, self._error)
+        return outcome
 
     async def _work(self) -> Outcome:
         plan = plan_lane(self.owner.conversation, await self._mail())
@@ -165,6 +175,8 @@ class LaneRun:
         )
         if known is None:
             run.spec = spec_of(self._runner, context)
+        if self._observer is not None:
+            self._observed = context.observed = self._observe(self._observer, letter, context)
         return context
 
     async def _begin(self, context: RunContext, report: Report) -> None:
@@ -173,11 +185,12 @@ class LaneRun:
         if run.run in context.history.runs:
             await self._log.put(report.run("restarted"), heads=report.head(RUNNING))
             return
-        start = context.key.start(run.envelope, run.spec, run.seen)
+        trace = None if context.observed is None else context.observed.traceparent
+        start = context.key.start(run.envelope, run.spec, run.seen, trace)
         await self._log.put(start, report.run("started"), heads=report.head(RUNNING))
 
     async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
-        script = Script(report)
+        script = Script(report, context.observed)
         if await self._brake.drive(self._stream(context, script), self._run_max_s):
             return await self._ending.answered(plan, self._mail_of(plan), report, context, script)
         reason = self._brake.reason
@@ -196,6 +209,7 @@ class LaneRun:
                     await self._log.put(record)
 
     async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
+        self._error = type(error).__name__
         failures = self._failures + 1
         decision = after_failure(error, failures)
         facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
@@ -237,6 +251,20 @@ class LaneRun:
         run_id = run_id_of(agent, conversation, letter.envelope.id)
         kind = str(letter.record.headers.get(KIND) or TALK)
         return Report(conversation, agent, run_id, self._claimed.attempt, letter.envelope.id, kind)
+
+    def _observe(self, observer: Observer, letter: Letter, context: RunContext) -> ObservedRun:
+        cause = letter.record.headers.get(TRACE)
+        facts = RunFacts(
+            agent=context.agent,
+            conversation=context.conversation_id,
+            run_id=context.run_id,
+            attempt=context.attempt,
+            envelope_id=letter.envelope.id,
+            kind=context.kind,
+            cause=cause if isinstance(cause, str) else None,
+            first=context.run.trace,
+        )
+        return observer.run(facts, letter.record.at_ms)
 
     def _mail_of(self, plan: Answer) -> tuple[MailRef, ...]:
         """All that ends with the run: its mail, and the commands that were heard."""

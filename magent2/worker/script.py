@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magent2.bus.records import NewRecord
 from magent2.worker.drive import Event, check_event
 from magent2.worker.report import Report
+
+if TYPE_CHECKING:
+    from magent2.telemetry.runs import ObservedRun
 
 
 class Script:
@@ -16,8 +19,9 @@ class Script:
     An output is kept back until the next event, or the end: the last one rides in the append that settles the run.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, observed: ObservedRun | None = None) -> None:
         self._report = report
+        self._observed = observed
         self._pieces: list[str] = []
         self._kept: NewRecord | None = None
         self._output: Mapping[str, Any] | None = None
@@ -29,6 +33,8 @@ class Script:
         due = [record] if kept is None else [kept, record]
         kind = record.payload.get("event")
         if kind == "token":
+            if not self._pieces and self._observed is not None:
+                self._observed.spoke()
             self._pieces.append(str(record.payload.get("text", "")))
         elif kind == "output":
             self._kept, self._output = due.pop(), record.payload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Coroutine, Mapping
@@ -19,6 +20,7 @@ from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
 from magent2.models.address import chat_topic
 from magent2.sessions.history import Histories
+from magent2.telemetry.runs import Observer
 from magent2.worker.controls import Controls
 from magent2.worker.drive import Runner
 from magent2.worker.ending import DELAYED, Outcome
@@ -54,6 +56,7 @@ class WorkerService:
         lease_s: float = LEASE_S,
         run_max_s: float = RUN_MAX_S,
         worker: str | None = None,
+        observer: Observer | None = None,
     ) -> None:
         if not runners:
             raise InvalidInput("a worker needs at least one agent to serve")
@@ -61,6 +64,7 @@ class WorkerService:
             raise LimitError(f"concurrency must be between 1 and {CLAIM_LIMIT_MAX}, not {concurrency}")
         self.worker = worker or new_worker_id()
         self.outcomes: Counter[Outcome] = Counter()
+        self._observer = observer
         self._bus = bus
         self._runners = dict(runners)
         self._agents = tuple(self._runners)
@@ -151,7 +155,11 @@ class WorkerService:
     async def _claim(self, limit: int) -> Claims:
         """The same claim is repeated until the bus answers, so that no lane is held without being known."""
         claim = Claim(worker=self.worker, agents=self._agents, limit=limit, lease_s=self._lease_s)
-        return await persist(self._bus, claim, self.worker)
+        begun = time.perf_counter()
+        claims = await persist(self._bus, claim, self.worker)
+        if self._observer is not None and self._observer.metrics is not None:
+            self._observer.metrics.claimed(time.perf_counter() - begun)
+        return claims
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -168,6 +176,7 @@ class WorkerService:
             run_max_s=self._run_max_s,
             quarantine=self._quarantine,
             histories=self._histories,
+            observer=self._observer,
         )
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.guard import SECURITY
-from magent2.telemetry import JsonLines, fields_of
+from magent2.telemetry.logs import JsonLines, fields_of
 from tests.support.gateway import calling, message
 from tests.support.keys import ACCESS, ADMIN, person
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from magent2.bus.delivery import KIND, Sending, delivering
-from magent2.bus.flow import arun
+from magent2.bus.delivery import KIND, Sending
 from magent2.bus.operations import Delete, Read, SetHead
 from magent2.bus.records import Page
 from magent2.errors import Magent2Error, NotYours
@@ -146,7 +145,7 @@ async def _decision(
     seen = await house.sessions.get(beside)
     if seen is not None and seen.owner != owner:
         raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
-    await arun(house.bus, delivering(mail, Sending(principal=owner, kind=ROUTE, with_heads=(head,))))
+    await house.sessions.deliver(mail, Sending(principal=owner, kind=ROUTE, with_heads=(head,)))
     exchange = Exchange(mail.id)
     await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
     return exchange

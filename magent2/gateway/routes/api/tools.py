@@ -8,8 +8,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import Delivered, Sending, delivering
-from magent2.bus.flow import arun
+from magent2.bus.delivery import Delivered, Sending
 from magent2.gateway import audit
 from magent2.gateway.catalogue import may_use, used_by
 from magent2.gateway.house import House
@@ -144,7 +143,7 @@ async def _post(house: House, session: Session, principal: Principal, agent: str
         metadata={"tool": wanted.tool, "args": wanted.args},
     )
     asking = house.served.refresh()
-    delivered = await arun(house.bus, delivering(envelope, Sending(principal=principal.bound, kind=KIND)))
+    delivered = await house.sessions.deliver(envelope, Sending(principal=principal.bound, kind=KIND))
     if asking is not None:
         await asking
     return delivered

@@ -1,4 +1,4 @@
-"""Logs and metrics: one line per fact, constant text, data as fields. Ids go into logs, never into labels."""
+"""Logs: one line per fact, constant text, data as fields."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import time
 from typing import Any, TextIO
 
 import orjson
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from magent2.settings import LOG_FORMATS, Settings
 
-METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
-LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 QUIET = ("uvicorn.access",)  # requests are counted, not told one by one
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -67,42 +63,3 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-class Metrics:
-    """The figures of one gateway, in a registry of its own. Labels are never what a client sent."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._requests = Counter(
-            "magent2_requests", "Requests answered", ("route", "method", "status"), registry=self._registry
-        )
-        self._latency = Histogram(
-            "magent2_request_seconds",
-            "Time to the head of the answer",
-            ("route",),
-            buckets=LATENCY_BUCKETS_S,
-            registry=self._registry,
-        )
-        self.streams_open = Gauge("magent2_streams_open", "Streams that are open now", registry=self._registry)
-        self.events_sent = Counter("magent2_events_sent", "Events sent to readers of streams", registry=self._registry)
-        sends = Counter("magent2_sends", "Messages accepted", ("outcome",), registry=self._registry)
-        self.accepted, self.repeated = sends.labels("accepted"), sends.labels("repeated")
-        self.cut_off = Counter(
-            "magent2_readers_cut_off", "Readers that were too slow for their stream", registry=self._registry
-        )
-        ProcessCollector(registry=self._registry)
-
-    def answered(self, route: str, method: str, status: int, taken_s: float) -> None:
-        """Count a request. Looking a label up costs more than counting, so each is looked up once."""
-        key = (route, method, status)
-        found = self._children.get(key)
-        if found is None:
-            counter = self._requests.labels(route, method, str(status))
-            found = self._children[key] = (counter, self._latency.labels(route))
-        found[0].inc()
-        found[1].observe(taken_s)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)

@@ -174,7 +174,7 @@ def _short(value: object) -> object:
     if isinstance(value, str):
         return cut(encodable(value), ARG_MAX_CHARS)
     text = as_text(value)
-    return _load(text) if len(text) <= ARG_MAX_CHARS else cut(text, ARG_MAX_CHARS)
+    return _parsed(text) if len(text) <= ARG_MAX_CHARS else cut(text, ARG_MAX_CHARS)
 
 
 def _parsed(text: str) -> object:

@@ -130,6 +130,18 @@ def test_long_results_and_arguments_are_cut() -> None:
     assert end.result_summary.endswith("…")
 
 
+@pytest.mark.parametrize("arguments", ['{"left_out": null, "given": 1}', {"left_out": None, "given": 1}])
+def test_an_argument_that_is_null_is_shown_as_null(arguments: object) -> None:
+    assert short_args(arguments) == {"left_out": None, "given": 1}
+
+
+def test_a_value_that_contains_itself_is_shown_as_text() -> None:
+    loop: dict[str, object] = {}
+    loop["self"] = loop
+
+    assert short_args(loop) == {"self": "{'self': {...}}"}
+
+
 def test_many_arguments_are_counted_not_shown() -> None:
     shown = short_args({f"a{number}": number for number in range(ARGS_MAX + 8)})
 

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import Scope
 
 from magent2.directory.keys import split_key
+from magent2.gateway.asked import route_template
 from magent2.gateway.identity import identity_of
 
 log = logging.getLogger("magent2.audit")
@@ -30,7 +31,7 @@ def answered(scope: Scope, status: int) -> None:
     """The line of a request that may have changed something."""
     if scope["method"] in QUIET_METHODS or not log.isEnabledFor(logging.INFO):
         return
-    route = getattr(scope.get("route"), "path", None)
+    route = route_template(scope)
     if route is None:  # nothing was there to act on
         return
     acted = {**scope.get("path_params", {}), **scope.get(FACTS, {})}

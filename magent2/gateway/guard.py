@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magent2.errors import Magent2Error
 from magent2.gateway import audit
+from magent2.gateway.asked import method_of, route_template
 from magent2.gateway.auth import Access, bearer
 from magent2.gateway.identity import HOUSE, KEY, NOBODY, Identity
 from magent2.gateway.keys import KeyRing
@@ -126,8 +127,7 @@ class Count:
         await self._app(scope, receive, counted)
 
     def _note(self, scope: Scope, status: int, taken_s: float) -> None:
-        route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
-        self._metrics.answered(route, method_of(scope), status, taken_s)
+        self._metrics.answered(route_template(scope) or UNKNOWN_ROUTE, method_of(scope), status, taken_s)
         if CODE in scope:
             self._metrics.refused(scope[CODE])
 
@@ -135,9 +135,3 @@ class Count:
 def secured(headers: Iterable[Header]) -> list[Header]:
     given = [*headers, *SECURITY]
     return given if any(name == POLICY[0] for name, _ in given) else [*given, POLICY]
-
-
-def method_of(scope: Scope) -> str:
-    """A method is text that a client chose: only known ones become a label."""
-    method: str = scope["method"]
-    return method if method in ("GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS") else "other"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from magent2.gateway.guard import UNKNOWN_ROUTE, method_of, route_path
+from magent2.gateway.asked import method_of, route_template
+from magent2.gateway.guard import UNKNOWN_ROUTE, route_path
 from magent2.gateway.problems import CODE
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _parent(scope: Scope) -> str:
 
 
 def _answered(span: Span, scope: Scope, status: int) -> None:
-    route = getattr(scope.get("route"), "path", None)
+    route = route_template(scope)
     span.name(f"{method_of(scope)} {route or UNKNOWN_ROUTE}")
     span.note({"http.route": route, "http.response.status_code": status, "magent2.problem": scope.get(CODE)})
     if status >= 500:

@@ -38,6 +38,8 @@ Item = ResponseOutputMessage | ResponseFunctionToolCall
 class DemoModel(Model):
     """Follows the script, word by word. `pause_s` between two words makes it look alive."""
 
+    model = MODEL_NAME
+
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
 

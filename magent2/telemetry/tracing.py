@@ -57,14 +57,15 @@ def traced_process(settings: Settings | None = None) -> Iterator[Tracer | None]:
         yield None
         return
     tracer.serve_process()
-    _name_traces_in_logs()
+    name_traces_in_logs()
     try:
         yield tracer
     finally:
         tracer.close()
 
 
-def _name_traces_in_logs() -> None:
+def name_traces_in_logs() -> None:
+    """Lines written inside a span name it, and its trace."""
     from magent2.telemetry.otel import current_trace
 
     def name(record: logging.LogRecord) -> bool:

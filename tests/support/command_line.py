@@ -15,7 +15,7 @@ from tests.support.processes import ROOT, Child, Crew
 
 END_DEADLINE_S = 30.0
 HOUSE = "tests.integration.children.house"
-OURS = ("MAGENT2_", "AGENT_", "OPENAI_", "REDIS_URL", "COVERAGE_", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
+OURS = ("MAGENT2_", "AGENT_", "OTEL_", "OPENAI_", "REDIS_URL", "COVERAGE_", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
     ids = {"conversation_id": "one", "envelope_id": "m1", "sender": "user:ann"}
     assert told[1] == {"text": "acted", "act": "POST /send", "status": 200, "ids": ids, **who}
     assert [(one["act"], one["status"]) for one in told[2:]] == [
-        ("POST /conversations/{conversation_id:path}/stop", 202),
-        ("DELETE /conversations/{conversation_id:path}", 204),
+        ("POST /conversations/{conversation_id}/stop", 202),
+        ("DELETE /conversations/{conversation_id}", 204),
     ]
     assert told[2]["ids"]["agent"] == "Ada"
     assert (told[3]["key"], told[3]["admin"], told[3]["ids"]) == (None, True, {"conversation_id": "one"})

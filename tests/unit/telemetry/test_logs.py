@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from magent2.telemetry import Metrics, setup_logging
+from magent2.telemetry import setup_logging
+from magent2.telemetry.tracing import name_traces_in_logs
+from tests.support.spans import kept_spans
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +60,19 @@ def test_json_keeps_the_trace_of_an_error_in_its_line() -> None:
     assert "ValueError: broken" in orjson.loads(place.getvalue())["trace"]
 
 
-def test_metrics_of_two_gateways_keep_apart() -> None:
-    one, two = Metrics(), Metrics()
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_line_says_which_trace_it_belongs_to(log_format: str) -> None:
+    place = io.StringIO()
+    setup_logging(log_format, "info", place)
+    name_traces_in_logs()
+    with kept_spans() as spans:
+        span = spans.tracer.begin("something")
+        with span.current():
+            logging.getLogger("magent2.test").warning("inside")
+        logging.getLogger("magent2.test").warning("outside")
+        span.end()
 
-    one.accepted.inc()
-
-    assert b'magent2_sends_total{outcome="accepted"} 1.0' in one.text()
-    assert b'magent2_sends_total{outcome="accepted"} 0.0' in two.text()
+    inside, outside = place.getvalue().splitlines()
+    assert span.traceparent.split("-")[1] in inside
+    assert span.traceparent.split("-")[2] in inside
+    assert "trace_id" not in outside

@@ -121,15 +121,19 @@ def test_one_trace_goes_from_the_request_to_the_run_that_a_run_has_caused(
 
 
 def receiver_of(receiver: Receiver, name: str) -> Seen:
-    (found,) = eventually(lambda: [span for span in receiver.spans if span.name == name], DEADLINE_S)
+    (found,) = eventually(lambda: _named(receiver, name), DEADLINE_S)
     return found
 
 
 def _sends(receiver: Receiver) -> tuple[Seen, Seen]:
     """The person's, then the agent's."""
-    both = eventually(lambda: len(found := [span for span in receiver.spans if span.name == "send"]) == 2 and found)
-    one, two = both
+    eventually(lambda: len(_named(receiver, "send")) == 2)
+    one, two = _named(receiver, "send")
     return (one, two) if one.facts["messaging.destination.name"] == "agent:front" else (two, one)
+
+
+def _named(receiver: Receiver, name: str) -> list[Seen]:
+    return [span for span in receiver.spans if span.name == name]
 
 
 def _line(*spans: Seen) -> bool:

@@ -10,10 +10,11 @@ METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 def route_template(scope: Scope) -> str | None:
     """The path of the route, as the OpenAPI document has it; `None` when there is none.
 
-    FastAPI keeps the whole of it beside the route, which knows only its own part.
+    Of a route that was included with a prefix FastAPI keeps the whole beside it.
     """
+    route = scope.get("route")
     whole = scope.get("fastapi", {}).get("effective_route_context")
-    found = getattr(whole, "path_format", None) or getattr(scope.get("route"), "path", None)
+    found = getattr(whole, "path_format", None) or getattr(route, "path_format", None) or getattr(route, "path", None)
     return found if isinstance(found, str) else None
 
 

@@ -18,6 +18,7 @@ from magent2.context.inject import Item, Ledger
 
 OTHERS = "other"
 READER = "main"
+BATCHES = 10  # per turn, or the turn would be over before it is warm
 TEMPLATE = "[{{ source | upper }}] {% if target %}to you: {% endif %}{{ content }}"
 
 
@@ -143,18 +144,29 @@ def inject_ms(scale: ContextScale) -> float:
     """From the bus to the items of a request, each message through a template."""
     conversation: list[Item] = [{"role": "user", "content": "go"}] * 20
     turns: list[float] = []
-    for _ in range(scale.rounds + 1):
-        ctx, ledger = AgentContext(), Ledger()
-        ctx.subscribe()
-        for message in messages(scale.injected, (READER, None)):
-            ctx.send_message(message.model_copy(update={"template": TEMPLATE}))
+    for _ in range(scale.rounds + 1):  # the first one warms up
+        waiting = [_steered(scale.injected) for _ in range(BATCHES)]
         with Stopwatch() as watch:
-            failed = ledger.show(ctx.consume_messages(), len(conversation))
-            shown = ledger.apply(conversation)
-        if failed or len(shown) != scale.injected + len(conversation):
+            shown = [_shown(ctx, conversation) for ctx in waiting]
+        if any(len(items) != scale.injected + len(conversation) for items in shown):
             raise RuntimeError("not every message was shown")
-        turns.append(watch.seconds * 1e3)
+        turns.append(watch.seconds / BATCHES * 1e3)
     return median(turns[1:])
+
+
+def _steered(count: int) -> AgentContext:
+    """An agent with so many messages to read."""
+    ctx = AgentContext()
+    ctx.subscribe()
+    for message in messages(count, (READER, None)):
+        ctx.send_message(message.model_copy(update={"template": TEMPLATE}))
+    return ctx
+
+
+def _shown(ctx: AgentContext, conversation: Sequence[Item]) -> list[Item]:
+    ledger = Ledger()
+    ledger.show(ctx.consume_messages(), len(conversation))
+    return ledger.apply(conversation)
 
 
 def _median_us(act: Callable[[], object], scale: ContextScale) -> float:

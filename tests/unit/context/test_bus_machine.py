@@ -113,5 +113,5 @@ class BusMachine(RuleBasedStateMachine):
             assert self.bus.lag(agent) == self.plain.lag(agent)
 
 
-BusMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+BusMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestMessageBus = BusMachine.TestCase

@@ -9,7 +9,7 @@ import pytest
 
 from magent2.context import BusMessage, MessageBus
 
-MESSAGES = 20_000
+MESSAGES = 10_000
 SOAK_MESSAGES = 100_000
 SENDERS = 4
 CONSUMERS = ("main", "other")

@@ -82,7 +82,7 @@ def render(source: str, fields: Mapping[str, str | None]) -> str:
     parts: list[str] = []
     size = 0
     try:
-        for part in template.root_render_func(template.new_context(dict(fields))):
+        for part in template.root_render_func(template.new_context(dict(fields), shared=True)):
             size += len(part)
             if size > OUTPUT_MAX_CHARS:
                 raise TemplateRefused("output", f"it makes over {OUTPUT_MAX_CHARS:,} characters; shorten the content")

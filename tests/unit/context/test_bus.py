@@ -123,6 +123,15 @@ def test_own_and_common_messages_come_in_the_order_they_were_sent() -> None:
     assert contents(bus.consume("main")) == ["0", "1", "3", "4"]
 
 
+def test_the_order_holds_from_one_reading_to_the_next() -> None:
+    bus = MessageBus()
+    bus.subscribe("main")
+    for number in range(9):
+        bus.send(message(str(number), target=("main", None)[number % 2]))
+        if number % 3 == 2:
+            assert contents(bus.consume("main")) == [str(number - 2), str(number - 1), str(number)]
+
+
 def test_peeking_leaves_the_cursor_where_it_is() -> None:
     bus = MessageBus()
     bus.subscribe("main")

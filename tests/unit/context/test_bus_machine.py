@@ -71,16 +71,20 @@ class BusMachine(RuleBasedStateMachine):
         self.bus = MessageBus(maxlen)
         self.plain = PlainBus(maxlen)
         self.number = 0
+        for agent in AGENTS:
+            self.subscribe(agent)
 
     @rule(agent=st.sampled_from(AGENTS))
     def subscribe(self, agent: str) -> None:
         self.bus.subscribe(agent)
         self.plain.subscribe(agent)
 
-    @rule(agent=st.sampled_from(AGENTS))
-    def unsubscribe(self, agent: str) -> None:
+    @rule(agent=st.sampled_from(AGENTS), back=st.booleans())
+    def leave(self, agent: str, back: bool) -> None:
         self.bus.unsubscribe(agent)
         self.plain.unsubscribe(agent)
+        if back:
+            self.subscribe(agent)
 
     @rule(name=st.sampled_from(IDS), to=st.sampled_from((*AGENTS, None, None, "nobody")), count=st.integers(1, 3))
     def send(self, name: str, to: str | None, count: int) -> None:
@@ -89,19 +93,23 @@ class BusMachine(RuleBasedStateMachine):
             message = BusMessage(id=name, content=str(self.number), source="x", target=to)
             assert self.bus.send(message) is self.plain.send(message)
 
+    @rule(first=st.sampled_from(AGENTS), names=st.permutations(IDS))
+    def send_own_and_common(self, first: str, names: list[str]) -> None:
+        """What has to be put in order again when it is read."""
+        for name, to in zip(names, (first, None, first), strict=False):
+            self.send(name, to, 1)
+
     @rule(agent=st.sampled_from(AGENTS))
     def consume(self, agent: str) -> None:
         assert self.bus.consume(agent) == self.plain.consume(agent)
 
-    @rule()
-    def sweep(self) -> None:
-        self.bus.sweep()
-        self.plain.sweep()
-
-    @rule()
-    def clear(self) -> None:
-        self.bus.clear()
-        self.plain.clear()
+    @rule(everything=st.integers(0, 5).map(lambda chance: chance == 5))
+    def tidy(self, everything: bool) -> None:
+        for bus in (self.bus, self.plain):
+            if everything:
+                bus.clear()
+            else:
+                bus.sweep()
 
     @invariant()
     def both_say_the_same(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -19,7 +20,7 @@ from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import Limits
 
-EXAMPLES = 25  # per operation
+EXAMPLES, EXAMPLES_SOAK = 8, 100  # per operation
 QUICK = Limits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
 GONE, THERE = "gone", "one"
 
@@ -38,6 +39,17 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(_bus(), limi
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_whatever_the_document_allows_is_answered_as_it_says(case: schemathesis.Case[Any]) -> None:
+    check(case)
+
+
+@pytest.mark.soak
+@schema.parametrize()
+@settings(max_examples=EXAMPLES_SOAK, suppress_health_check=list(HealthCheck))
+def test_whatever_the_document_allows_is_answered_however_much_is_tried(case: schemathesis.Case[Any]) -> None:
+    check(case)
+
+
+def check(case: schemathesis.Case[Any]) -> None:
     if case.path == "/stream/{conversation_id}":  # a stream of a conversation that is gone ends by itself
         case.path_parameters = {"conversation_id": GONE}
     if case.path.startswith("/api/sdk/session/{session_id}") and case.method != "DELETE":

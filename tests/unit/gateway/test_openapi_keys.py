@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -18,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import DEFAULT_RATES, Rate
 from tests.support.keys import ACCESS, Person, person
-from tests.unit.gateway.test_openapi import EXAMPLES, GONE, QUICK, THERE, _bus
+from tests.unit.gateway.test_openapi import EXAMPLES, EXAMPLES_SOAK, GONE, QUICK, THERE, _bus
 
 BUS = _bus()
 ANN: Person = asyncio.run(person(BUS, "user:ann"))
@@ -31,6 +32,17 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_whoever_has_a_key_is_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
+    check(case)
+
+
+@pytest.mark.soak
+@schema.parametrize()
+@settings(max_examples=EXAMPLES_SOAK, suppress_health_check=list(HealthCheck))
+def test_whoever_has_a_key_is_answered_however_much_is_tried(case: schemathesis.Case[Any]) -> None:
+    check(case)
+
+
+def check(case: schemathesis.Case[Any]) -> None:
     if case.path.endswith("/stream") or case.path.startswith("/stream"):
         case.path_parameters = dict.fromkeys(case.path_parameters or {}, GONE)
     if isinstance(case.body, dict) and isinstance(case.body.get("session_id"), str):

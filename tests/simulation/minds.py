@@ -19,7 +19,7 @@ from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.sending import send
 from tests.simulation.ledger import Ledger
 from tests.simulation.moods import Temper
-from tests.support.journalled import STEPS_MAX, results_in
+from tests.support.journalled import results_in
 from tests.support.runners import Event
 
 CALLS = "calls"  # metadata of mail: how many tools are called in each turn before the last
@@ -70,13 +70,14 @@ class Mind(ScriptedModel):
     """The model of one attempt: calls what the mail says, turn by turn, then says the mail's text."""
 
     def __init__(self, context: RunContext, temper: Temper, witness: Witness) -> None:
-        super().__init__([ModelStep.stream(self._events)] * STEPS_MAX)
+        super().__init__([ModelStep.stream(self._events)])  # each step adds the next: to make one costs a copy
         self._context = context
         self._temper = temper
         self._witness = witness
         self._breaks_at = temper.dice.randrange(len(call_ids(context.envelope)) + 1)
 
     async def _events(self, call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        self.enqueue(ModelStep.stream(self._events))
         await self._temper.line.breathe()
         shown = results_in(call.input)
         turns = call_ids(self._context.envelope)

@@ -1,5 +1,5 @@
 # Everything here sets itself up: Python 3.11 or newer and make are enough.
-#   make test ARGS="-k lanes"   hands arguments to pytest (and leaves coverage out)
+#   make test ARGS="-k lanes"   hands arguments to pytest
 #   make test SKIP=redis        leaves Redis out on purpose
 #   make test JOBS=8            as many test processes as you like
 #   make run ARGS="--port 9000" hands arguments to `magent2 serve`
@@ -17,8 +17,10 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 BIN := .venv/bin
 READY := .venv/.ready
 
-# A part of the tests measures nothing: with SKIP the bar is off, with ARGS coverage is.
-COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)),--cov-fail-under=0)
+# One test at a time to whoever is free: by whole files, a few long ones at the end leave a core idle.
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist worksteal
+# A part of the tests measures nothing: with SKIP or ARGS the bar is off.
+COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)$(ARGS)),--cov-fail-under=0)
 
 .PHONY: help
 help: ## show this list
@@ -30,8 +32,12 @@ run: $(READY) ## serve an agent: gateway, worker and page in one process
 
 .PHONY: test
 test: redis $(READY) ## run the tests
+	@$(PYTEST) $(ARGS)
+
+.PHONY: cover
+cover: redis $(READY) ## run the tests, half as slow again, and measure how much of the code they reach
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(or $(ARGS),$(COVERAGE))
+	@$(PYTEST) $(COVERAGE) $(ARGS)
 
 .PHONY: soak
 soak: redis $(READY) ## run the long form of the tests, a small local model included
@@ -39,7 +45,7 @@ soak: redis $(READY) ## run the long form of the tests, a small local model incl
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests
+check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests with coverage
 	scripts/uv lock --check --offline --quiet
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -47,7 +53,7 @@ check: $(READY) ## format, lint, types, layers, complexity, secrets, then the te
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 	$(BIN)/complexipy --quiet
 	scripts/check-secrets
-	$(MAKE) test
+	$(MAKE) cover
 
 .PHONY: fmt
 fmt: $(READY) ## format the code and mend what can be mended

@@ -45,7 +45,7 @@ soak: redis $(READY) ## run the long form of the tests, a small local model incl
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests with coverage
+check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests
 	scripts/uv lock --check --offline --quiet
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -53,7 +53,7 @@ check: $(READY) ## format, lint, types, layers, complexity, secrets, then the te
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 	$(BIN)/complexipy --quiet
 	scripts/check-secrets
-	$(MAKE) cover
+	$(MAKE) test
 
 .PHONY: fmt
 fmt: $(READY) ## format the code and mend what can be mended

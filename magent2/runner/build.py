@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from agents import Agent, Model, ModelProvider, RunConfig, Tool, ToolErrorFormatterArgs
 
 from magent2.errors import InvalidInput, Refused
-from magent2.runner.config import TOOLS, RunnerConfig
+from magent2.runner.config import RunnerConfig
+from magent2.runner.team_tools import function_tool_of
+from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.standard import standard_tools
 
 
 def build_agent(config: RunnerConfig, model: Model | None = None) -> Agent[Any]:
@@ -18,14 +20,19 @@ def build_agent(config: RunnerConfig, model: Model | None = None) -> Agent[Any]:
         name=config.agent_name,
         instructions=config.instructions,
         model=model or config.model,
-        tools=[load_tool(name) for name in config.tools],
+        tools=load_tools(config, hosted=model is None),
     )
 
 
-def load_tool(name: str) -> Tool:
-    module, attribute = TOOLS[name]
-    tool: Tool = getattr(import_module(module), attribute)
-    return tool
+def load_tools(config: RunnerConfig, *, hosted: bool = True) -> list[Tool]:
+    """The tools that the configuration names; of those that the provider runs, the ones that it would take."""
+    own = standard_tools()
+    builtins = BuiltinTools.read()
+    kind: ModelKind = builtins.kind_of_server(config.base_url) if hosted else "demo"
+    found = [
+        builtins.build(name, kind) if name in BUILTINS else function_tool_of(own.get(name)) for name in config.tools
+    ]
+    return [tool for tool in found if tool is not None]
 
 
 def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider) -> RunConfig:

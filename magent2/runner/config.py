@@ -7,7 +7,7 @@
 | `AGENT_NAME` | the agent's name and mailbox, `assistant` when not set |
 | `AGENT_MODEL` | the model's name; the SDK's default when not set |
 | `AGENT_INSTRUCTIONS`, `AGENT_INSTRUCTIONS_FILE` | the instructions, or the file that holds them; not both |
-| `AGENT_TOOLS` | names of tools, separated by commas |
+| `AGENT_TOOLS` | names of tools, separated by commas: any that needs no line in a file of agents |
 | `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model is shown, 50 when not set |
 | `AGENT_MAX_TURNS` | how often a run may ask the model before it is given up, 25 when not set |
 """
@@ -28,11 +28,6 @@ HISTORY_MAX = 50  # runs; what is older stays on the log and out of the request
 HISTORY_MAX_CHOICES = range(100_001)
 MAX_TURNS = 25
 MAX_TURNS_CHOICES = range(1, 1001)
-
-# Name in AGENT_TOOLS → where the tool is found when it is needed.
-TOOLS: Mapping[str, tuple[str, str]] = {
-    "chat_send": ("magent2.tools.chat", "chat_send"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +104,15 @@ def _number(variables: Mapping[str, str], name: str, default: int, choices: rang
 def _tools(text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in (text or "").split(",")]
     chosen = tuple(dict.fromkeys(name for name in names if name))
-    unknown = [name for name in chosen if name not in TOOLS]
+    if not chosen:
+        return ()
+    from magent2.tools.standard import known_tools  # only an agent that has tools needs them
+
+    known = known_tools()
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         raise SettingsError(
             f"AGENT_TOOLS names {', '.join(repr(name[:80]) for name in unknown)}, which nobody knows;"
-            f" known are: {', '.join(sorted(TOOLS))}"
+            f" known are: {', '.join(sorted(known, key=str.casefold))}"
         )
     return chosen

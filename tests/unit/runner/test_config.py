@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from magent2.errors import SettingsError
+from magent2.runner.build import build_agent
 from magent2.runner.config import INSTRUCTIONS_MAX_BYTES, RunnerConfig
+from magent2.tools.standard import known_tools
 
 
 def test_an_empty_environment_is_an_assistant_without_a_key() -> None:
@@ -85,7 +88,20 @@ def test_an_unknown_tool_is_one_clear_line_that_lists_the_known() -> None:
     with pytest.raises(SettingsError) as refusal:
         RunnerConfig.read({"AGENT_TOOLS": "chat_send,juggle,dance"})
 
-    assert str(refusal.value) == "AGENT_TOOLS names 'juggle', 'dance', which nobody knows; known are: chat_send"
+    said = str(refusal.value)
+    assert said.startswith("AGENT_TOOLS names 'juggle', 'dance', which nobody knows; known are: chat_send, ")
+    assert set(said.partition("known are: ")[2].split(", ")) == known_tools()
+    assert "\n" not in said
+
+
+def test_every_tool_that_is_there_can_be_named_and_reaches_the_agent() -> None:
+    config = RunnerConfig.read({"AGENT_TOOLS": "weather, chat_send, WebSearchTool"})
+
+    on_openai = [tool.name for tool in build_agent(config).tools]
+    elsewhere = [tool.name for tool in build_agent(replace(config, base_url="http://127.0.0.1:1/v1")).tools]
+
+    assert on_openai == ["weather", "chat_send", "web_search"]
+    assert elsewhere == ["weather", "chat_send"]
 
 
 def test_a_name_that_cannot_be_a_mailbox_is_refused() -> None:

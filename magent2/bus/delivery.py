@@ -51,6 +51,7 @@ HOPS = "hops"
 TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
 KIND = "kind"  # what sort of run the mail asks for, when it is no message
 MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
+STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
 MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
 
 
@@ -59,6 +60,7 @@ class Sending:
     """What a sender says besides the envelope.
 
     `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
+    `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
     `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
     """
 
@@ -68,6 +70,7 @@ class Sending:
     default_agent: str | None = None
     kind: str | None = None
     trace: str | None = None  # names the span of the send
+    stream_seen: int | None = None
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
 
@@ -83,6 +86,7 @@ class Sending:
             HOPS: self.hops or None,
             KIND: self.kind,
             TRACE: self.trace,
+            STREAM_SEEN: self.stream_seen,
         }
         return {name: value for name, value in headers.items() if value is not None}
 

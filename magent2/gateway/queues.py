@@ -37,14 +37,21 @@ class QueuedSessions(SessionStore):
     async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
         """`queue_full` when too much waits; a command is never refused for that."""
         if envelope.type == "message":
-            conversation = envelope.conversation_id
-            left = self._left.get(conversation)
-            if left is None:
-                left = self._note(conversation, min(UNSEEN_MAX, self._max))
-            if left < 1:
-                left = await self._look(conversation)
-            self._left[conversation] = left - 1
+            await self._count(envelope.conversation_id)
         return await super().post(envelope, sending)
+
+    async def deliver(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+        """The same limit: whatever it asks for, it waits in the same lane."""
+        await self._count(envelope.conversation_id)
+        return await super().deliver(envelope, sending)
+
+    async def _count(self, conversation: str) -> None:
+        left = self._left.get(conversation)
+        if left is None:
+            left = self._note(conversation, min(UNSEEN_MAX, self._max))
+        if left < 1:
+            left = await self._look(conversation)
+        self._left[conversation] = left - 1
 
     def _note(self, conversation: str, left: int) -> int:
         self._left[conversation] = left

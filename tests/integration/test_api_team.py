@@ -13,6 +13,7 @@ import pytest
 from magent2.bus.delivery import Sending
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.limits import Limits
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
@@ -40,8 +41,9 @@ async def client(bus: Engine) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def execute(client: httpx2.AsyncClient, tool: str, **args: object) -> httpx2.Response:
-    return await client.post("/api/tools/execute", json={"session_id": "s1", "tool": tool, "args": args})
+async def execute(client: httpx2.AsyncClient, tool: str, key: str | None = None, **args: object) -> httpx2.Response:
+    keyed = {} if key is None else {"client_message_id": key}
+    return await client.post("/api/tools/execute", json={"session_id": "s1", "tool": tool, "args": args, **keyed})
 
 
 # --- tools
@@ -81,6 +83,56 @@ async def test_the_allowlist_of_the_active_agent_counts(client: httpx2.AsyncClie
 
     assert (refused.status_code, refused.json()["code"]) == (403, "tool_not_allowed")
     assert allowed.status_code == 200
+
+
+async def test_a_tool_is_run_once_per_key_and_a_repeat_gets_its_result(client: httpx2.AsyncClient) -> None:
+    await create(client)
+
+    answers = await asyncio.gather(*(execute(client, "weather", "k1", city="Oslo") for _ in range(10)))
+    later = await execute(client, "weather", "k1", city="Oslo")
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.text for answer in answers} == {later.text}
+    assert types(await events(client)).count("tool_call") == 1
+
+
+async def test_another_call_under_the_same_key_is_a_conflict(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await execute(client, "weather", "k1", city="Oslo")
+    await answer_to(client, "hello", client_message_id="k2")
+
+    refusals = [
+        await execute(client, "weather", "k1", city="Rome"),
+        await execute(client, "echo_context", "k1"),
+        await execute(client, "weather", "k2", city="Oslo"),
+        await say(client, "hello", client_message_id="k1"),
+    ]
+
+    assert [(answer.status_code, answer.json()["code"]) for answer in refusals] == [(409, "id_conflict")] * 4
+
+
+async def test_a_repeat_gets_its_result_from_whoever_was_active_then(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    first = await execute(client, "weather", "k1", city="Oslo")
+    await client.post("/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": "sales"})
+
+    again = await execute(client, "weather", "k1", city="Oslo")
+
+    assert (again.status_code, again.json()) == (200, first.json())
+
+
+async def test_a_call_that_nobody_has_answered_yet_is_in_progress_however_often_it_is_made(bus: Engine) -> None:
+    async with api(bus, Limits(wait_max_s=0.01)) as client:
+        await create(client)
+        told = [await execute(client, "weather", "k1", city="Oslo") for _ in range(2)]
+    async with team_at_work(bus), api(bus) as client:
+        done = await execute(client, "weather", "k1", city="Oslo")
+        shown = types(await events(client))
+
+    assert [(answer.status_code, answer.json()["status"]) for answer in told] == [(202, "in_progress")] * 2
+    assert told[0].json() == told[1].json()
+    assert (done.status_code, done.json()["message_id"]) == (200, told[0].json()["message_id"])
+    assert shown.count("tool_call") == 1
 
 
 # --- routing

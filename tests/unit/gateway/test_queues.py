@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx2
 
 from magent2.bus.memory import MemoryBus
@@ -34,6 +36,19 @@ async def test_so_much_mail_waits_and_no_more_until_some_is_taken_up(bus: Memory
 
         assert await send(client, 5) == [200] * 3 + [429, 429]
         assert await send(client, 1, conversation="two") == [200]
+
+
+async def test_a_tool_that_is_run_by_name_waits_in_the_same_queue(bus: MemoryBus) -> None:
+    async with calling(bus, limits=replace(LIMITS, wait_max_s=0.0)) as client:
+        await client.post("/api/sdk/session/create", json={"session_id": "one", "agent_name": "general"})
+        body = {"session_id": "one", "tool": "weather", "args": {"city": "Oslo"}}
+
+        sends = await send(client, MAX - 2, recipient="chat:one")
+        calls = [await client.post("/api/tools/execute", json=body) for _ in range(4)]
+
+        assert sends == [200] * (MAX - 2)
+        assert [answer.status_code for answer in calls] == [202, 202, 429, 429]
+        assert calls[-1].json()["code"] == "queue_full"
 
 
 async def test_a_stop_gets_through_when_the_queue_is_full(bus: MemoryBus) -> None:

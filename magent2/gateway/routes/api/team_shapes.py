@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from magent2.gateway.routes.api.shapes import Event, example
+from magent2.gateway.routes.api.shapes import KEY_MAX_CHARS, Event, example
 
 
 class RouteRequest(BaseModel):
@@ -106,11 +106,17 @@ class ToolsStatus(BaseModel):
 
 
 class ToolRequest(BaseModel):
-    model_config = example(session_id="s-1", tool="weather", args={"city": "Oslo"})
+    model_config = example(session_id="s-1", tool="weather", args={"city": "Oslo"}, client_message_id="call-1")
 
     session_id: str
     tool: str = Field(min_length=1, max_length=200)
     args: dict[str, Any] = Field(default_factory=dict)
+    client_message_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=KEY_MAX_CHARS,
+        description="the tool is run once per key; a repeat gets the same result",
+    )
 
 
 class ToolDone(BaseModel):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import Delivered, Sending
+from magent2.bus.delivery import KIND as KIND_HEADER
+from magent2.bus.delivery import STREAM_SEEN, Delivered, Sending
+from magent2.bus.operations import OLDEST, Find
+from magent2.bus.records import Appended, Record, canonical
+from magent2.errors import IdConflict
 from magent2.gateway import audit
 from magent2.gateway.catalogue import may_use, used_by
 from magent2.gateway.house import House
@@ -34,6 +39,7 @@ from magent2.gateway.routes.api.team_shapes import (
     ToolsStatus,
 )
 from magent2.gateway.schemas import problems
+from magent2.models.address import chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.exchange import Exchange
@@ -96,24 +102,25 @@ def _executing(routes: APIRouter, house: House) -> None:
     async def execute(request: Request) -> Response:
         """Run a tool of the session's active agent, on a worker, and wait for its result.
 
-        Only what the agent's list names is run; built-in tools run at the model's provider and never here.
+        Only what the agent's list names is run; built-in tools run at the model's provider and never here. With
+        `client_message_id` it is run once, however often it is posted: a repeat gets the same result, another call
+        under the same key is 409.
         """
         wanted = await parsed(request, house, ToolRequest)
         principal = asked_by(request)
         session = await existing(house, wanted.session_id, principal)
-        agent = check_call(house, session, wanted)
-        delivered = await _post(house, session, principal, agent, wanted)
+        call = await _called(house, session, wanted) or await _call(house, session, principal, wanted)
         audit.name(
             request.scope,
             session_id=session.session_id,
-            envelope_id=delivered.envelope_id,
+            envelope_id=call.delivered.envelope_id,
             tool=wanted.tool,
-            agent=agent,
+            agent=call.agent,
         )
-        exchange = Exchange(delivered.envelope_id)
-        if await house.waiters.see_through(session.session_id, session.last, exchange, house.limits.wait_max_s):
-            return _done(session.session_id, agent, wanted.tool, exchange)
-        return underway(house, session.session_id, delivered, "in_progress", session.last)
+        exchange = Exchange(call.delivered.envelope_id)
+        if await house.waiters.see_through(session.session_id, call.seen, exchange, house.limits.wait_max_s):
+            return _done(session.session_id, call.agent, wanted.tool, exchange)
+        return underway(house, session.session_id, call.delivered, "in_progress", call.seen)
 
 
 def check_call(house: House, session: Session, wanted: ToolRequest) -> str:
@@ -133,20 +140,60 @@ def check_call(house: House, session: Session, wanted: ToolRequest) -> str:
     return agent.name
 
 
-async def _post(house: House, session: Session, principal: Principal, agent: str, wanted: ToolRequest) -> Delivered:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that was delivered, to whom, and after which seq of the session its result is found."""
+
+    agent: str
+    delivered: Delivered
+    seen: int
+
+
+async def _call(house: House, session: Session, principal: Principal, wanted: ToolRequest) -> _Call:
     """Mail that is a call: no part of the talk, so nothing of it shows as a message."""
+    agent = check_call(house, session, wanted)
     envelope = MessageEnvelope(
-        id=envelope_id_of(session.session_id, None),
+        id=envelope_id_of(session.session_id, wanted.client_message_id),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"agent:{agent}",
         metadata={"tool": wanted.tool, "args": wanted.args},
     )
+    sending = Sending(principal=principal.bound, kind=KIND, stream_seen=session.last)
     asking = house.served.refresh()
-    delivered = await house.sessions.deliver(envelope, Sending(principal=principal.bound, kind=KIND))
+    try:
+        delivered = await house.sessions.deliver(envelope, sending)
+    except IdConflict:  # somebody was quicker; the agent may have been another then
+        found = await _called(house, session, wanted)
+        if found is None:
+            raise
+        return found
     if asking is not None:
         await asking
-    return delivered
+    if delivered.appended.repeat:
+        return await _called(house, session, wanted) or _Call(agent, delivered, OLDEST)
+    return _Call(agent, delivered, session.last)
+
+
+async def _called(house: House, session: Session, wanted: ToolRequest) -> _Call | None:
+    """The call that was made under this key, whoever was active then and whatever the agent may use by now."""
+    if wanted.client_message_id is None:
+        return None
+    envelope_id = envelope_id_of(session.session_id, wanted.client_message_id)
+    topic = chat_topic(session.session_id)
+    record: Record | None = await house.bus.acall(Find(topic, envelope_id))
+    if record is None or record.erased:
+        return None
+    call = record.payload.get("metadata") or {}
+    same = call.get("tool") == wanted.tool and canonical(call.get("args")) == canonical(wanted.args)
+    if record.headers.get(KIND_HEADER) != KIND or not same:
+        raise IdConflict(
+            f"client_message_id {wanted.client_message_id[:80]!r} was used for something else; take another"
+        )
+    agent = str(record.payload.get("recipient", "")).partition(":")[2]
+    seen = record.headers.get(STREAM_SEEN)
+    appended = Appended((record.seq,), repeat=True)
+    return _Call(agent, Delivered(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST)
 
 
 def _done(session_id: str, agent: str, tool: str, exchange: Exchange) -> Response:

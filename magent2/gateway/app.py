@@ -8,10 +8,12 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magent2.bus.interface import Bus, Engine
+from magent2.bus.memory import MemoryBus
 from magent2.gateway import problems
 from magent2.gateway.auth import Access
 from magent2.gateway.awaiting import Waiters
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.counts import SharedRates
 from magent2.gateway.guard import Count, Guard
 from magent2.gateway.house import House, Served, Unaskable
 from magent2.gateway.limits import Limits
@@ -72,7 +74,7 @@ def create_app(
         app.routes.extend(rooms.router(house).routes)  # not included: FastAPI would build each of them again
     problems.install(app)
     keys = None if isinstance(house.bus, PlainBus) else house.streams.keys
-    rates = RateLimits(chosen_limits.rates)
+    rates = house.rates
     app.add_middleware(Guard, access=chosen_access, keys=keys, rates=rates)
     app.add_middleware(Count, metrics=metrics)
     app.send_door = Count(Guard(sending.SendDoor(house), chosen_access, keys, rates), metrics)
@@ -99,4 +101,11 @@ def _house(
         histories=Histories(engine, HISTORY_RECORDS_MAX),
         waiters=Waiters(engine),
         lists=SessionLists(engine),
+        rates=_rates(engine, limits),
     )
+
+
+def _rates(bus: Engine, limits: Limits) -> RateLimits:
+    """Counted together with other gateways, where there can be others."""
+    alone = isinstance(bus, MemoryBus | PlainBus)
+    return RateLimits(limits.rates) if alone else SharedRates(bus, limits.rates)

@@ -14,6 +14,7 @@ from magent2.gateway.awaiting import Waiters
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import Limits
 from magent2.gateway.lists import SessionLists
+from magent2.gateway.ratelimit import RateLimits
 from magent2.gateway.streams import Streams
 from magent2.sessions.history import Histories
 from magent2.sessions.store import SessionStore
@@ -85,3 +86,4 @@ class House:
     histories: Histories
     waiters: Waiters
     lists: SessionLists
+    rates: RateLimits

@@ -1,20 +1,23 @@
 """How often one principal may ask, by the kind of request.
 
-Counts are kept by this process alone, so that a request costs a look into a dictionary: with n gateways behind one
-address a principal gets up to n times the rate. An admin is not counted.
+A request costs a look into a dictionary of this process and asks nobody else; `counts.py` has gateways on one log tell
+each other afterwards. An admin is not counted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from magent2.gateway.limits import Rate, RouteKind
 from magent2.gateway.problems import Problem
 
 MISSES_PER_S, MISSES_BURST = 50.0, 500
 ROUNDING_S = 1e-6
+DEBT_BURSTS = 32  # how far what others have let in is made good; more gateways than that are not expected
 COUNTED_MAX = 20_000  # principals and kinds that are remembered at a time
 STREAM_PREFIX, STREAM_SUFFIX = "/stream/", "/stream"
 SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute"})
@@ -30,23 +33,51 @@ def kind_of(method: str, path: str) -> RouteKind:
     return "read"
 
 
+@lru_cache(maxsize=COUNTED_MAX)
+def bucket_of(name: str, kind: RouteKind) -> str:
+    """Where the requests of one principal are counted; the same in every gateway, and no name to read."""
+    return f"{kind}:{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
 class RateLimits:
     """Token buckets, each as one number: the moment at which it is full again."""
 
     def __init__(self, rates: Mapping[RouteKind, Rate], clock: Callable[[], float] = time.monotonic) -> None:
-        self._costs = {kind: (1 / rate.per_s, rate.burst / rate.per_s) for kind, rate in rates.items()}
-        self._full_at: dict[tuple[str, str], float] = {}
+        self._costs: dict[str, tuple[float, float]] = {
+            kind: (1 / rate.per_s, rate.burst / rate.per_s) for kind, rate in rates.items()
+        }
+        self._full_at: dict[str, float] = {}
         self._clock = clock
 
-    def take(self, name: str, kind: RouteKind) -> None:
-        """Count one request; a refusal that says when to come again, when there were too many."""
+    def take(self, name: str, kind: RouteKind) -> str:
+        """Count one request, and say in which bucket; a refusal that says when to come again, when it is full."""
         cost_s, burst_s = self._costs[kind]
         now = self._clock()
-        full_at = max(self._full_at.get((name, kind), now), now) + cost_s
+        bucket = bucket_of(name, kind)
+        full_at = max(self._full_at.get(bucket, now), now) + cost_s
         wait_s = full_at - now - burst_s
         if wait_s > ROUNDING_S:
             raise too_often(kind, wait_s)
-        self._full_at[name, kind] = full_at
+        self._note(bucket, full_at, now)
+        return bucket
+
+    def charge(self, bucket: str, count: int) -> None:
+        """Count requests that were let in elsewhere. What was too many is made good: none is let in here meanwhile."""
+        costs = self._costs.get(bucket.partition(":")[0])
+        if costs is None:  # a kind that only a gateway of another release knows
+            return
+        cost_s, burst_s = costs
+        now = self._clock()
+        full_at = max(self._full_at.get(bucket, now), now)
+        self._note(bucket, max(full_at, min(full_at + count * cost_s, now + DEBT_BURSTS * burst_s)), now)
+
+    def open(self) -> None:
+        """For limits that know more than their own counts."""
+
+    def close(self) -> None: ...
+
+    def _note(self, bucket: str, full_at: float, now: float) -> None:
+        self._full_at[bucket] = full_at
         if len(self._full_at) > COUNTED_MAX:
             self._forget(now)
 

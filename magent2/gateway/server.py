@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import socket
 from collections.abc import Generator, Sequence
@@ -16,6 +17,7 @@ from magent2.errors import SettingsError
 from magent2.gateway.app import create_app
 from magent2.gateway.auth import Access
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.house import House
 from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
 from magent2.gateway.protocol import limited
 from magent2.settings import Settings, is_loopback
@@ -64,8 +66,8 @@ class Gateway:
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_keep_alive=int(self.limits.keep_alive_s),
-                timeout_graceful_shutdown=int(self.limits.drain_s),
+                timeout_keep_alive=math.ceil(self.limits.keep_alive_s),
+                timeout_graceful_shutdown=math.ceil(self.limits.drain_s),
             )
         )
 
@@ -80,10 +82,13 @@ class Gateway:
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Answer on these sockets until `drain`; they are closed then."""
+        house: House = self.app.state.house
         try:
+            house.rates.open()
             await self._server.serve(list(sockets))
         finally:
-            self.app.state.house.streams.close()
+            house.rates.close()
+            house.streams.close()
 
     def drain(self) -> None:
         """End the streams, so that their clients go elsewhere, and stop once requests under way are answered."""

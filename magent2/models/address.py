@@ -105,6 +105,11 @@ def entity_topic(kind: str, entity: str) -> str:
     return f"entity:{kind}:{entity}"
 
 
+def counts_topic() -> str:
+    """The log on which gateways tell each other how many requests they have counted."""
+    return "counts:requests"
+
+
 def conversation_topics(conversation: str) -> tuple[str, str, str]:
     """The logs that are the conversation's own, and go with it."""
     return stream_topic(conversation), chat_topic(conversation), history_topic(conversation)

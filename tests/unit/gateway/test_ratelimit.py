@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.gateway import ratelimit
 from magent2.gateway.limits import DEFAULT_RATES, Limits, Rate, RouteKind
 from magent2.gateway.problems import Problem
-from magent2.gateway.ratelimit import Misses, RateLimits, kind_of
+from magent2.gateway.ratelimit import Misses, RateLimits, bucket_of, kind_of
 from tests.support.gateway import calling, message
 from tests.support.keys import ACCESS, ADMIN, person
 
+ROUNDING = 1e-6
 SLOW: dict[RouteKind, Rate] = dict.fromkeys(DEFAULT_RATES, Rate(per_s=0.001, burst=3))
 
 
@@ -71,6 +74,63 @@ def test_only_so_many_are_remembered_and_those_who_asked_most_longest(monkeypatc
 
     assert len(limits._full_at) <= 10
     assert taken(limits, "greedy") == 0
+
+
+def test_what_was_let_in_elsewhere_counts_and_what_was_too_much_is_made_good() -> None:
+    clock = Clock()
+    limits = RateLimits({"send": Rate(per_s=10, burst=5), "read": Rate(per_s=10, burst=5)}, clock)
+
+    limits.charge(bucket_of("ann", "send"), 3)
+    assert [taken(limits), taken(limits, "bob"), taken(limits, kind="read")] == [2, 5, 5]
+
+    limits.charge(bucket_of("ann", "send"), 5)
+    clock.now += 0.5
+    assert taken(limits) == 0
+    clock.now += 0.5
+    assert taken(limits) == 5
+
+
+def test_counts_of_a_kind_that_is_not_known_here_charge_nobody() -> None:
+    limits = RateLimits({"send": Rate(per_s=10, burst=5)}, Clock())
+
+    limits.charge("dance:0123456789abcdef", 5)
+    limits.charge("", 5)
+
+    assert limits._full_at == {}
+
+
+RATE, SHARED_EVERY_S, STEP_S = Rate(per_s=20, burst=10), 0.5, 0.05
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gateways_that_tell_each_other_let_in_no_more_than_was_stated(seed: int) -> None:
+    """Somebody asks several gateways as greedily as chance wants, with pauses; every stretch of time is looked at."""
+    dice, clock = random.Random(seed), Clock()
+    gateways = [RateLimits({"send": RATE}, clock) for _ in range(dice.randint(2, 6))]
+    fresh, admitted = [0] * len(gateways), []
+    for step in range(400):
+        greed = dice.choice((0, 0, 1, 3, 40))
+        now = [taken(gateway, count=dice.randint(0, greed)) for gateway in gateways]
+        fresh = [old + new for old, new in zip(fresh, now, strict=True)]
+        admitted.append(sum(now))
+        clock.now += STEP_S
+        if step % round(SHARED_EVERY_S / STEP_S) == 0:
+            _tell_each_other(gateways, fresh)
+            fresh = [0] * len(gateways)
+
+    more = (len(gateways) - 1) * (RATE.burst + RATE.per_s * SHARED_EVERY_S)
+    for begun in range(len(admitted)):
+        total = 0
+        for ended in range(begun, len(admitted)):
+            total += admitted[ended]
+            assert total <= RATE.burst + RATE.per_s * (ended - begun) * STEP_S + more + ROUNDING
+
+
+def _tell_each_other(gateways: list[RateLimits], fresh: list[int]) -> None:
+    for mine, gateway in enumerate(gateways):
+        for others, count in enumerate(fresh):
+            if others != mine and count:
+                gateway.charge(bucket_of("ann", "send"), count)
 
 
 def test_misses_pass_again_after_a_while() -> None:

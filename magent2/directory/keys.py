@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ SECRET_BYTES = 32
 SECRET_CHARS = 43  # of 32 bytes in URL-safe base64
 LABEL_MAX_CHARS = 200
 USER_PREFIX = "user:"
+_TEXT = re.compile(rf"{MARK}_([0-9a-f]{{{2 * ID_BYTES}}})_(.{{{SECRET_CHARS}}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,8 @@ def digest_of(secret: str) -> str:
 
 def split_key(text: str) -> tuple[str, str] | None:
     """Id and secret of a key's text; `None` for what cannot be one."""
-    mark, _, rest = text.partition("_")
-    entity, _, secret = rest.partition("_")
-    is_id = len(entity) == 2 * ID_BYTES and set(entity) <= set("0123456789abcdef")
-    return (entity, secret) if mark == MARK and is_id and len(secret) == SECRET_CHARS else None
+    found = _TEXT.fullmatch(text)
+    return (found[1], found[2]) if found is not None else None
 
 
 def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:

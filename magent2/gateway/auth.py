@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from magent2.errors import SettingsError
@@ -89,6 +90,7 @@ def bearer(authorization: bytes) -> bytes:
     return given.strip() if scheme.lower() == b"bearer" else b""
 
 
+@lru_cache(maxsize=256)  # every request has one, and clients have few
 def host_name(host: str) -> str:
     """`[::1]:80` → `::1`."""
     try:

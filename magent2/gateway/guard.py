@@ -21,6 +21,7 @@ from magent2.telemetry import Metrics
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 OPEN_PREFIX = "/page/"  # the status page's own files
 ADMIN_PATHS = ("/agents", "/dead", "/metrics", "/api/dead")  # and all below them
+ADMIN_PREFIXES = tuple(f"{place}/" for place in ADMIN_PATHS)
 UNKNOWN_ROUTE = "unknown"
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -71,13 +72,15 @@ class Guard:
             raise Problem(403, "foreign_origin", "pages of other origins may not call this gateway")
 
     async def _identify(self, scope: Scope, authorization: bytes) -> Identity:
+        text = bearer(authorization).decode("latin-1")
+        known = self._keys.known(text) if self._keys is not None else None
+        if known is not None:
+            return known
         if self._access.admits(authorization):
             return HOUSE
-        text = bearer(authorization).decode("latin-1")
-        if self._keys is not None:
-            identity = self._keys.known(text) or await self._keys.find(text)
-            if identity is not None:
-                return identity
+        found = await self._keys.find(text) if self._keys is not None else None
+        if found is not None:
+            return found
         if authorization:
             audit.refused(scope, text)
         raise Problem.unauthorized()
@@ -98,7 +101,7 @@ def is_open(path: str) -> bool:
 
 
 def is_for_admins(path: str) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in ADMIN_PATHS)
+    return path.startswith(ADMIN_PREFIXES) or path in ADMIN_PATHS
 
 
 class Count:

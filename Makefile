@@ -61,7 +61,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker bench-run bench-steer ## run all benchmarks
+bench: bench-bus bench-worker bench-run bench-api bench-steer ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -74,6 +74,10 @@ bench-worker: redis $(READY) ## measure the worker; the last line is one JSON ob
 .PHONY: bench-run
 bench-run: redis $(READY) ## measure the service over HTTP; the last line is one JSON object
 	@$(BIN)/python -m bench.run $(ARGS)
+
+.PHONY: bench-api
+bench-api: redis $(READY) ## measure the session API and its door; the last line is one JSON object
+	@$(BIN)/python -m bench.api $(ARGS)
 
 .PHONY: bench-steer
 bench-steer: redis $(READY) ## measure steering; the last line is one JSON object

@@ -25,6 +25,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+def read_again_on_signal(read: Callable[[], None]) -> None:
+    """SIGHUP calls this, each time."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read)
+
+
 def leave_on_signals(leave: Callable[[], None]) -> None:
     """The first SIGTERM or Ctrl-C calls this, the second ends the process at once."""
     told = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ PAYLOAD_MAX_BYTES = 1 << 20
 PAYLOAD_CAP_MIN_BYTES, PAYLOAD_CAP_MAX_BYTES = 1 << 10, 64 << 20
 HOST, PORT = "127.0.0.1", 8700
 PORT_MAX = 65_535
+LIMIT_PREFIX = "MAGENT2_LIMIT_"
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -46,6 +47,7 @@ class Settings:
     traces: str | None = None
     trace_protocol: str | None = None
     trace_content: bool = False
+    limits: Mapping[str, str] = field(default_factory=dict)  # by the names that `[limits]` has, as they were written
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -65,15 +67,16 @@ class Settings:
             traces=_traces(variables),
             trace_protocol=_first(variables, *OTLP_PROTOCOLS),
             trace_content=(_first(variables, TRACE_CONTENT) or "").lower() in TRACE_CONTENT_ON,
+            limits=_limits(variables),
         )
 
     def __repr__(self) -> str:
         hidden = {"bus_url": self.bus_url, "token": self.token}
         shown = (
-            f"{field.name}=<{'set' if hidden[field.name] else 'not set'}>"
-            if field.name in hidden
-            else f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
+            f"{one.name}=<{'set' if hidden[one.name] else 'not set'}>"
+            if one.name in hidden
+            else f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
         )
         return f"Settings({', '.join(shown)})"
 
@@ -113,6 +116,11 @@ def _traces(variables: Mapping[str, str]) -> str | None:
     if disabled or named == "none":
         return None
     return named or ("otlp" if _first(variables, *OTLP_ENDPOINTS) else None)
+
+
+def _limits(variables: Mapping[str, str]) -> dict[str, str]:
+    given = {name: value.strip() for name, value in variables.items() if name.startswith(LIMIT_PREFIX)}
+    return {name.removeprefix(LIMIT_PREFIX).lower(): value for name, value in given.items() if value}
 
 
 def _payload_cap(text: str) -> int:

@@ -21,11 +21,13 @@ from magent2.cli.printing import note
 from magent2.errors import SettingsError
 from magent2.gateway.auth import Access
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.limits import Limits
 from magent2.gateway.server import Gateway, choose_access, listen
-from magent2.loop import leave_on_signals
+from magent2.loop import leave_on_signals, read_again_on_signal
+from magent2.roster.registry import Registry, read_again
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
-from magent2.worker.service import DRAIN_S, WorkerService
+from magent2.worker.service import WorkerService
 
 if TYPE_CHECKING:
     from magent2.telemetry.otel import Tracer
@@ -108,13 +110,16 @@ async def keep_house(
     leave: asyncio.Event,
     catalogue: Catalogue | None = None,
     *,
+    limits: Limits | None = None,
     metrics: Metrics | None = None,
     tracer: Tracer | None = None,
 ) -> None:
     """Serve until told to leave: then runs end first, while their streams are still heard, and the gateway last."""
     try:
         await place.bus.acall(Info())
-        gateway = Gateway(place.bus, access=place.access, catalogue=catalogue, metrics=metrics, tracer=tracer)
+        gateway = Gateway(
+            place.bus, access=place.access, limits=limits, catalogue=catalogue, metrics=metrics, tracer=tracer
+        )
         serving = asyncio.create_task(gateway.serve([place.listener]))
         worker = None if service is None else service()
         working = None if worker is None else asyncio.create_task(worker.run())
@@ -124,7 +129,7 @@ async def keep_house(
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
         if worker is not None and working is not None and not working.done():
-            await worker.drain(DRAIN_S)
+            await worker.drain()
         gateway.drain()
         ends = await asyncio.gather(serving, *([] if working is None else [working]), return_exceptions=True)
         for end in reversed(ends):
@@ -146,3 +151,8 @@ def leaving_on_signals(words: str) -> asyncio.Event:
 
     leave_on_signals(told)
     return leave
+
+
+def reading_on_signal(registry: Registry) -> None:
+    """SIGHUP reads the file of agents again, and says what came of it."""
+    read_again_on_signal(lambda: note(f"magent2: {read_again(registry)}"))

@@ -38,14 +38,14 @@ def serve(
 
     Without OPENAI_API_KEY and without --model the demo model answers.
     """
-    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals
+    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
+    from magent2.gateway.limits import Limits
     from magent2.loop import run_on_loop
     from magent2.telemetry import Metrics, setup_logging
     from magent2.telemetry.run_metrics import RunMetrics
     from magent2.telemetry.runs import Observer
     from magent2.telemetry.tracing import traced_process
-    from magent2.worker.service import WorkerService
 
     setup_logging(log_format)
     place = Place.open(host, port, token, bus)  # before the SDK is loaded, which takes a while
@@ -58,12 +58,14 @@ def serve(
     async def work(tracer: Tracer | None) -> None:
         observer = Observer(RunMetrics(metrics.registry), tracer)
         try:
+            reading_on_signal(team.registry)
             await keep_house(
                 place,
-                lambda: WorkerService(place.bus, team.runners, observer=observer),
+                lambda: team.service(place.bus, observer=observer),
                 lambda: say(greeting(place, team.names, team.described, team.first)),
                 leaving_on_signals("no new mail; runs may end, then streams do"),
                 Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
+                limits=Limits.of(team.limits),
                 metrics=metrics,
                 tracer=tracer,
             )
@@ -85,22 +87,35 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
 
     Agents are served by 'magent2 worker' on the same bus, on this machine or others.
     """
-    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals
+    import os
+
+    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
+    from magent2.gateway.limits import Limits
     from magent2.loop import run_on_loop
+    from magent2.roster.default import default_roster
+    from magent2.roster.environment import Override
+    from magent2.roster.limits import limits_of
     from magent2.roster.registry import Registry
+    from magent2.settings import Settings
     from magent2.telemetry import setup_logging
     from magent2.telemetry.tracing import traced_process
     from magent2.tools.standard import known_tools
 
     setup_logging(log_format)
-    registry = None if config is None else Registry.of_file(config, known_tools())
+    over = Override(limits=limits_of(Settings.read().limits))
+    if config is None:
+        registry = Registry.of(over.apply(default_roster()))
+    else:
+        registry = Registry.of_file(config, known_tools(), os.environ, over)
     place = Place.open(host, port, token, bus)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
+    limits = Limits.of(registry.roster.limits)
 
     async def work(tracer: Tracer | None) -> None:
+        reading_on_signal(registry)
         leave = leaving_on_signals("streams end")
-        await keep_house(place, None, lambda: say(greeting(place)), leave, catalogue, tracer=tracer)
+        await keep_house(place, None, lambda: say(greeting(place)), leave, catalogue, limits=limits, tracer=tracer)
 
     with traced_process() as tracer:
         run_on_loop(work(tracer))

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
+from magent2.gateway.limits import Limits
 from magent2.gateway.server import Gateway, choose_access, listen
 from magent2.loop import leave_on_signals, run_on_loop
+from magent2.roster.limits import limits_of
 from magent2.settings import LOG_FORMATS, Settings
 from magent2.telemetry import setup_logging
 from magent2.telemetry.tracing import traced_process
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings.read()
         options = _parser(settings).parse_args(arguments)
         setup_logging(options.log_format)
+        limits = Limits.of(limits_of(settings.limits))
         access = choose_access(settings, options.host, options.token)
         listener = listen(options.host, options.port)
         bus = connect(options.bus, settings)
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     port = listener.getsockname()[1]
     print(f"magent2 gateway on http://{options.host}:{port}/#token={access.token}", flush=True)
     with traced_process(settings) as tracer:
-        run_on_loop(serve(bus, Gateway(bus, access=access, tracer=tracer), listener))
+        run_on_loop(serve(bus, Gateway(bus, access=access, limits=limits, tracer=tracer), listener))
     return 0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias
 
 from magent2.settings import PAYLOAD_MAX_BYTES
 
@@ -63,6 +63,16 @@ class Limits:
     wait_max_s: float = WAIT_MAX_S
     route_max_s: float = ROUTE_MAX_S
     rates: Mapping[RouteKind, Rate] = field(default_factory=lambda: DEFAULT_RATES)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Limits:
+        """The limits of a file or of the environment, by name; those that are not a gateway's are passed over."""
+        own = {one.name for one in fields(cls)} - {"rates"}
+        rates = {
+            kind: Rate(float(values.get(f"{kind}_per_s", rate.per_s)), values.get(f"{kind}_burst", rate.burst))
+            for kind, rate in DEFAULT_RATES.items()
+        }
+        return cls(**{name: value for name, value in values.items() if name in own}, rates=rates)
 
     def with_connections(self, connections_max: int) -> Limits:
         return replace(self, connections_max=connections_max)

@@ -31,7 +31,7 @@ class Registry:
         self._read = read
         loaded = read()
         self._roster = loaded.roster
-        self._files = loaded.files
+        self._files: tuple[Path, ...] = loaded.files
         self._seen = _sign(loaded.files)
 
     @classmethod
@@ -59,9 +59,17 @@ class Registry:
     def roster(self) -> Roster:
         return self._roster
 
-    def reload(self) -> bool:
-        """Whether there is another roster now. Costs one look at each file while nothing changes."""
-        if self._seen is not None and self._seen == _sign(self._files):
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What it is read from; nothing, where no file stands behind it."""
+        return self._files
+
+    def reload(self, *, again: bool = False) -> bool:
+        """Whether there is another roster now. Costs one look at each file while nothing changes.
+
+        `again`: read them whatever they look like.
+        """
+        if not again and self._seen is not None and self._seen == _sign(self._files):
             return False
         try:
             loaded = self._read()
@@ -86,6 +94,16 @@ class Registry:
             )
         self.error = error
         self._seen = None  # what mends it may be a file that is not known yet
+
+
+def read_again(registry: Registry) -> str:
+    """Read the files now, whatever they look like; what came of it, in words for a person."""
+    if not registry.files:
+        return "there is no file of agents to read again"
+    registry.reload(again=True)
+    if registry.error is not None:
+        return f"{registry.error}; the team stays as it was"
+    return f"the team was read again: {', '.join(registry.roster.agents())}"
 
 
 def _sign(files: Sequence[Path]) -> Sign | None:

@@ -160,7 +160,8 @@ class TeamRunner:
 
     def _route(self, context: RunContext, spec: TeamSpec) -> AsyncGenerator[Event, None]:
         member = spec.members[context.agent]
-        run = RouteRun(context, self._routed_scenario(context, spec), member, self._route_max_s)
+        timeout_s = min(self._route_max_s, self.roster.limits.get("route_max_s", self._route_max_s))
+        run = RouteRun(context, self._routed_scenario(context, spec), member, timeout_s)
         if self.kind not in ROUTING_KINDS:
             return run.without_model()
         model = self._graphs.model if self._graphs.model is not None else member.model

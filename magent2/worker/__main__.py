@@ -14,7 +14,8 @@ from pathlib import Path
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
-from magent2.loop import leave_on_signals, run_on_loop
+from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
+from magent2.roster.registry import read_again
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
 from magent2.settings import LOG_FORMATS, Settings
@@ -23,7 +24,7 @@ from magent2.telemetry.endpoint import metrics_endpoint, parse_address
 from magent2.telemetry.runs import Observer
 from magent2.telemetry.tracing import traced_process
 from magent2.worker.drive import Runner
-from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
+from magent2.worker.service import CONCURRENCY, WorkerService
 from magent2.worker.team import Team, choose_team
 
 FAILED, BAD_SETTINGS = 1, 2
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with traced_process(settings) as tracer, metrics_endpoint(metrics_at) as (metrics, shown_at):
             bus = connect(options.bus)
             _greet(team, _shown_url(options.bus, settings), shown_at)
-            run_on_loop(serve(bus, team.runners, options.concurrency, Observer.of(metrics, tracer)))
+            run_on_loop(serve(bus, team, options.concurrency, Observer.of(metrics, tracer)))
     except InvalidInput as error:
         return _complain(error, BAD_SETTINGS)
     except Magent2Error as error:
@@ -58,32 +59,29 @@ def _greet(team: Team, bus_url: str, metrics_url: str) -> None:
     print("\n".join(lines), flush=True)
 
 
-async def serve(bus: Engine, runners: dict[str, Runner], concurrency: int, observer: Observer | None = None) -> None:
+async def serve(bus: Engine, team: Team, concurrency: int | None = None, observer: Observer | None = None) -> None:
     try:
-        service = WorkerService(bus, runners, concurrency=concurrency, observer=observer)
+        service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
+        read_again_on_signal(lambda: _tell(read_again(team.registry)))
         await service.run()
     finally:
-        for runner in set(runners.values()):
-            await close_runner(runner)
+        await team.runner.aclose()
         await bus.aclose()
-
-
-async def close_runner(runner: Runner) -> None:
-    """Servers and connections that a runner has opened on this loop, if it is one that does."""
-    close = getattr(runner, "aclose", None)
-    if close is not None:
-        await close()
 
 
 def drain_on_signals(service: WorkerService) -> None:
     draining: list[asyncio.Task[None]] = []
 
     def leave() -> None:
-        print(f"magent2: no new mail; runs have {DRAIN_S:g} s to end", file=sys.stderr, flush=True)
-        draining.append(asyncio.create_task(service.drain(DRAIN_S)))
+        _tell(f"no new mail; runs have {service.drain_s:g} s to end")
+        draining.append(asyncio.create_task(service.drain()))
 
     leave_on_signals(leave)
+
+
+def _tell(words: str) -> None:
+    print(f"magent2: {words}", file=sys.stderr, flush=True)
 
 
 def _parser(settings: Settings) -> argparse.ArgumentParser:
@@ -93,7 +91,7 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="MODEL", help="demo, local, or a model's name (AGENT_MODEL)")
     parser.add_argument("--bus", metavar="URL", help="memory://, sqlite:///…, redis://… (MAGENT2_BUS_URL, REDIS_URL)")
     parser.add_argument(
-        "--concurrency", metavar="N", type=int, default=CONCURRENCY, help="lanes at a time (%(default)s)"
+        "--concurrency", metavar="N", type=int, help=f"lanes at a time (the file's, else {CONCURRENCY})"
     )
     parser.add_argument(
         "--metrics", metavar="[HOST:]PORT", default=settings.metrics, help="where to show figures (MAGENT2_METRICS)"

@@ -18,7 +18,7 @@ class Controls:
     """New control records of some agents, each once."""
 
     def __init__(self, bus: Engine, agents: Iterable[str], worker: str) -> None:
-        self.topics = tuple(control_topic(agent) for agent in agents)
+        self._agents = tuple(agents)
         self._bus = bus
         self._worker = worker
         self._cursors: dict[str, int] = {}
@@ -26,10 +26,22 @@ class Controls:
 
     async def begin(self) -> int:
         """Start at the end of the logs; how many claims it may take until all that lies before is in its lane."""
-        describe = Describe(self.topics)
+        return await self.add(self._agents)
+
+    async def add(self, agents: Iterable[str]) -> int:
+        """The same for agents that join; those that are followed already go on where they are."""
+        topics = tuple(topic for topic in map(control_topic, agents) if topic not in self._cursors)
+        if not topics:
+            return 0
+        describe = Describe(topics)
         state = await persist(self._bus, describe, self._worker)
-        self._cursors = {info.topic: info.last for info in state}
+        self._cursors |= {info.topic: info.last for info in state}
         return max(1 + (info.last - info.floor) // PAGE for info in state)
+
+    def discard(self, agent: str) -> None:
+        topic = control_topic(agent)
+        self._cursors.pop(topic, None)
+        self._changed.discard(topic)
 
     def note(self, topics: Iterable[str]) -> None:
         """These topics may have something new."""

@@ -13,7 +13,7 @@ from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, MailRef, Record
-from magent2.errors import Fenced, StorageError
+from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
 from magent2.sessions.history import Histories, RunRecord, run_id_of
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
@@ -131,6 +131,8 @@ class LaneRun:
         report = self._report(plan.letter)
         try:
             context = await self._context(plan.letter, report.run_id)
+            if context is None:
+                return await self._ending.postponed(plan, self._mail_of(plan))
             report = replace(report, attempt=context.attempt)
             return await self._attempt(plan, report, context)
         except Exception as error:
@@ -152,8 +154,8 @@ class LaneRun:
             return await self._ending.failed(plan, self._mail_of(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
 
-    async def _context(self, letter: Letter, run_id: str) -> RunContext:
-        """What is known of the run."""
+    async def _context(self, letter: Letter, run_id: str) -> RunContext | None:
+        """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
         history = await insist(lambda: self._histories.read(self.owner.conversation), self.owner.token)
         headers = letter.record.headers
         known = history.runs.get(run_id)
@@ -174,7 +176,11 @@ class LaneRun:
             between_turns=self._brake.between_turns,
         )
         if known is None:
-            run.spec = spec_of(self._runner, context)
+            try:
+                run.spec = spec_of(self._runner, context)
+            except UnknownAgent as error:
+                log.warning("mail waits for an agent that left", extra={"agent": context.agent, "error": str(error)})
+                return None
         if self._observer is not None:
             self._observed = context.observed = self._observe(self._observer, letter, context)
         return context

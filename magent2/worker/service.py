@@ -7,30 +7,27 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
-from magent2.bus.delivery import enlisting
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
-from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Renew
+from magent2.bus.operations import AGENTS_PER_WORKER_MAX, CLAIM_LIMIT_MAX, Claim, Leave, Renew
 from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
-from magent2.models.address import chat_topic
 from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
-from magent2.worker.controls import Controls
-from magent2.worker.drive import Runner
 from magent2.worker.ending import DELAYED, Outcome
 from magent2.worker.quarantine import Quarantine
+from magent2.worker.roll import Roll, Runners, RunnersNow
 from magent2.worker.run import RUN_MAX_S, LaneRun
 
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 256  # lanes at a time
 LEASE_S = 15.0
+TEAM_LOOK_S = 0.5  # between two looks whether others are to be served
 SWEEP_S = 30.0  # it looks again this often, woken or not
 DRAIN_S = 30.0
 LEAVE_MAX_S = 5.0  # for giving lanes back and saying goodbye to a bus that may not answer
@@ -41,7 +38,7 @@ def new_worker_id() -> str:
 
 
 class WorkerService:
-    """Serves the mail of agents, each with its runner.
+    """Serves the mail of agents, each with its runner; who they are may change while it does.
 
     Order holds per lane, because a lane has one owner; lanes run side by side, up to `concurrency` of them. The service
     sleeps until mail or a command is published, a slot is free again, or something falls due.
@@ -50,7 +47,7 @@ class WorkerService:
     def __init__(
         self,
         bus: Engine,
-        runners: Mapping[str, Runner],
+        runners: Runners | RunnersNow,
         *,
         concurrency: int = CONCURRENCY,
         lease_s: float = LEASE_S,
@@ -58,20 +55,20 @@ class WorkerService:
         worker: str | None = None,
         observer: Observer | None = None,
     ) -> None:
-        if not runners:
+        self.worker = worker or new_worker_id()
+        self._roll = Roll(bus, runners, self.worker)
+        if not self._roll.agents:
             raise InvalidInput("a worker needs at least one agent to serve")
         if not 1 <= concurrency <= CLAIM_LIMIT_MAX:
             raise LimitError(f"concurrency must be between 1 and {CLAIM_LIMIT_MAX}, not {concurrency}")
-        self.worker = worker or new_worker_id()
+        self.drain_s = DRAIN_S
         self.outcomes: Counter[Outcome] = Counter()
         self._observer = observer
         self._bus = bus
-        self._runners = dict(runners)
-        self._agents = tuple(self._runners)
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._lease_s = lease_s
-        self._run_max_s = run_max_s
-        self._controls = Controls(bus, self._agents, self.worker)
+        self.run_max_s = run_max_s
+        self._controls = self._roll.controls
         self._runs: dict[asyncio.Task[Outcome], LaneRun] = {}
         self._by_lane: dict[tuple[str, str], LaneRun] = {}
         self._quarantine = Quarantine()
@@ -86,15 +83,15 @@ class WorkerService:
     async def run(self) -> None:
         """Serve until drained. Raises `NameTaken` for an agent whose name is in use, and what a person must mend."""
         try:
-            for agent in self._agents:
-                await arun(self._bus, enlisting(agent))
+            await self._roll.enlist()
             await self._work()
         finally:
             self._ended.set()
 
-    async def drain(self, timeout_s: float = DRAIN_S) -> None:
+    async def drain(self, timeout_s: float | None = None) -> None:
         """Claim nothing more; give runs so much time, hand the rest back, and leave."""
         if not self._draining:
+            timeout_s = self.drain_s if timeout_s is None else timeout_s
             self._draining = True
             loop = asyncio.get_running_loop()
             loop.call_later(timeout_s, self._hand_back)
@@ -107,32 +104,44 @@ class WorkerService:
     async def _work(self) -> None:
         helpers: list[asyncio.Task[None]] = []
         try:
-            with self._bus.watch((*map(chat_topic, self._agents), *self._controls.topics)) as watch:
+            with self._bus.watch(self._roll.topics) as watch:
                 helpers += [self._help(self._listen(watch)), self._help(self._renew())]
-                await self._sort_controls()
-                await self._serve()
+                helpers += [self._help(self._follow_team())] if self._roll.may_change else []
+                await self._sort_controls(await self._controls.begin())
+                await self._serve(watch)
         finally:
             await self._go_home(helpers)
 
-    async def _sort_controls(self) -> None:
+    async def _sort_controls(self, claims_max: int) -> None:
         """Before a lane is taken, every command that is already there lies in its lane."""
-        for _ in range(await self._controls.begin()):
+        for _ in range(claims_max):
             claims = await self._claim(0)
             if not claims.more:
                 return
 
-    async def _serve(self) -> None:
+    async def _serve(self, watch: Watch) -> None:
         while not (self._draining and not self._runs):
             self._check()
             self._awake.clear()
+            await self._call_roll(watch)
             wait_s = await self._look()
             await self._sleep(wait_s)
         self._check()
 
+    async def _call_roll(self, watch: Watch) -> None:
+        """Before the next claim: take up who joined, let go of who left."""
+        busy = {agent for agent, _ in self._by_lane}
+        if self._roll.changed and not self._draining:
+            await self._sort_controls(max(1, await self._roll.change(watch, busy)))  # one tells whom it serves
+        elif self._roll.leaving:
+            self._roll.let_go(watch, busy)
+
     async def _look(self) -> float | None:
         """Take what there is; when the next thing falls due."""
         commands = await self._controls.read()
-        room = 0 if self._draining else self._concurrency - len(self._runs)
+        if commands and self._roll.leaving:  # sorts theirs too; the claim below says again whom it takes mail for
+            await self._claim(0, (*self._roll.agents, *self._roll.leaving))
+        room = 0 if self._draining else self.concurrency - len(self._runs)
         if not room and not commands:
             self._hungry = True
             return None
@@ -142,7 +151,7 @@ class WorkerService:
         for record in commands:
             await self._pass_on(record)
         self._hungry = len(claims.lanes) == room
-        if claims.more or self._controls.waiting or (self._hungry and len(self._runs) < self._concurrency):
+        if claims.more or self._controls.waiting or (self._hungry and len(self._runs) < self.concurrency):
             self._awake.set()
         return claims.wait_s if room else None
 
@@ -152,9 +161,10 @@ class WorkerService:
         await self._awake.wait()
         timer.cancel()
 
-    async def _claim(self, limit: int) -> Claims:
+    async def _claim(self, limit: int, agents: tuple[str, ...] | None = None) -> Claims:
         """The same claim is repeated until the bus answers, so that no lane is held without being known."""
-        claim = Claim(worker=self.worker, agents=self._agents, limit=limit, lease_s=self._lease_s)
+        chosen = self._roll.agents if agents is None else agents[:AGENTS_PER_WORKER_MAX]
+        claim = Claim(worker=self.worker, agents=chosen, limit=limit, lease_s=self._lease_s)
         begun = time.perf_counter()
         claims = await persist(self._bus, claim, self.worker)
         if self._observer is not None and self._observer.metrics is not None:
@@ -168,12 +178,12 @@ class WorkerService:
     # --- runs
 
     def _start(self, lane: Claimed) -> None:
-        runner = self._runners[lane.owner.agent]
+        runner = self._roll.runner_of(lane.owner.agent)
         run = LaneRun(
             self._bus,
             lane,
             runner,
-            run_max_s=self._run_max_s,
+            run_max_s=self.run_max_s,
             quarantine=self._quarantine,
             histories=self._histories,
             observer=self._observer,
@@ -241,6 +251,12 @@ class WorkerService:
         while True:
             self._controls.note(await watch.changed(None))
             self._awake.set()
+
+    async def _follow_team(self) -> None:
+        while True:
+            await asyncio.sleep(TEAM_LOOK_S)
+            if self._roll.look():
+                self._awake.set()
 
     async def _renew(self) -> None:
         """Keep the lease. Runs that were there the last time are asked for: a lease may have been lost in between."""

@@ -6,18 +6,25 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from magent2.bus.interface import Engine
 from magent2.errors import SettingsError
 from magent2.models.address import check_name
 from magent2.roster.default import default_roster
 from magent2.roster.environment import Override
+from magent2.roster.limits import limits_of
 from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import DEMO, LOCAL, select_team
 from magent2.runner.team import TeamRunner
+from magent2.settings import Settings
+from magent2.telemetry.runs import Observer
 from magent2.tools.standard import known_tools
 from magent2.worker.drive import Runner
+from magent2.worker.run import RUN_MAX_S
+from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
 
 NO_KEY = "because OPENAI_API_KEY is not set"
 
@@ -31,10 +38,29 @@ class Team:
     registry: Registry
     described: str
     folder: Path | None = None
+    chosen: bool = False  # by name: whoever joins the file is not served here
 
     @property
-    def runners(self) -> dict[str, Runner]:
-        return dict.fromkeys(self.names, self.runner)
+    def limits(self) -> Mapping[str, Any]:
+        """Those of the file, and over them the environment's."""
+        return self.registry.roster.limits
+
+    def runners_now(self) -> dict[str, Runner]:
+        """Who is to be served now; a file that has changed is read again."""
+        return dict.fromkeys(self.names if self.chosen else self.runner.agents(), self.runner)
+
+    def service(self, bus: Engine, concurrency: int | None = None, observer: Observer | None = None) -> WorkerService:
+        """A worker for the team, which follows it."""
+        limits = self.limits
+        service = WorkerService(
+            bus,
+            self.runners_now,
+            concurrency=limits.get("concurrency", CONCURRENCY) if concurrency is None else concurrency,
+            run_max_s=limits.get("run_max_s", RUN_MAX_S),
+            observer=observer,
+        )
+        service.drain_s = limits.get("run_drain_s", DRAIN_S)
+        return service
 
     @property
     def first(self) -> str:
@@ -64,11 +90,9 @@ def choose_team(
     registry = choose_registry(names, file, config, variables)
     folder = file.parent if file is not None else None
     runner = select_team(lambda: _now(registry), without_key if lacking else chosen, config, folder=folder)
-    served = tuple(names) if file is not None and names else runner.agents()
-    unknown = [name for name in served if name not in runner.agents()]
-    if unknown:
-        raise SettingsError(f"the file has no agent {unknown[0][:80]!r}; there is: {', '.join(runner.agents())}")
-    return Team(served, runner, registry, _described(chosen, lacking, without_key), folder)
+    some = file is not None and bool(names)
+    served = tuple(dict.fromkeys(names)) if some else runner.agents()
+    return Team(served, runner, registry, _described(chosen, lacking, without_key), folder, some)
 
 
 def _configured(variables: Mapping[str, str]) -> Path | None:
@@ -81,19 +105,29 @@ def choose_registry(
 ) -> Registry:
     """Who exists for this process."""
     named = variables.get("AGENT_NAME", "").strip() or None
+    limits = _limits(config, variables)
+    over = Override(named, config.model, config.instructions, config.tools or None, limits=limits)
     if file is not None:
-        over = Override(named, config.model, config.instructions, config.tools or None)
-        return Registry.of_file(file, known_tools(), variables, over)
+        return Registry.of_file(file, known_tools(), variables, replace(over, needed=names))
     if names or named:
-        return Registry.of(_team_of_one(names, config))
-    return Registry.of(Override(None, config.model, config.instructions, config.tools or None).apply(default_roster()))
+        return Registry.of(_team_of_one(names, config, limits))
+    return Registry.of(over.apply(default_roster()))
 
 
-def _team_of_one(names: Sequence[str], config: RunnerConfig) -> Roster:
+def _limits(config: RunnerConfig, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The limits that the environment sets; a variable of the agent's own goes first."""
+    own = {"max_turns": ("AGENT_MAX_TURNS", config.max_turns), "history_max": ("AGENT_HISTORY_MAX", config.history_max)}
+    said = {name: value for name, (variable, value) in own.items() if variables.get(variable, "").strip()}
+    return {**limits_of(Settings.read(variables).limits), **said}
+
+
+def _team_of_one(names: Sequence[str], config: RunnerConfig, limits: Mapping[str, Any]) -> Roster:
     if len(names) > 1:
         raise SettingsError("several agents need a file that describes them: --config magent2.toml")
     one = replace(config, agent_name=check_name(names[0], "agent name")) if names else config
-    return Roster.of_environment(one.agent_name, model=_real(one.model), instructions=one.instructions, tools=one.tools)
+    return Roster.of_environment(
+        one.agent_name, model=_real(one.model), instructions=one.instructions, tools=one.tools, limits=limits
+    )
 
 
 def _real(model: str | None) -> str | None:

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable
 from magent2.bus.connect import connect
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.worker.__main__ import serve
+from magent2.worker.__main__ import drain_on_signals
 from magent2.worker.drive import Event
+from magent2.worker.service import WorkerService
 from tests.support.processes import end_with_parent, report, settings
 from tests.support.serving import AGENT
 
@@ -27,6 +28,16 @@ class Stuck:
         yield {}
 
 
+async def main() -> None:
+    bus = connect(settings()["url"])
+    try:
+        service = WorkerService(bus, {AGENT: Stuck()}, concurrency=8)
+        drain_on_signals(service)
+        await service.run()
+    finally:
+        await bus.aclose()
+
+
 if __name__ == "__main__":
     end_with_parent()
-    asyncio.run(serve(connect(settings()["url"]), {AGENT: Stuck()}, 8))
+    asyncio.run(main())

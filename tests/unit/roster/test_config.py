@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from magent2.errors import RosterError
-from magent2.gateway.limits import Limits
+from magent2.errors import RosterError, SettingsError
+from magent2.gateway.limits import DEFAULT_RATES, Limits
 from magent2.roster.config import FILE_MAX_BYTES, load
-from magent2.roster.limits import BOUNDS
+from magent2.roster.limits import BOUNDS, limits_of
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
-from magent2.runner.config import HISTORY_MAX_CHOICES, MAX_TURNS_CHOICES
-from magent2.runner.config import TOOLS as RUNNER_TOOLS
+from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES, RunnerConfig
 from magent2.tools.standard import known_tools
+from magent2.worker.run import RUN_MAX_S
+from magent2.worker.service import CONCURRENCY, DRAIN_S
 from tests.unit.roster.writing import PAIR, TOOLS, faults, read, written
 
 WHOLE = """
@@ -218,20 +221,64 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
         load(tmp_path / "none.toml", TOOLS)
 
 
-def test_limits_are_those_of_the_runner_and_of_the_gateway() -> None:
-    of_gateway = set(BOUNDS) - {"max_turns", "history_max"}
+OF_WORKERS = {
+    "max_turns": MAX_TURNS,
+    "history_max": HISTORY_MAX,
+    "concurrency": CONCURRENCY,
+    "run_max_s": RUN_MAX_S,
+    "run_drain_s": DRAIN_S,
+}
+OF_GATEWAYS = {
+    **{name: value for name, value in asdict(Limits()).items() if name != "rates"},
+    **{f"{kind}_per_s": rate.per_s for kind, rate in DEFAULT_RATES.items()},
+    **{f"{kind}_burst": rate.burst for kind, rate in DEFAULT_RATES.items()},
+}
 
-    assert of_gateway <= set(Limits.__dataclass_fields__)
+
+def test_limits_are_those_of_the_worker_and_of_the_gateway_and_defaults_are_in_range() -> None:
+    defaults = OF_WORKERS | OF_GATEWAYS
+
+    assert BOUNDS.keys() == defaults.keys()
     for name, choices in (("max_turns", MAX_TURNS_CHOICES), ("history_max", HISTORY_MAX_CHOICES)):
         assert (BOUNDS[name].low, BOUNDS[name].high) == (choices[0], choices[-1])
-    for name in of_gateway:
-        value = getattr(Limits(), name)
+    for name, value in defaults.items():
         assert BOUNDS[name].low <= value <= BOUNDS[name].high
         assert BOUNDS[name].whole == isinstance(value, int)
 
 
+@pytest.mark.parametrize("name", OF_GATEWAYS)
+def test_every_limit_of_a_gateway_reaches_it_from_the_file_and_from_the_environment(tmp_path: Path, name: str) -> None:
+    value = OF_GATEWAYS[name] + 1
+    in_file = read(tmp_path, f"{AGENT}[limits]\n{name} = {value}").limits
+
+    by_file, by_environment = Limits.of(in_file), Limits.of(limits_of({name: str(value)}))
+
+    assert by_file == by_environment
+    shown = {**asdict(by_file), **{f"{kind}_per_s": rate.per_s for kind, rate in by_file.rates.items()}}
+    shown |= {f"{kind}_burst": rate.burst for kind, rate in by_file.rates.items()}
+    assert {key: shown[key] for key in OF_GATEWAYS} == OF_GATEWAYS | {name: value}
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (
+            {"wait_max": "1"},
+            "MAGENT2_LIMIT_WAIT_MAX is a limit that nobody knows; did you mean MAGENT2_LIMIT_WAIT_MAX_S?",
+        ),
+        ({"wait_max_s": "long"}, "MAGENT2_LIMIT_WAIT_MAX_S must be a number, not 'long'"),
+        ({"wait_max_s": "nan"}, "MAGENT2_LIMIT_WAIT_MAX_S must be from 0 to 3600, not nan"),
+        ({"send_burst": "1.5"}, "MAGENT2_LIMIT_SEND_BURST must be a whole number, not 1.5"),
+        ({"send_burst": "0"}, "MAGENT2_LIMIT_SEND_BURST must be from 1 to 1e"),
+    ],
+)
+def test_a_limit_of_the_environment_that_cannot_be_used_is_refused_by_name(texts: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        limits_of(texts)
+
+
 def test_what_the_environment_may_name_as_a_tool_a_file_may_name_too() -> None:
-    assert set(RUNNER_TOOLS) <= known_tools()
+    assert set(RunnerConfig.read({"AGENT_TOOLS": ",".join(known_tools())}).tools) == known_tools()
 
 
 def test_the_page_has_every_key_of_the_file() -> None:

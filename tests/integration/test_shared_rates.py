@@ -1,0 +1,62 @@
+"""Two gateways on one log count a person's requests together."""
+
+from __future__ import annotations
+
+import random
+
+import httpx2
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.directory.keys import making_key
+from magent2.models.address import counts_topic
+from tests.support.http_service import Service
+from tests.support.processes import Crew
+from tests.support.waiting import eventually
+
+DEADLINE_S = 30.0
+BURST = 20
+
+
+@pytest.fixture
+def gateways(
+    log_url: str, engine: Engine, crew: Crew, dice: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Addresses of two, each a process of its own."""
+    monkeypatch.setenv("MAGENT2_LIMIT_READ_PER_S", "0.001")
+    monkeypatch.setenv("MAGENT2_LIMIT_READ_BURST", str(BURST))
+    service = Service(log_url, engine, crew, dice)
+    for _ in range(2):
+        service.open_gateway()
+    service.await_gateways()
+    return service.addresses
+
+
+def let_in(url: str, key: str) -> int:
+    """How many requests pass until one is told to come again."""
+    with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=DEADLINE_S) as client:
+        for number in range(2 * BURST):
+            answer = client.get("/conversations")
+            if answer.status_code == 429:
+                return number
+            assert answer.status_code == 200, answer.text
+    raise AssertionError("nobody was refused")
+
+
+def told(engine: Engine) -> int:
+    """How many requests gateways have told each other of."""
+    return sum(sum(record.payload["counts"].values()) for record in engine.read(counts_topic(), limit=1000))
+
+
+def test_what_one_gateway_has_let_in_the_other_counts(engine: Engine, gateways: list[str]) -> None:
+    ann, bob = (run(engine, making_key((f"user:{name}",))).text for name in ("ann", "bob"))
+
+    first = let_in(gateways[0], ann)
+    eventually(lambda: told(engine) == BURST, DEADLINE_S)
+    second = let_in(gateways[1], ann)  # it may have some left to hear
+
+    assert first == BURST
+    assert second < BURST
+    assert let_in(gateways[1], bob) == BURST
+    assert "ann" not in str([record.payload for record in engine.read(counts_topic(), limit=1000)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -81,6 +82,8 @@ class PlainBus(EngineBase):
 
     def _append(self, operation: Append) -> Appended:
         key, *others = operation.records
+        if _is_stream(key.topic):
+            return self._append_event(operation)
         mail = [record for record in operation.records if not _is_stream(record.topic)]
         events = [_named(record, key) for record in others if _is_stream(record.topic)]
         again = Append(records=tuple(mail), conditions=operation.conditions, heads=operation.heads)
@@ -90,6 +93,15 @@ class PlainBus(EngineBase):
                 self._bus.publish(record.topic, BusMessage(record.topic, record.payload, str(record.id)))
         answer = self._mirror.call(again)
         return replace(answer, seqs=(*answer.seqs, *(self._seq_of(record) for record in events)))
+
+    def _append_event(self, operation: Append) -> Appended:
+        """What happened in a session without any mail: behind what others have published, as on the v1 bus."""
+        named = tuple(replace(record, id=record.id or uuid.uuid4().hex, digest="") for record in operation.records)
+        self._check(operation)
+        for record in named:
+            self._look(record.topic)
+            self._bus.publish(record.topic, BusMessage(record.topic, record.payload, str(record.id)))
+        return self._mirror.call(replace(operation, records=named))
 
     def _check(self, operation: Append) -> None:
         for condition in operation.conditions:

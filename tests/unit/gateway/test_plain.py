@@ -87,3 +87,22 @@ async def test_a_command_reaches_the_agent_and_what_the_bus_cannot_do_is_told() 
         assert (await client.get("/ready")).json()["engine"] == "v1"
         listed = (await client.get("/conversations")).json()["conversations"]
         assert [one["conversation_id"] for one in listed] == ["one"]
+
+
+async def test_a_session_is_held_titled_and_handed_over() -> None:
+    bus = V1Bus()
+    async with calling(bus) as client:
+        made = await client.post("/api/sdk/session/create", json={"session_id": "s1"})
+        named = await client.patch("/api/sdk/session/s1", json={"title": "Lamps"})
+        switched = await client.post(
+            "/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": "sales"}
+        )
+        again = await client.post("/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": "sales"})
+        events = (await client.get("/api/sdk/session/s1/events")).json()["events"]
+        shown = (await client.get("/api/sdk/session/s1")).json()
+
+    assert [answer.status_code for answer in (made, named, switched, again)] == [200] * 4
+    assert (switched.json()["changed"], again.json()["changed"]) == (True, False)
+    assert [(event["seq"], event["type"]) for event in events] == [(1, "session"), (2, "session"), (3, "handoff")]
+    assert (shown["title"], shown["active_agent_id"]) == ("Lamps", "sales")
+    assert [record.payload["event"] for record in bus.read("stream:s1")] == ["session", "session", "handoff"]

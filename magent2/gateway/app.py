@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.memory import MemoryBus
-from magent2.gateway import problems
+from magent2.gateway import problems, schemas
 from magent2.gateway.auth import Access
 from magent2.gateway.awaiting import Waiters
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.counts import SharedRates
-from magent2.gateway.guard import Count, Guard
+from magent2.gateway.guard import Count, Guard, is_open
 from magent2.gateway.house import House, Served, Unaskable
 from magent2.gateway.limits import Limits
 from magent2.gateway.lists import SessionLists
@@ -41,6 +41,11 @@ class App(FastAPI):
     """FastAPI, with a shorter way in for messages."""
 
     send_door: ASGIApp | None = None
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            schemas.complete(super().openapi(), is_open)
+        return cast("dict[str, Any]", self.openapi_schema)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.send_door is not None and scope.get("path") == sending.PATH and scope.get("method") == "POST":

@@ -70,8 +70,17 @@ class Whole:
     A session that ends is told and left out; the others go on.
     """
 
-    def __init__(self, bus: Engine, fanout: Fanout, cursors: Cursors, wanted: list[Wanted], identity: Identity) -> None:
+    def __init__(
+        self,
+        bus: Engine,
+        fanout: Fanout,
+        cursors: Cursors,
+        wanted: list[Wanted],
+        identity: Identity,
+        max_events: int | None = None,
+    ) -> None:
         self.identity = identity
+        self._left = max_events
         self.slot = 0
         self.beat = False
         self.gone = False
@@ -120,7 +129,8 @@ class Whole:
 
     @property
     def ended(self) -> bytes | None:
-        return None if self._ending is None else self._rendering.end("", self._ending)
+        reason = "max_events" if self._left == 0 else self._ending
+        return None if reason is None else self._rendering.end("", reason)
 
     async def wait(self) -> None:
         if self._is_due():
@@ -162,7 +172,19 @@ class Whole:
                 if not found:
                     raise
                 break  # what was read is sent first: its readers have moved on
-        return iter(found)
+        return iter(found if self._left is None else [cut for batch in found if (cut := self._cut(batch)).data])
+
+    def _cut(self, batch: Batch) -> Batch:
+        """As many of its frames as the reader still wants; one without data moves a cursor and does not count."""
+        kept: list[bytes] = []
+        shown = 0
+        for frame in batch.data.split(b"\n\n")[:-1]:
+            if shown == self._left:
+                break
+            shown += b"\ndata: " in frame
+            kept.append(frame + b"\n\n")
+        self._left = (self._left or 0) - shown
+        return Batch(b"".join(kept), batch.cursor, shown)
 
     async def _of(self, name: str, part: Part) -> list[Batch]:
         try:

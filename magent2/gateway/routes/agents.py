@@ -20,7 +20,7 @@ AGENT_PREFIX = "agent:"
 def router(house: House) -> APIRouter:
     routes = APIRouter(tags=["agents"])
 
-    @routes.get("/agents", responses=problems(401, 403, 429, 503))
+    @routes.get("/agents", responses=problems(401, 403, 429, 501, 503))
     async def agents() -> AgentList:
         """Agents that are known or served, with their lanes."""
         workers = await house.bus.acall(Workers())

@@ -158,7 +158,7 @@ def _one(routes: APIRouter, house: House) -> None:
         return shown(await _existing(house, conversation_id, principal_of(request.scope)))
 
     @routes.delete(
-        "/{conversation_id:path}", status_code=204, responses=problems(401, 403, 404, 410, 422, 429, 503, 507)
+        "/{conversation_id:path}", status_code=204, responses=problems(401, 403, 404, 410, 422, 429, 501, 503, 507)
     )
     async def delete(conversation_id: ConversationId, request: Request) -> Response:
         """Delete a conversation for good: its logs, its copies elsewhere, its mail."""

@@ -34,7 +34,7 @@ def router(house: House, prefix: str = "", dependencies: Sequence[Any] = ()) -> 
 
 
 def _listing(routes: APIRouter, house: House) -> None:
-    @routes.get("", responses=problems(401, 403, 410, 422, 429, 503))
+    @routes.get("", responses=problems(401, 403, 410, 422, 429, 501, 503))
     async def letters(
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
@@ -51,7 +51,7 @@ def _listing(routes: APIRouter, house: House) -> None:
 
 
 def _deciding(routes: APIRouter, house: House) -> None:
-    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 409, 410, 422, 429, 503, 507))
+    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def retry(agent: AgentName, seq: LetterSeq) -> Done:
         """Put the mail back into its inbox, once."""
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, TypeVar
 
+import httpx2
 import orjson
 import pytest
 
@@ -21,6 +23,7 @@ from magent2.gateway.sse import Wanted
 from magent2.models.principal import Principal
 from magent2.sessions.settings import Change
 from magent2.sessions.store import SessionStore
+from tests.support.api import create
 from tests.support.serving import until
 
 R = TypeVar("R")
@@ -156,3 +159,17 @@ async def test_who_is_far_behind_is_given_the_whole_list_again(bus: MemoryBus) -
     assert shown.after(shown.version) == b""
     lists.leave(shown, reader)
     await asyncio.sleep(0)
+
+
+async def test_a_stream_of_many_ends_after_as_many_events_as_were_asked_for(client: httpx2.AsyncClient) -> None:
+    for name in ("one", "two"):
+        await create(client, name)
+
+    async def kinds(count: int) -> list[str]:
+        asked: dict[str, Any] = {"session": ["one:0", "two:0", "never"], "max_events": count}
+        return re.findall(r"^event: (.*)$", (await client.get("/api/stream", params=asked)).text, re.M)
+
+    assert await kinds(1) == ["end", "end"]
+    assert await kinds(2) == ["end", "session", "end"]
+    assert sorted(await kinds(4)) == ["end", "end", "session", "session", "sessions"]
+    assert 'reason":"max_events"' in (await client.get("/api/stream", params={"max_events": 1})).text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from magent2.gateway.house import House
-from magent2.gateway.routes.api.asking import API, READING
+from magent2.gateway.routes.api.asking import API, OF_HOUSE
 from magent2.gateway.routes.api.team_shapes import AgentShown, AgentsShown, ScenarioShown, ScenariosShown
 from magent2.gateway.schemas import problems
 from magent2.roster.spec import AgentSpec, Roster
@@ -14,7 +14,7 @@ from magent2.roster.spec import AgentSpec, Roster
 def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["team"])
 
-    @routes.get("/agents", responses=problems(*READING))
+    @routes.get("/agents", responses=problems(*OF_HOUSE, 422))
     async def agents(scenario_id: str | None = None) -> AgentsShown:
         """The agents of the roster, or of one scenario, with their allowlists."""
         asking = house.served.refresh()
@@ -29,7 +29,7 @@ def router(house: House) -> APIRouter:
             )
         return AgentsShown(agents=[_agent(house, roster, agent) for agent in found])
 
-    @routes.get("/scenarios", responses=problems(*READING))
+    @routes.get("/scenarios", responses=problems(*OF_HOUSE))
     async def scenarios() -> ScenariosShown:
         """The scenarios, and which one a session has that names none."""
         roster = house.catalogue.roster

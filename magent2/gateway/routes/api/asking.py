@@ -24,8 +24,10 @@ API = "/api"  # before the path of every route here
 SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
 
-READING = (401, 403, 404, 410, 422, 429, 503)  # refusals of routes that read
-WRITING = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)  # and of those that take a body
+# What a route may refuse; each names what it can answer and nothing else.
+OF_HOUSE = (401, 403, 429, 503)  # at the door, of every route
+OF_SESSION = (404, 410)  # a session that is not there, or not the caller's
+OF_BODY = (400, 408, 413, 415, 422)
 
 
 def asked_by(request: Request) -> Principal:

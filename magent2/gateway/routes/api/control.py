@@ -19,7 +19,17 @@ from magent2.errors import UnknownCursor
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, WRITING, SessionId, asked_by, existing, json_body, parsed
+from magent2.gateway.routes.api.asking import (
+    API,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
+    SessionId,
+    asked_by,
+    existing,
+    json_body,
+    parsed,
+)
 from magent2.gateway.routes.api.messages import JSON
 from magent2.gateway.routes.api.shapes import (
     Accepted,
@@ -52,7 +62,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/stop",
         status_code=202,
-        responses=problems(*WRITING),
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
         openapi_extra=json_body(SessionStopRequest, required=False),
     )
     async def stop(session_id: SessionId, request: Request) -> SessionStopping:
@@ -87,7 +97,7 @@ def _retrying(routes: APIRouter, house: House) -> None:
         "/sdk/session/{session_id:path}/retry",
         status_code=202,
         response_model=Accepted,
-        responses=problems(*WRITING),
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 501, 507),
         openapi_extra=json_body(RetryRequest),
     )
     async def retry(session_id: SessionId, request: Request) -> Response:

@@ -15,7 +15,8 @@ from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
-    READING,
+    OF_HOUSE,
+    OF_SESSION,
     SessionId,
     Since,
     asked_by,
@@ -24,9 +25,9 @@ from magent2.gateway.routes.api.asking import (
     unknown,
 )
 from magent2.gateway.routes.api.frames import AS_EVENTS
-from magent2.gateway.routes.api.shapes import Events, Transcript
+from magent2.gateway.routes.api.shapes import EVENT, Events, Transcript
 from magent2.gateway.routes.streaming import resumed_from
-from magent2.gateway.schemas import EVENTS, problems
+from magent2.gateway.schemas import FRAME, problems
 from magent2.gateway.sse import MAX_EVENTS_MAX, Wanted
 from magent2.gateway.stream import EventStream
 from magent2.models.address import check_name, stream_topic
@@ -39,6 +40,16 @@ TRANSCRIPT_MAX = 1000
 PAGES_MAX = 20  # of the log that one question for a transcript may read
 
 JSON = "application/json"
+
+AS_THEY_COME = {
+    "description": "Server-sent events: `id` is the seq, `event` the type, `data` the event as JSON",
+    "content": {
+        "text/event-stream": {
+            "schema": FRAME,
+            "example": {"id": "2", "event": "message", "data": orjson.dumps(EVENT).decode()},
+        }
+    },
+}
 
 
 def router(house: House) -> APIRouter:
@@ -53,7 +64,7 @@ def _stream(routes: APIRouter, house: House) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/stream",
         response_class=Response,
-        responses={200: EVENTS, **problems(400, *READING)},
+        responses={200: AS_THEY_COME, **problems(*OF_HOUSE, *OF_SESSION, 400, 422)},
     )
     async def stream(
         session_id: SessionId,
@@ -69,7 +80,9 @@ def _stream(routes: APIRouter, house: House) -> None:
 
 
 def _events(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}/events", response_model=Events, responses=problems(*READING))
+    @routes.get(
+        "/sdk/session/{session_id:path}/events", response_model=Events, responses=problems(*OF_HOUSE, *OF_SESSION, 422)
+    )
     async def events(
         session_id: SessionId,
         request: Request,
@@ -83,7 +96,11 @@ def _events(routes: APIRouter, house: House) -> None:
 
 
 def _transcript(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}/transcript", response_model=Transcript, responses=problems(*READING))
+    @routes.get(
+        "/sdk/session/{session_id:path}/transcript",
+        response_model=Transcript,
+        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
+    )
     async def transcript(
         session_id: SessionId,
         request: Request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -14,29 +15,34 @@ from magent2.gateway.house import House
 from magent2.gateway.identity import Identity, identity_of
 from magent2.gateway.many import CURSORS_MAX_CHARS, SESSIONS_MAX, Cursors, Whole, parse_cursors
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, READING
+from magent2.gateway.routes.api.asking import API, OF_HOUSE
 from magent2.gateway.routes.api.frames import AS_EVENTS, end_frame
+from magent2.gateway.routes.api.shapes import EVENT
 from magent2.gateway.schemas import FRAME, problems
-from magent2.gateway.sse import BadCursor, Wanted
+from magent2.gateway.sse import MAX_EVENTS_MAX, BadCursor, Wanted
 from magent2.gateway.stream import EventStream
 from magent2.models.address import stream_topic
 
+NUMBERED = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT).decode()}
 MANY = {
     "description": "Server-sent events. `sessions` is the whole list, `sessions_changed` what has changed of it since;"
     " all else are events of sessions. `id` holds `ID:SEQ` of the sessions asked for, percent-encoded",
-    "content": {"text/event-stream": {"schema": FRAME}},
+    "content": {"text/event-stream": {"schema": FRAME, "example": NUMBERED}},
 }
 
 
 def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
-    @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(400, *READING)})
+    @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(*OF_HOUSE, 400, 422)})
     async def stream(
         request: Request,
         session: Annotated[
             list[str] | None,
             Query(description=f"`ID:SINCE`, percent-encoded, or `ID` for all there is; at most {SESSIONS_MAX}"),
+        ] = None,
+        max_events: Annotated[
+            int | None, Query(ge=1, le=MAX_EVENTS_MAX, description="end after so many, those about the list included")
         ] = None,
         last_event_id: Annotated[str | None, Header(max_length=CURSORS_MAX_CHARS)] = None,
     ) -> Response:
@@ -47,7 +53,7 @@ def router(house: House) -> APIRouter:
         """
         cursors = with_header(parse_cursors(session or []), last_event_id)
         found = await _described(house, cursors)
-        return ManyStream(house, cursors, found, identity_of(request.scope))
+        return ManyStream(house, cursors, found, identity_of(request.scope), max_events)
 
     return routes
 
@@ -71,8 +77,15 @@ async def _described(house: House, cursors: Cursors) -> dict[str, TopicInfo]:
 class ManyStream(EventStream):
     """The same answer, for many."""
 
-    def __init__(self, house: House, cursors: Cursors, found: dict[str, TopicInfo], identity: Identity) -> None:
-        super().__init__(house.streams, Wanted("many sessions"))
+    def __init__(
+        self,
+        house: House,
+        cursors: Cursors,
+        found: dict[str, TopicInfo],
+        identity: Identity,
+        max_events: int | None,
+    ) -> None:
+        super().__init__(house.streams, Wanted("many sessions", max_events=max_events))
         self._house = house
         self._identity = identity
         self._ends = {name: end for name, info in found.items() if (end := self._end_of(info)) is not None}
@@ -89,7 +102,8 @@ class ManyStream(EventStream):
         streams = self._house.streams
         streams.check(self._identity)
         wanted = [Wanted(name, after=after, rendering=AS_EVENTS) for name, after in self._cursors.items()]
-        whole = Whole(self._house.bus, streams.fanout(AS_EVENTS), self._cursors, wanted, self._identity)
+        fanout = streams.fanout(AS_EVENTS)
+        whole = Whole(self._house.bus, fanout, self._cursors, wanted, self._identity, self._wanted.max_events)
         whole.look_at(self._house.lists)
         for name, reason in self._ends.items():
             whole.say(end_frame(name, reason))

@@ -16,7 +16,9 @@ from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
-    WRITING,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
     asked_by,
     check_text,
     existing,
@@ -43,7 +45,7 @@ def router(house: House) -> APIRouter:
         response_model=Answer,
         responses={
             202: {"model": Accepted, "description": "Accepted, or still under way: follow the session after `seq`"},
-            **problems(*WRITING, 502),
+            **problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 502, 507),
         },
         openapi_extra=json_body(MessageRequest),
     )

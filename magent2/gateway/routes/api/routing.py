@@ -17,7 +17,17 @@ from magent2.errors import Magent2Error, NotYours
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem, log
-from magent2.gateway.routes.api.asking import API, WRITING, asked_by, existing, json_body, parsed, scenario_id_of
+from magent2.gateway.routes.api.asking import (
+    API,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
+    asked_by,
+    existing,
+    json_body,
+    parsed,
+    scenario_id_of,
+)
 from magent2.gateway.routes.api.messages import envelope_id_of
 from magent2.gateway.routes.api.team_shapes import Routed, RouteRequest, Switched, SwitchRequest
 from magent2.gateway.schemas import problems
@@ -44,7 +54,11 @@ def router(house: House) -> APIRouter:
 
 
 def _orchestrating(routes: APIRouter, house: House) -> None:
-    @routes.post("/orchestrate", responses=problems(*WRITING), openapi_extra=json_body(RouteRequest))
+    @routes.post(
+        "/orchestrate",
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
+        openapi_extra=json_body(RouteRequest),
+    )
     async def orchestrate(request: Request) -> Routed:
         """Say which agent fits a text, and, in a session, hand it over.
 
@@ -179,7 +193,11 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _switching(routes: APIRouter, house: House) -> None:
-    @routes.post("/sdk/session/set_active_agent", responses=problems(*WRITING), openapi_extra=json_body(SwitchRequest))
+    @routes.post(
+        "/sdk/session/set_active_agent",
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
+        openapi_extra=json_body(SwitchRequest),
+    )
     async def set_active_agent(request: Request) -> Switched:
         """Give the session to another agent of its scenario. A change writes one `handoff` event, no change none."""
         wanted = await parsed(request, house, SwitchRequest)

@@ -13,8 +13,9 @@ from magent2.gateway.house import House
 from magent2.gateway.lists import item_of
 from magent2.gateway.routes.api.asking import (
     API,
-    READING,
-    WRITING,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
     SessionId,
     asked_by,
     existing,
@@ -59,7 +60,7 @@ def router(house: House) -> APIRouter:
 def _creating(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/sdk/session/create",
-        responses=problems(*WRITING),
+        responses=problems(*OF_HOUSE, *OF_BODY, 409, 410, 507),
         openapi_extra=json_body(SessionRequest),
     )
     async def create(request: Request) -> SessionMade:
@@ -109,7 +110,7 @@ async def _change(house: House, session_id: str, principal: Principal, wanted: S
 
 
 def _listing(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/sessions", responses=problems(*READING))
+    @routes.get("/sdk/sessions", responses=problems(*OF_HOUSE, 422))
     async def list_sessions(
         request: Request,
         q: Annotated[str | None, Query(max_length=200, description="in the title, the last message or the id")] = None,
@@ -161,7 +162,7 @@ def _matches(session: Session, wanted: str) -> bool:
 
 
 def _usage(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*READING))
+    @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
     async def usage(session_id: SessionId, request: Request) -> Usage:
         """What the session's models have used."""
         await existing(house, session_id, asked_by(request))
@@ -169,20 +170,26 @@ def _usage(routes: APIRouter, house: House) -> None:
 
 
 def _one(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}", responses=problems(*READING))
+    @routes.get("/sdk/session/{session_id:path}", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
     async def show(session_id: SessionId, request: Request) -> SessionShown:
         """A session as it stands."""
         session = await existing(house, session_id, asked_by(request))
         return await shown(house, session)
 
-    @routes.patch("/sdk/session/{session_id:path}", responses=problems(*WRITING), openapi_extra=json_body(TitleRequest))
+    @routes.patch(
+        "/sdk/session/{session_id:path}",
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
+        openapi_extra=json_body(TitleRequest),
+    )
     async def retitle(session_id: SessionId, request: Request) -> SessionShown:
         """Give a session a title."""
         wanted = await parsed(request, house, TitleRequest)
         await existing(house, session_id, asked_by(request))
         return await shown(house, await house.sessions.retitle(session_id, wanted.title))
 
-    @routes.delete("/sdk/session/{session_id:path}", status_code=204, responses=problems(*READING, 507))
+    @routes.delete(
+        "/sdk/session/{session_id:path}", status_code=204, responses=problems(*OF_HOUSE, *OF_SESSION, 422, 501, 507)
+    )
     async def delete(session_id: SessionId, request: Request) -> Response:
         """Delete a session for good: its logs, its copies elsewhere, its mail."""
         await existing(house, session_id, asked_by(request))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from magent2.gateway.schemas import example
 from magent2.models.address import NAME_MAX_CHARS
 
 TITLE_MAX_CHARS = 200
 MODEL_MAX_CHARS = 200
 KEY_MAX_CHARS = 200
 OVERLAY_MAX_CHARS = 64 << 10
-
-
-def example(**fields: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class SessionRequest(BaseModel):
@@ -65,13 +62,17 @@ class MessageRequest(BaseModel):
     wait: bool = Field(default=True, description="for the answer, at most a minute; else 202 at once")
 
 
+EVENT: dict[str, Any] = {
+    "session_id": "s-1", "seq": 2, "type": "message", "message_id": "m-1", "token_seq": None, "role": "user",
+    "agent_id": None, "text": "weather in Oslo", "final": True, "reason": None, "data": {"sender": "user:local"},
+    "timestamp_ms": 1790000000000,
+}  # fmt: skip
+
+
 class Event(BaseModel):
     """One record of a session."""
 
-    model_config = example(
-        session_id="s-1", seq=2, type="message", message_id="m-1", token_seq=None, role="user", agent_id=None,
-        text="weather in Oslo", final=True, reason=None, data={"sender": "user:local"}, timestamp_ms=1790000000000,
-    )  # fmt: skip
+    model_config = example(**EVENT)
 
     session_id: str
     seq: int
@@ -87,7 +88,15 @@ class Event(BaseModel):
     timestamp_ms: int
 
 
+CALL: dict[str, Any] = {
+    "tool_call_id": "call-1", "name": "weather", "agent_id": "general", "args": {"city": "Oslo"}, "status": "success",
+    "result": "In Oslo it is …", "error": None, "duration_ms": 1,
+}  # fmt: skip
+
+
 class ToolCall(BaseModel):
+    model_config = example(**CALL)
+
     tool_call_id: str | None
     name: str | None
     agent_id: str | None
@@ -103,7 +112,7 @@ class Answer(BaseModel):
 
     model_config = example(
         final_output="In Oslo it is …", message_id="run-5f…/1", reply_to="msg-8c…", session_id="s-1", seq=2,
-        events=[], usage={"total_tokens": 42}, tool_calls=[],
+        events=[EVENT], usage={"total_tokens": 42}, tool_calls=[CALL],
     )  # fmt: skip
 
     final_output: str
@@ -129,7 +138,7 @@ class Accepted(BaseModel):
 
 
 class Events(BaseModel):
-    model_config = example(session_id="s-1", events=[], next_since=7, has_more=False)
+    model_config = example(session_id="s-1", events=[EVENT], next_since=2, has_more=True)
 
     session_id: str
     events: list[Event]
@@ -138,6 +147,8 @@ class Events(BaseModel):
 
 
 class LastRun(BaseModel):
+    model_config = example(status="finished", agent_id="general", message_id="msg-8c…")
+
     status: str
     agent_id: str | None
     message_id: str | None = Field(description="of the message that it answers")
@@ -165,13 +176,16 @@ class SessionShown(BaseModel):
     usage: dict[str, Any] | None = None
 
 
+ITEM: dict[str, Any] = {
+    "session_id": "s-1", "title": "Oslo", "active_agent_id": "general", "scenario_id": "default",
+    "run_status": "finished", "last_seq": 9, "last_active_ms": 1790000000000, "owner": "user:local",
+}  # fmt: skip
+
+
 class SessionItem(BaseModel):
     """A session as a list shows it."""
 
-    model_config = example(
-        session_id="s-1", title="Oslo", active_agent_id="general", scenario_id="default", run_status="finished",
-        last_seq=9, last_active_ms=1790000000000, owner="user:local",
-    )  # fmt: skip
+    model_config = example(**ITEM)
 
     session_id: str
     title: str | None
@@ -184,11 +198,21 @@ class SessionItem(BaseModel):
 
 
 class SessionList(BaseModel):
+    model_config = example(sessions=[ITEM], next=None)
+
     sessions: list[SessionItem]
     next: str | None = Field(description="give it back as `before` to go on")
 
 
+LINE: dict[str, Any] = {
+    "seq": 9, "message_id": "run-5f…/1", "role": "assistant", "agent_id": "general", "text": "In Oslo it is …",
+    "reply_to": "msg-8c…", "timestamp_ms": 1790000000000,
+}  # fmt: skip
+
+
 class TranscriptMessage(BaseModel):
+    model_config = example(**LINE)
+
     seq: int
     message_id: str | None
     role: str
@@ -199,6 +223,8 @@ class TranscriptMessage(BaseModel):
 
 
 class Transcript(BaseModel):
+    model_config = example(session_id="s-1", messages=[LINE], next_since=9, has_more=False)
+
     session_id: str
     messages: list[TranscriptMessage]
     next_since: int

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from magent2.gateway.routes.api.shapes import KEY_MAX_CHARS, Event, example
+from magent2.gateway.routes.api.shapes import EVENT, KEY_MAX_CHARS, Event
+from magent2.gateway.schemas import example
 
 
 class RouteRequest(BaseModel):
@@ -49,7 +50,15 @@ class Switched(BaseModel):
     seq: int = Field(description="of the handoff; of the last event when nothing changed")
 
 
+AGENT: dict[str, Any] = {
+    "name": "general", "role": "Answers what nobody else is for.", "model": None, "voice": "alloy",
+    "tools": ["weather"], "mcp": [], "handoffs": ["sales", "support"], "scenarios": ["default"], "alive": True,
+}  # fmt: skip
+
+
 class AgentShown(BaseModel):
+    model_config = example(**AGENT)
+
     name: str
     role: str
     model: str | None
@@ -62,10 +71,19 @@ class AgentShown(BaseModel):
 
 
 class AgentsShown(BaseModel):
+    model_config = example(agents=[AGENT])
+
     agents: list[AgentShown]
 
 
+SCENARIO: dict[str, Any] = {
+    "id": "default", "title": "", "root": "general", "supervisor": "supervisor", "agents": ["supervisor", "general"],
+}  # fmt: skip
+
+
 class ScenarioShown(BaseModel):
+    model_config = example(**SCENARIO)
+
     id: str
     title: str
     root: str
@@ -74,11 +92,22 @@ class ScenarioShown(BaseModel):
 
 
 class ScenariosShown(BaseModel):
+    model_config = example(scenarios=[SCENARIO], default="default")
+
     scenarios: list[ScenarioShown]
     default: str
 
 
+TOOL: dict[str, Any] = {
+    "name": "weather", "kind": "custom", "description": "The weather in a city.",
+    "params_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "agents": ["general"],
+}  # fmt: skip
+
+
 class ToolShown(BaseModel):
+    model_config = example(**TOOL)
+
     name: str
     kind: Literal["custom", "builtin", "mcp"]
     description: str | None
@@ -87,11 +116,21 @@ class ToolShown(BaseModel):
 
 
 class ToolsShown(BaseModel):
+    model_config = example(tools=[TOOL])
+
     tools: list[ToolShown]
+
+
+STATUS: dict[str, Any] = {
+    "name": "FileSearchTool", "enabled": False, "available": False, "missing": ["FILE_SEARCH_VECTOR_STORES"],
+    "reason": "not set up: FILE_SEARCH_VECTOR_STORES",
+}  # fmt: skip
 
 
 class BuiltinStatus(BaseModel):
     """`enabled` is what the settings say; `available`, whether it would work; `missing`, which settings it wants."""
+
+    model_config = example(**STATUS)
 
     name: str
     enabled: bool
@@ -101,6 +140,8 @@ class BuiltinStatus(BaseModel):
 
 
 class ToolsStatus(BaseModel):
+    model_config = example(model_kind="openai", builtins=[STATUS])
+
     model_kind: str = Field(description="what the models are reached by, on which the status depends")
     builtins: list[BuiltinStatus]
 
@@ -122,7 +163,7 @@ class ToolRequest(BaseModel):
 class ToolDone(BaseModel):
     model_config = example(
         session_id="s-1", tool="weather", agent_id="general", status="success", result="…", error=None,
-        message_id="msg-8c…", duration_ms=1, events=[],
+        message_id="msg-8c…", duration_ms=1, events=[EVENT],
     )  # fmt: skip
 
     session_id: str

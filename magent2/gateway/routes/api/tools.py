@@ -20,8 +20,9 @@ from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
-    READING,
-    WRITING,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
     asked_by,
     existing,
     json_body,
@@ -64,12 +65,12 @@ def router(house: House) -> APIRouter:
 
 
 def _showing(routes: APIRouter, house: House) -> None:
-    @routes.get("/list", responses=problems(*READING))
+    @routes.get("/list", responses=problems(*OF_HOUSE))
     async def tools() -> ToolsShown:
         """Custom tools with their schemas, tools of MCP servers that agents name, and the built-in ones."""
         return ToolsShown(tools=[ToolShown(**tool) for tool in _listed(house)])
 
-    @routes.get("/config/status", responses=problems(*READING))
+    @routes.get("/config/status", responses=problems(*OF_HOUSE))
     async def status() -> ToolsStatus:
         """Which built-in tools are switched on, which would work, and what the others lack."""
         found = [BuiltinStatus(**one) for one in house.catalogue.builtin_status()]
@@ -95,7 +96,7 @@ def _executing(routes: APIRouter, house: House) -> None:
         response_model=ToolDone,
         responses={
             202: {"model": Accepted, "description": "Still under way: follow the session after `seq`"},
-            **problems(*WRITING, 502),
+            **problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 502, 507),
         },
         openapi_extra=json_body(ToolRequest),
     )

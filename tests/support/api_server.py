@@ -1,0 +1,162 @@
+"""The whole of `/api` on real sockets: a bus, a team at work, and two gateways in a thread of their own.
+
+One gateway waits for answers, the other is in a hurry. Tests talk to them as strangers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import httpx2
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.directory.keys import making_key
+from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.server import Gateway, listen
+from magent2.roster.default import default_roster
+from magent2.roster.registry import Registry
+from magent2.roster.spec import AgentSpec, Roster, Scenario
+from magent2.runner.demo import DemoModel
+from magent2.runner.team import TeamRunner
+from magent2.tools.registry import ToolRegistry, tool
+from magent2.tools.standard import STANDARD
+from magent2.worker.service import WorkerService
+from tests.support.engines import NewEngine
+from tests.support.keys import ACCESS, ADMIN
+from tests.support.runners import Failing
+from tests.support.serving import LEASE_S, until
+from tests.support.waiting import DEADLINE_S
+
+UNHURRIED = MappingProxyType(dict.fromkeys(DEFAULT_RATES, Rate(per_s=1e6, burst=1_000_000)))
+PATIENT = Limits(wait_max_s=DEADLINE_S, rates=UNHURRIED, drain_s=1.0)
+HASTY = replace(PATIENT, wait_max_s=0.05, text_max_chars=20, body_max_bytes=2000, body_max_s=0.2)
+
+BROKEN = AgentSpec("broken", role="Never answers.", tools=("weather",))
+
+
+@tool
+async def hold() -> str:
+    """Wait to be stopped."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool
+def trip() -> str:
+    """Fail."""
+    raise ValueError("tripped")
+
+
+def team() -> Roster:
+    """The default team, whose general agent has a tool that waits and one that fails, and an agent that is broken."""
+    roster = default_roster()
+    general = roster.agent(None, "general")
+    changed = roster.with_agent(replace(general, tools=(*general.tools, "hold", "trip")))
+    ruins = Scenario("ruins", {"broken": BROKEN}, root="broken")
+    return replace(changed, scenarios={**changed.scenarios, "ruins": ruins})
+
+
+@dataclass(slots=True)
+class ApiServer:
+    bus: Engine
+    url: str
+    hasty_url: str
+    ann: dict[str, str]
+    bob: dict[str, str]
+    admin: dict[str, str]
+
+    def client(self, headers: dict[str, str] | None = None, *, hasty: bool = False) -> httpx2.Client:
+        url = self.hasty_url if hasty else self.url
+        chosen = self.ann if headers is None else headers
+        return httpx2.Client(base_url=url, headers=chosen, timeout=30, verify=False)
+
+
+@contextmanager
+def api_server(new_engine: NewEngine) -> Iterator[ApiServer]:
+    """The servers, until the test is done with them."""
+    served = _Thread(new_engine)
+    served.start()
+    try:
+        yield served.wait()
+    finally:
+        served.stop()
+
+
+class _Thread(threading.Thread):
+    def __init__(self, new_engine: NewEngine) -> None:
+        super().__init__(name="api-server", daemon=True)
+        self._new_engine = new_engine
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._site: ApiServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - told to the test, which is in another thread
+            self._error = error
+        finally:
+            self._ready.set()
+
+    def wait(self) -> ApiServer:
+        self._ready.wait(DEADLINE_S * 3)
+        if self._site is None:
+            raise AssertionError("the servers did not start") from self._error
+        return self._site
+
+    def stop(self) -> None:
+        if self._loop is not None and self.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+        self.join(DEADLINE_S * 3)
+        assert not self.is_alive(), "the servers did not stop"
+        if self._error is not None:
+            raise AssertionError("the servers failed") from self._error
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        bus = self._new_engine()
+        async with _at_work(bus), _gateway(bus, PATIENT) as url, _gateway(bus, HASTY) as hasty_url:
+            keys = [await asyncio.to_thread(run, bus, making_key((f"user:{name}",))) for name in ("ann", "bob")]
+            ann, bob = ({"authorization": f"Bearer {made.text}"} for made in keys)
+            self._site = ApiServer(bus, url, hasty_url, ann, bob, ADMIN)
+            self._ready.set()
+            await self._over.wait()
+        await bus.aclose()
+
+
+@asynccontextmanager
+async def _at_work(bus: Engine) -> AsyncIterator[None]:
+    runner = TeamRunner(team(), ToolRegistry([*STANDARD, hold, trip]), kind="demo", model=DemoModel())
+    runners = {name: runner for name in runner.agents() if name != "broken"}
+    service = WorkerService(bus, {**runners, "broken": Failing(RuntimeError("broken"))}, lease_s=LEASE_S)
+    task = asyncio.create_task(service.run())
+    try:
+        yield
+    finally:
+        draining = asyncio.create_task(service.drain(0.0))
+        await asyncio.wait_for(task, DEADLINE_S)
+        draining.cancel()
+        await runner.aclose()
+
+
+@asynccontextmanager
+async def _gateway(bus: Engine, limits: Limits) -> AsyncIterator[str]:
+    gateway = Gateway(bus, access=ACCESS, limits=limits, catalogue=Catalogue(Registry.of(team()), kind="demo"))
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    task = asyncio.create_task(gateway.serve([listener]))
+    await until(lambda: gateway.started)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        gateway.drain()
+        await task

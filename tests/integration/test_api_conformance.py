@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,15 +18,12 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Trim
-from magent2.bus.redis_adapter import RedisBus
-from magent2.bus.sqlite import SqliteBus
 from magent2.gateway.app import create_app
 from magent2.models.address import conversation_topics
 from tests.support.api_cases import EXECUTE, HOLD, OF_HOUSE, REFUSALS, SUCCESSES, Case, World
-from tests.support.api_server import ApiServer, api_server
-from tests.support.engines import ENGINES, NewEngine
+from tests.support.api_server import ApiServer, api_server, shared_engines
+from tests.support.engines import ENGINES
 from tests.support.gateway import Event, parse_frames
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 Draft202012Validator = import_module("jsonschema").Draft202012Validator
@@ -39,19 +35,9 @@ ELSEWHERE = {(EXECUTE, 409)}  # has a test of its own below
 OF_RUNS = ("run_failed", "run_stopped")
 
 
-def _engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
-    if kind == "memory":
-        return MemoryBus
-    if kind == "sqlite":
-        folder = request.getfixturevalue("tmp_path_factory").mktemp("api")
-        return lambda: SqliteBus(folder / "log.db")
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return lambda: RedisBus(server.url, prefix=uuid.uuid4().hex)
-
-
 @pytest.fixture(scope="module", params=ENGINES)
 def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
-    with api_server(_engines(request.param, request)) as server:
+    with api_server(shared_engines(request.param, request)) as server:
         yield server
 
 

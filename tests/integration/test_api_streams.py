@@ -28,7 +28,8 @@ from tests.support.api import (
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import until
 
-WRITERS, FOLLOWERS, MESSAGES = 8, 8, 6
+WRITERS, FOLLOWERS, MESSAGES = 8, 8, 4
+POLL_S = 0.05  # of those who read pages, once they have seen all there is
 DEADLINE_S = 30.0
 
 
@@ -149,63 +150,89 @@ async def test_whoever_waits_is_sent_home_when_the_gateway_leaves() -> None:
     assert (answer.status_code, answer.json()["status"]) == (202, "in_progress")
 
 
-@pytest.mark.parametrize("path", ["one", "many"])
-async def test_eight_writers_and_eight_followers_who_drop_and_resume(client: httpx2.AsyncClient, path: str) -> None:
-    """Each follower sees the whole log, in order, nothing twice, however often it was cut off."""
-    sessions = ["s1"] if path == "one" else ["s1", "s2", "s3"]
-    for session in sessions:
-        await create(client, session)
-    following = [
-        asyncio.create_task(_follow_with_drops(client, sessions, path, random.Random(n))) for n in range(FOLLOWERS)
-    ]
+@pytest.mark.parametrize("path", ["one", "many", "pages"])
+async def test_eight_writers_and_eight_followers_who_drop_and_resume(log_url: str, path: str) -> None:
+    """Each follower sees the whole log, in order, nothing twice, however often it was cut off and wherever it went."""
+    sessions = ["s1", "s2", "s3"] if path == "many" else ["s1"]
+    here, there = connect(log_url), connect(log_url)
+    async with team_at_work(here), api_on_socket(here) as one, api_on_socket(there) as other:
+        gateways = [one, other]
+        for session in sessions:
+            await create(one, session)
+        follow = _read_pages if path == "pages" else _follow_with_drops
+        following = [asyncio.create_task(follow(gateways, sessions, random.Random(n))) for n in range(FOLLOWERS)]
+        await asyncio.gather(*(_write(gateways[number % 2], sessions, number) for number in range(WRITERS)))
+        for session in sessions:
+            await answer_to(one, "the end", session)
+        seen = await asyncio.gather(*following)
+        logs = {session: await events(other, session) for session in sessions}
+    await here.aclose()
+    await there.aclose()
 
-    async def write(number: int) -> None:
-        for message in range(MESSAGES):
-            session = sessions[(number + message) % len(sessions)]
-            await answer_to(client, f"writer {number} says {message}", session, client_message_id=f"{number}/{message}")
-
-    await asyncio.gather(*map(write, range(WRITERS)))
-    for session in sessions:
-        await say(client, "the end", session)
-    seen = await asyncio.gather(*following)
-
-    for session in sessions:
-        log = [(event["seq"], event["type"]) for event in await events(client, session)]
-        assert [seq for seq, _ in log] == sorted({seq for seq, _ in log})
-        for one in seen:
-            assert one[session] == log[: len(one[session])]
-            assert len(one[session]) >= len(log) - 1
+    for session, log in logs.items():
+        assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+        assert len({event["message_id"] for event in log if event["role"] == "user"}) == len(_texts(log, "user"))
+        assert sorted(_texts(log, "user")) == sorted(_texts(log, "assistant"))
+        for one_seen in seen:
+            assert one_seen[session] == log
 
 
-async def _follow_with_drops(
-    client: httpx2.AsyncClient, sessions: list[str], path: str, dice: random.Random
-) -> dict[str, list[tuple[int, str]]]:
-    """What a client sees that leaves in the middle, again and again, and comes back with its cursor."""
-    seen: dict[str, list[tuple[int, str]]] = {session: [] for session in sessions}
-    over: set[str] = set()
+def _texts(log: list[dict[str, Any]], role: str) -> list[str]:
+    return [event["text"] for event in log if event["type"] == "message" and event["role"] == role]
+
+
+async def _write(client: httpx2.AsyncClient, sessions: list[str], number: int) -> None:
+    for message in range(MESSAGES):
+        session = sessions[(number + message) % len(sessions)]
+        await answer_to(client, f"writer {number} says {message}", session, client_message_id=f"{number}/{message}")
+
+
+Seen = dict[str, list[dict[str, Any]]]
+
+
+async def _read_pages(gateways: list[httpx2.AsyncClient], sessions: list[str], dice: random.Random) -> Seen:
+    """What a client sees that reads page after page, of any size, at any gateway."""
+    (session,) = sessions
+    found: list[dict[str, Any]] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while not (found and _is_over(found)):
+            asked = {"since": found[-1]["seq"] if found else 0, "limit": dice.randrange(1, 200)}
+            answer = await dice.choice(gateways).get(f"/api/sdk/session/{session}/events", params=asked)
+            page = answer.json()
+            found += page["events"]
+            assert page["next_since"] == (found[-1]["seq"] if found else 0)
+            if not page["has_more"]:
+                await asyncio.sleep(POLL_S)
+    return {session: found}
+
+
+async def _follow_with_drops(gateways: list[httpx2.AsyncClient], sessions: list[str], dice: random.Random) -> Seen:
+    """What a client sees that leaves in the middle, again and again, and comes back with its cursor, to any gateway."""
+    seen: Seen = {session: [] for session in sessions}
     cursor: str | None = None
     async with asyncio.timeout(DEADLINE_S):
-        while len(over) < len(sessions):
+        while not all(_is_over(found) for found in seen.values()):
             patience = dice.randrange(1, 60)
             headers = {} if cursor is None else {"Last-Event-ID": cursor}
-            url = "/api/sdk/session/s1/stream" if path == "one" else "/api/stream"
-            params = {} if path == "one" else {"session": [f"{session}:0" for session in sessions]}
-            async with client.stream("GET", url, params=params, headers=headers) as answer:
+            one = len(sessions) == 1
+            url = f"/api/sdk/session/{sessions[0]}/stream" if one else "/api/stream"
+            params = {} if one else {"session": [f"{session}:0" for session in sessions]}
+            async with dice.choice(gateways).stream("GET", url, params=params, headers=headers) as answer:
                 async for number, _, data in frames(answer):
                     if number is None:
                         continue
                     cursor = number
-                    seen[data["session_id"]].append((data["seq"], data["type"]))
-                    over |= _ended(data, seen)
+                    seen[data["session_id"]].append(data)
                     patience -= 1
-                    if not patience or len(over) == len(sessions):
+                    if not patience or all(_is_over(found) for found in seen.values()):
                         break
     return seen
 
 
-def _ended(data: dict[str, Any], seen: dict[str, list[tuple[int, str]]]) -> set[str]:
-    is_last = data["type"] == "message" and data["role"] == "assistant" and data["text"] == "the end"
-    return {data["session_id"]} if is_last else set()
+def _is_over(found: list[dict[str, Any]]) -> bool:
+    """Whether the run that answered the last message has ended."""
+    last = found[-1] if found else {}
+    return last.get("type") == "run" and bool(last["final"]) and "the end" in _texts(found[-4:], "assistant")
 
 
 async def _until(follow: Following, is_it: Any) -> list[tuple[str | None, str, dict[str, Any]]]:

@@ -13,12 +13,19 @@ from tests.support.gateway import Event, Served, message, parse_frames, served
 from tests.support.keys import ACCESS, person
 from tests.support.serving import until
 
+STREAMS = ("/stream/one", "/api/sdk/session/one/stream", "/api/stream?session=one:0", "/api/stream")
+
 
 async def follow(site: Served, headers: dict[str, str], conversation: str = "one") -> list[Event]:
     """All of a stream, to its end."""
-    async with site.client.stream("GET", f"/stream/{conversation}", headers=headers) as answer:
+    return await follow_at(site, headers, f"/stream/{conversation}")
+
+
+async def follow_at(site: Served, headers: dict[str, str], path: str) -> list[Event]:
+    async with site.client.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
-        return parse_frames("".join([piece async for piece in answer.aiter_text()]))
+        text = "".join([piece async for piece in answer.aiter_text()])
+        return parse_frames("\n".join(line for line in text.split("\n") if not line.startswith("id: ")))
 
 
 async def test_a_key_revoked_elsewhere_stops_at_once_its_open_streams_included(log_url: str, engine: Engine) -> None:
@@ -28,19 +35,22 @@ async def test_a_key_revoked_elsewhere_stops_at_once_its_open_streams_included(l
     async with served(bus, ACCESS) as site:
         sent = await site.client.post("/send", json=message(), headers=ann.headers)
         assert sent.status_code == 200
-        following = [asyncio.create_task(follow(site, ann.headers)) for _ in range(5)]
-        staying = asyncio.create_task(follow(site, other.headers))
-        await until(lambda: site.streams_open == 6)
+        following = [asyncio.create_task(follow_at(site, ann.headers, path)) for path in STREAMS for _ in range(2)]
+        staying = [asyncio.create_task(follow_at(site, other.headers, path)) for path in STREAMS]
+        await until(lambda: site.streams_open == len(following) + len(staying))
 
         await ann.revoke()
 
         for events in await asyncio.gather(*following):
             assert (events[-1].kind, events[-1].data["reason"]) == ("end", "revoked")
+            assert [event.kind for event in events].count("end") == 1
+        for path in STREAMS:
+            assert (await site.client.get(path, headers=ann.headers)).status_code == 401
         refused = await site.client.post("/send", json=message(), headers=ann.headers)
         assert refused.status_code == 401
-        assert not staying.done()
+        assert not any(task.done() for task in staying)
         await other.revoke()
-        await staying
+        await asyncio.gather(*staying)
     await bus.aclose()
 
 

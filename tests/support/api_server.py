@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import httpx2
+import pytest
 
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.memory import MemoryBus
+from magent2.bus.redis_adapter import RedisBus
+from magent2.bus.sqlite import SqliteBus
 from magent2.directory.keys import making_key
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import DEFAULT_RATES, Limits, Rate
@@ -30,6 +35,7 @@ from magent2.tools.standard import STANDARD
 from magent2.worker.service import WorkerService
 from tests.support.engines import NewEngine
 from tests.support.keys import ACCESS, ADMIN
+from tests.support.redis_server import RedisServer
 from tests.support.runners import Failing
 from tests.support.serving import LEASE_S, until
 from tests.support.waiting import DEADLINE_S
@@ -55,10 +61,10 @@ def trip() -> str:
 
 
 def team() -> Roster:
-    """The default team, whose general agent has a tool that waits and one that fails, and an agent that is broken."""
+    """The default team, whose general agent can also wait, fail and write to others, and an agent that is broken."""
     roster = default_roster()
     general = roster.agent(None, "general")
-    changed = roster.with_agent(replace(general, tools=(*general.tools, "hold", "trip")))
+    changed = roster.with_agent(replace(general, tools=(*general.tools, "hold", "trip", "chat_send")))
     ruins = Scenario("ruins", {"broken": BROKEN}, root="broken")
     return replace(changed, scenarios={**changed.scenarios, "ruins": ruins})
 
@@ -76,6 +82,17 @@ class ApiServer:
         url = self.hasty_url if hasty else self.url
         chosen = self.ann if headers is None else headers
         return httpx2.Client(base_url=url, headers=chosen, timeout=30, verify=False)
+
+
+def shared_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
+    """How to open an engine that outlives a test."""
+    if kind == "memory":
+        return MemoryBus
+    if kind == "sqlite":
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("api")
+        return lambda: SqliteBus(folder / "log.db")
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return lambda: RedisBus(server.url, prefix=uuid.uuid4().hex)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class EventMapper:
         raw = _raw(item)
         call_id = _call_id(item, raw)
         output = _first(item, "output", "result", "result_summary")
-        text = as_text(_get(raw, "output") if output is None else output)
+        text = as_text(plain_text(_get(raw, "output") if output is None else output))
         error = _error(item) or failure_in(output, text) or self._failures.get(call_id or "")
         name = self._calls.get(call_id or "") or _tool_name(item, raw) or "unknown"
         return ToolStepEvent(
@@ -144,6 +144,15 @@ def short_args(value: object) -> dict[str, Any]:
     if len(value) > ARGS_MAX:
         shown[CUT_MARK] = f"{len(value) - ARGS_MAX} more"
     return shown
+
+
+def plain_text(value: object) -> object:
+    """What an MCP server answers as blocks of text is that text; anything else is left as it is."""
+    blocks = value if isinstance(value, list) else [value]
+    texts = [
+        block.get("text") if isinstance(block, Mapping) and block.get("type") == "text" else None for block in blocks
+    ]
+    return "\n".join(map(str, texts)) if blocks and all(isinstance(text, str) for text in texts) else value
 
 
 def as_text(value: object) -> str:

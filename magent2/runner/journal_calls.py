@@ -20,7 +20,7 @@ from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import ToolStepEvent
 from magent2.runner.answers import is_plain, storable
-from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, short_args
+from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
 from magent2.runner.journal import Journal, outputs_of
 from magent2.sessions.stream import stream_record
 from magent2.sessions.views import calls_of
@@ -89,7 +89,7 @@ class Call:
                 f"the result takes {len(record.body)} bytes, the limit is {RESULT_MAX_BYTES}; ask for less of it"
             )
         else:
-            refusal = await self._commit((record, self._told(as_text(value), failure)), sends)
+            refusal = await self._commit((record, self._told(as_text(plain_text(value)), failure)), sends)
         if refusal is None:
             self.observe_end(failure, output, len(sends))
             return value

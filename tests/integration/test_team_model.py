@@ -136,6 +136,18 @@ async def test_a_hosted_tool_is_sent_where_it_can_be_taken_with_a_limit(bus: Mem
     assert request["max_tool_calls"] == 3
 
 
+async def test_a_hosted_tool_is_given_only_to_agents_that_name_it(bus: MemoryBus) -> None:
+    mail(bus, "I want to buy")
+    with ModelServer([Reply(calls=[Call("transfer_to_shop")]), Reply("What?")]) as server:
+        async with team(server, kind="openai") as runner:
+            await work(bus, runner)
+    desk, shop = server.requests
+
+    assert "web_search" in tools_in(desk)
+    assert "web_search" not in tools_in(shop)
+    assert "max_tool_calls" not in shop
+
+
 async def test_a_model_of_another_provider_gets_none_and_still_answers(bus: MemoryBus) -> None:
     mail(bus, "hello")
     with ModelServer([Reply("Hi.")]) as server:

@@ -18,6 +18,7 @@ from magent2.runner.event_mapping import (
     EventMapper,
     Handoff,
     as_text,
+    plain_text,
     short_args,
 )
 from tests.support.record_sdk_events import SCENES, record, stream
@@ -219,3 +220,17 @@ def test_a_handoff_is_a_value_of_its_own() -> None:
 
 def test_usage_that_counts_nothing_is_left_out() -> None:
     assert EventMapper("conv").output("x", {"requests": 0, "input_tokens": 0}).usage is None
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ({"type": "text", "text": "here is Emma"}, "here is Emma"),
+        ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "one\ntwo"),
+        ([{"type": "text", "text": "one"}, {"type": "image", "data": "…"}], None),
+        ([], "[]"),
+        ({"text": "no block"}, '{"text": "no block"}'),
+    ],
+)
+def test_the_blocks_of_text_of_an_mcp_server_are_shown_as_text(output: object, shown: str | None) -> None:
+    assert as_text(plain_text(output)) == (json.dumps(output, ensure_ascii=False) if shown is None else shown)

@@ -16,7 +16,12 @@ from agents import (
 )
 from agents.items import TResponseStreamEvent
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
-from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputItemDoneEvent
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFileSearchToolCall,
+    ResponseOutputItemDoneEvent,
+)
 from pydantic import BaseModel
 
 from magent2.bus.memory import MemoryBus
@@ -140,6 +145,25 @@ async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is
 
     assert answers_recorded(bus) == [0, 1]
     assert outputs(bus) == ['{"n": 1}']
+
+
+async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
+    send(bus, "where is it?")
+    searched = ResponseFileSearchToolCall(
+        id="fs-1", type="file_search_call", status="completed", queries=["where is it?"], results=None
+    )
+    response = build_response(Say("On page 3."), [{}])
+    response.output = [searched, *response.output]
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        yield ResponseCompletedEvent(type="response.completed", response=response, sequence_number=0)
+
+    await work(bus, Agent(name=AGENT, model=ScriptedModel([ModelStep.stream(events)])))
+
+    (answer,) = [record for record in history(bus) if "fs-1" in str(record)]
+    assert (answer["agent"], answer["turn"]) == (AGENT, 0)
+    assert answer["run"] == history(bus)[0]["run"]
+    assert "where is it?" in str(answer)
 
 
 async def test_a_server_that_leaves_the_output_out_of_the_end_is_recorded_whole(bus: MemoryBus) -> None:

@@ -15,10 +15,11 @@ from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec
 from magent2.runner.team_call import check_allowed
 from magent2.runner.team_spec import Member
-from magent2.tools.builtins import BuiltinTools
+from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.standard import known_tools
 from tests.support.api import api, create
 from tests.support.team import CHIEF, DESK, SHOP, roster
+from tests.unit.tools.test_builtins import NEEDED, NEVER
 
 
 async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> None:
@@ -72,6 +73,27 @@ async def test_enabled_and_available_are_told_apart(bus: MemoryBus) -> None:
     assert found["WebSearchTool"] == (True, True, [])
     assert found["FileSearchTool"] == (True, False, ["FILE_SEARCH_VECTOR_STORES"])
     assert found["LocalShellTool"][:2] == (False, False)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+async def test_the_status_of_each_built_in_tool_with_and_without_what_it_needs(bus: MemoryBus, name: str) -> None:
+    """As a gateway shows it whose settings were read from the environment."""
+    needed = NEEDED.get(name, {})
+    shown = {}
+    for kind, values in (("with", needed), ("without", {}), ("off", {**needed, "BUILTIN_TOOLS_ENABLED": "none"})):
+        builtins = BuiltinTools.read({"BUILTIN_TOOLS_ENABLED": name, **values})
+        async with api(bus, catalogue=Catalogue(builtins=builtins, kind="openai")) as client:
+            status = (await client.get("/api/tools/config/status")).json()["builtins"]
+        shown[kind] = next(one for one in status if one["name"] == name)
+
+    usable = name not in NEVER
+    assert (shown["with"]["enabled"], shown["with"]["available"], shown["with"]["missing"]) == (True, usable, [])
+    assert shown["without"]["available"] is (usable and not needed)
+    assert {text.partition("=")[0] for text in shown["without"]["missing"]} == set(needed)
+    assert shown["off"]["enabled"] is (name == "FunctionTool")
+    assert (shown["with"]["reason"] is None) is usable
+    for one in shown.values():
+        assert (one["reason"] is None) == (one["enabled"] and one["available"])
 
 
 async def test_a_built_in_tool_that_is_switched_off_is_not_given(bus: MemoryBus) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from magent2.roster.default import default_roster
 from magent2.roster.routing import TEXT_MAX_CHARS, choose, forms_of, words_of
 from magent2.roster.spec import AgentSpec, Scenario
 
+FIGURES = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()  # what people are told of it
 SENTENCES = Path(__file__).parents[2] / "fixtures" / "routing.jsonl"
 
 # The tuned part was looked at while the keywords were written, the held part was written afterwards and used once.
@@ -39,6 +41,8 @@ def test_the_default_team_gets_the_mail_that_is_meant_for_it(part: str) -> None:
     right = sum(agent == row["expect"] for row, agent in chosen)
     wrong_moves = sum(agent not in (row["expect"], row["current"]) for row, agent in chosen)
     print(f"{part}: {right} of {len(rows)} right ({right / len(rows):.0%}), {wrong_moves} moved to the wrong agent")
+    assert f"{len(rows)} that were" in FIGURES
+    assert re.search(rf"Of {len(rows)} that were [^.]*, {right} (reach|do)\b", FIGURES)
     assert len(rows) >= 60
     assert right / len(rows) >= FLOORS[part]
     assert wrong_moves / len(rows) <= WRONG_MOVES_MAX[part]

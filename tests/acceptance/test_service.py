@@ -150,3 +150,41 @@ def test_the_gateway_of_compose_has_a_token_on_a_fresh_volume(tmp_path: Path) ->
     settings = Settings.read({**gateway.environment, "MAGENT2_DATA_DIR": str(tmp_path)})
 
     assert choose_access(settings, host).token
+
+
+# --- the session API
+
+
+LEFT_OUT = {  # these need something that went wrong first; tests/support/api_cases.py has them
+    ("POST", "/api/sdk/session/{session_id}/retry"),
+    ("POST", "/api/dead/{agent}/{seq}/retry"),
+    ("DELETE", "/api/dead/{agent}/{seq}"),
+}
+
+
+def test_the_lines_of_the_page_about_the_api_work_as_printed(served: Running, newcomer: Newcomer, port: str) -> None:
+    """Each is answered, none is refused, and together they are all the routes that there are."""
+    ((_, block),) = section("docs/api.md", "Try it")
+    setting, _, lines = at(port, block).partition("\n\n")
+    document = json.loads(newcomer.enter(f"curl -sS http://127.0.0.1:{port}/openapi.json"))
+    asked = set()
+    for line in lines.splitlines():
+        said = newcomer.enter(f"{setting}\n{line}")
+        assert '"code":' not in said, f"{line}\n{said}"
+        asked.add(route_of(line, document["paths"]))
+        if "-N" in line:
+            assert streamed(said)[-1] == "end"
+        elif "DELETE" not in line:
+            assert json.loads(said)
+
+    promised = {(method.upper(), path) for path, ways in document["paths"].items() for method in ways}
+    assert asked == {key for key in promised if key[1].startswith("/api")} - LEFT_OUT
+
+
+def route_of(line: str, paths: dict[str, object]) -> tuple[str, str]:
+    """Which route a line of the page asks."""
+    path = "/api" + line.split()[1].strip("'").partition("?")[0]
+    given = re.search(r"-X (\w+)", line)
+    method = given[1] if given else "POST" if " -d " in line else "GET"
+    known = path if path in paths else path.replace("/s1", "/{session_id}")
+    return method, known

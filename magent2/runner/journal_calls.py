@@ -30,6 +30,7 @@ from magent2.tools.sending import joined, planning_again
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedCall
 
+CONTENT = frozenset({"text", "image", "file", "input_text", "input_image", "input_file"})  # of the SDK, by `type`
 RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
 SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
 
@@ -178,8 +179,9 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
         await call.fail(f"{type(error).__name__}: {error}")
         raise
     failed = journal.failures.pop(call.id, None)
-    output = _shown(context, tool, value, failed)
     told = failed or failure_in(value, as_text(value))
+    value = _worded(value)
+    output = _shown(context, tool, value, failed)
     return await call.finish(value, output, told, () if failed else tuple(scope.sends))
 
 
@@ -193,6 +195,13 @@ async def _invoke(tool: FunctionTool, context: ToolContext[Any], arguments: str)
     if tool.timeout_seconds is None:
         return await tool.on_invoke_tool(context, arguments)
     return await invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
+
+
+def _worded(value: Any) -> Any:
+    """Objects and lists as JSON: the SDK would show a model how Python prints them. Its own content stays as it is."""
+    blocks = value if isinstance(value, list) else [value]
+    is_content = any(isinstance(block, Mapping) and block.get("type") in CONTENT for block in blocks)
+    return as_text(value) if isinstance(value, dict | list) and not is_content else value
 
 
 def _settled(result: Any, tool: FunctionTool) -> Any:

@@ -203,6 +203,16 @@ async def test_tools_and_their_results_are_remembered_across_agents_and_runs(bus
     ]
 
 
+async def test_what_a_tool_returns_as_an_object_reaches_the_model_as_json(bus: MemoryBus) -> None:
+    mail(bus, "weather?")
+    with ModelServer([Reply(calls=[Call("weather", {"city": "Oslo"})]), Reply("Cold.")]) as server:
+        async with team(server) as runner:
+            await work(bus, runner)
+
+    result = next(item for item in server.requests[1]["input"] if item.get("type") == "function_call_output")
+    assert json.loads(result["output"])["city"] == "Oslo"
+
+
 async def test_arguments_that_do_not_fit_are_explained_to_the_model(bus: MemoryBus) -> None:
     mail(bus, "weather?")
     with ModelServer([Reply(calls=[Call("weather", {"town": "Oslo"})]), Reply("Sorry.")]) as server:

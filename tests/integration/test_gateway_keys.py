@@ -9,7 +9,7 @@ import pytest
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from tests.support.gateway import Event, Served, message, parse_frames, served
+from tests.support.gateway import Event, Served, message, parse_frames, served, streams_open
 from tests.support.keys import ACCESS, person
 from tests.support.serving import until
 
@@ -87,7 +87,7 @@ async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log
             for number, who in enumerate(people)
             for talk in talks
         }
-        await until(lambda: site.streams_open == len(watching))
+        await streams_open(site.gateway.app, len(watching))  # and past their first look, which would be a 404 later
 
         async def write(number: int, talk: str) -> httpx2.Response:
             body = message(f"secret of p{number}", talk, sender=f"user:p{number}")

@@ -48,6 +48,9 @@ class Settings:
     trace_protocol: str | None = None
     trace_content: bool = False
     limits: Mapping[str, str] = field(default_factory=dict)  # by the names that `[limits]` has, as they were written
+    root_path: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -68,6 +71,9 @@ class Settings:
             trace_protocol=_first(variables, *OTLP_PROTOCOLS),
             trace_content=(_first(variables, TRACE_CONTENT) or "").lower() in TRACE_CONTENT_ON,
             limits=_limits(variables),
+            root_path=variables.get("MAGENT2_ROOT_PATH", "").strip(),
+            trusted_proxies=_list(variables, "MAGENT2_TRUSTED_PROXIES"),
+            allowed_hosts=_list(variables, "MAGENT2_ALLOWED_HOSTS"),
         )
 
     def __repr__(self) -> str:
@@ -121,6 +127,11 @@ def _traces(variables: Mapping[str, str]) -> str | None:
 def _limits(variables: Mapping[str, str]) -> dict[str, str]:
     given = {name: value.strip() for name, value in variables.items() if name.startswith(LIMIT_PREFIX)}
     return {name.removeprefix(LIMIT_PREFIX).lower(): value for name, value in given.items() if value}
+
+
+def _list(variables: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Several values, with commas or spaces between them."""
+    return tuple(variables.get(name, "").replace(",", " ").split())
 
 
 def _payload_cap(text: str) -> int:

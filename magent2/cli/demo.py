@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from magent2.cli.options import Listening
 from magent2.cli.printing import bold, note, say
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def demo(pause_s: float) -> None:
     from magent2.worker.service import WorkerService
 
     token = secrets.token_urlsafe(24)
-    place = Place.open("127.0.0.1", 0, token, "memory://")
+    place = Place.open(Listening("127.0.0.1", 0, token), "memory://")
     with place.closed_on_error():
         runner = demo_team(AGENT, pause_s)
 

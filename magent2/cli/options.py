@@ -64,10 +64,23 @@ def config_option(command: F) -> F:
     )(command)
 
 
-def listening_options(command: F) -> F:
+def listening_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Where a gateway listens, for commands that run one; they get it as `listening`."""
+
+    @wraps(command)
+    def with_listening(*arguments: Any, **options: Any) -> R:
+        given = {name: options.pop(name) for name in Listening.__dataclass_fields__}
+        return command(*arguments, listening=Listening(**given), **options)
+
+    for option in (*_front_options(), token_option, *_address_options()):
+        with_listening = option(with_listening)
+    return with_listening
+
+
+def _address_options() -> tuple[Callable[[F], F], ...]:
     from magent2.settings import HOST, PORT, PORT_MAX
 
-    for option in (
+    return (
         click.option(
             "--port",
             type=click.IntRange(0, PORT_MAX),
@@ -80,9 +93,33 @@ def listening_options(command: F) -> F:
         click.option(
             "--host", default=HOST, show_default=True, envvar="MAGENT2_HOST", show_envvar=True, help="Where to listen."
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+
+def _front_options() -> tuple[Callable[[F], F], ...]:
+    """For a gateway behind a reverse proxy. The variables may hold several, with commas between them."""
+    return (
+        click.option(
+            "--allowed-host",
+            "allowed_hosts",
+            metavar="NAME",
+            multiple=True,
+            help="A name to answer to besides this machine's; may be repeated.  [env var: MAGENT2_ALLOWED_HOSTS]",
+        ),
+        click.option(
+            "--trusted-proxy",
+            "trusted_proxies",
+            metavar="ADDRESS",
+            multiple=True,
+            help="An address or network whose X-Forwarded-For, -Proto and -Host are believed; may be repeated."
+            "  [env var: MAGENT2_TRUSTED_PROXIES]",
+        ),
+        click.option(
+            "--root-path",
+            metavar="PATH",
+            help="The path under which a proxy serves it, such as /magent2.  [env var: MAGENT2_ROOT_PATH]",
+        ),
+    )
 
 
 def token_option(command: F) -> F:
@@ -93,6 +130,18 @@ def token_option(command: F) -> F:
         show_envvar=True,
         help="The gateway's token; else the one in the data folder.",
     )(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a gateway is to listen, who may come in, and what stands before it, as the options say."""
+
+    host: str
+    port: int
+    token: str | None = field(default=None, repr=False)
+    root_path: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Info
-from magent2.cli.options import AGENT
+from magent2.cli.options import AGENT, Listening
 from magent2.cli.printing import note
 from magent2.errors import SettingsError
 from magent2.gateway.auth import Access
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.front import Front
 from magent2.gateway.limits import Limits
-from magent2.gateway.server import Gateway, choose_access, listen
+from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, read_again_on_signal
 from magent2.roster.registry import Registry, read_again
 from magent2.settings import Settings
@@ -40,17 +41,19 @@ class Place:
     host: str
     listener: socket.socket
     access: Access
+    front: Front
     bus: Engine
     bus_url: str  # as it may be printed
     token_given: bool
 
     @classmethod
-    def open(cls, host: str, port: int, token: str | None, bus_url: str | None) -> Place:
+    def open(cls, listening: Listening, bus_url: str | None) -> Place:
         settings = Settings.read()
         where = bus_url or default_url(settings)
-        access = choose_access(settings, host, token)
+        front = choose_front(settings, listening.root_path, listening.trusted_proxies)
+        access = choose_access(settings, listening.host, listening.token, listening.allowed_hosts)
         try:
-            listener = listen(host, port)
+            listener = listen(listening.host, listening.port)
         except SettingsError as error:
             raise SettingsError(f"{error}; --port takes another, 0 any free one") from error
         try:
@@ -58,13 +61,15 @@ class Place:
         except BaseException:
             listener.close()
             raise
-        return cls(host, listener, access, bus, hide_password(where), (token or settings.token) is not None)
+        token_given = (listening.token or settings.token) is not None
+        return cls(listening.host, listener, access, front, bus, hide_password(where), token_given)
 
     @property
     def url(self) -> str:
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  compared, not bound
         port = self.listener.getsockname()[1]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return place + self.front.root_path
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -118,7 +123,13 @@ async def keep_house(
     try:
         await place.bus.acall(Info())
         gateway = Gateway(
-            place.bus, access=place.access, limits=limits, catalogue=catalogue, metrics=metrics, tracer=tracer
+            place.bus,
+            access=place.access,
+            limits=limits,
+            catalogue=catalogue,
+            metrics=metrics,
+            tracer=tracer,
+            front=place.front,
         )
         serving = asyncio.create_task(gateway.serve([place.listener]))
         worker = None if service is None else service()

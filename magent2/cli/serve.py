@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.options import bus_option, config_option, listening_options, log_option, team_options, token_option
+from magent2.cli.options import Listening, bus_option, config_option, listening_options, log_option, team_options
 from magent2.cli.printing import say
 from magent2.cli.runners import model_option
 
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 @team_options
 @model_option
 @listening_options
-@token_option
 @bus_option
 @log_option
 def serve(
     agents: tuple[str, ...],
     config: Path | None,
     model: str | None,
-    host: str,
-    port: int,
-    token: str | None,
+    listening: Listening,
     bus: str | None,
     log_format: str,
 ) -> None:
@@ -48,7 +45,7 @@ def serve(
     from magent2.telemetry.tracing import traced_process
 
     setup_logging(log_format)
-    place = Place.open(host, port, token, bus)  # before the SDK is loaded, which takes a while
+    place = Place.open(listening, bus)  # before the SDK is loaded, which takes a while
     with place.closed_on_error():
         from magent2.worker.team import choose_team
 
@@ -79,10 +76,9 @@ def serve(
 @click.command()
 @config_option
 @listening_options
-@token_option
 @bus_option
 @log_option
-def gateway(config: Path | None, host: str, port: int, token: str | None, bus: str | None, log_format: str) -> None:
+def gateway(config: Path | None, listening: Listening, bus: str | None, log_format: str) -> None:
     """Run the gateway alone.
 
     Agents are served by 'magent2 worker' on the same bus, on this machine or others.
@@ -108,7 +104,7 @@ def gateway(config: Path | None, host: str, port: int, token: str | None, bus: s
         registry = Registry.of(over.apply(default_roster()))
     else:
         registry = Registry.of_file(config, known_tools(), os.environ, over)
-    place = Place.open(host, port, token, bus)
+    place = Place.open(listening, bus)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
     limits = Limits.of(registry.roster.limits)
 

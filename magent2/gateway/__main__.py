@@ -11,7 +11,7 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
 from magent2.gateway.limits import Limits
-from magent2.gateway.server import Gateway, choose_access, listen
+from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, run_on_loop
 from magent2.roster.limits import limits_of
 from magent2.settings import LOG_FORMATS, Settings
@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(settings).parse_args(arguments)
         setup_logging(options.log_format)
         limits = Limits.of(limits_of(settings.limits))
-        access = choose_access(settings, options.host, options.token)
+        access = choose_access(settings, options.host, options.token, options.allowed_host)
+        front = choose_front(settings, options.root_path, options.trusted_proxy)
         listener = listen(options.host, options.port)
         bus = connect(options.bus, settings)
     except InvalidInput as error:
@@ -35,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Magent2Error as error:
         return _complain(error, FAILED)
     port = listener.getsockname()[1]
-    print(f"magent2 gateway on http://{options.host}:{port}/#token={access.token}", flush=True)
+    print(f"magent2 gateway on http://{options.host}:{port}{front.root_path}/#token={access.token}", flush=True)
     with traced_process(settings) as tracer:
-        run_on_loop(serve(bus, Gateway(bus, access=access, limits=limits, tracer=tracer), listener))
+        run_on_loop(serve(bus, Gateway(bus, access=access, limits=limits, tracer=tracer, front=front), listener))
     return 0
 
 
@@ -55,6 +56,12 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     parser.add_argument("--host", default=settings.host, help="where to listen (MAGENT2_HOST, else %(default)s)")
     parser.add_argument("--port", type=int, default=settings.port, help="0 for a free one (MAGENT2_PORT, %(default)s)")
     parser.add_argument("--token", help="what clients must show (MAGENT2_TOKEN, else the file in the data folder)")
+    parser.add_argument("--root-path", metavar="PATH", help="the sub-path a proxy serves it under (MAGENT2_ROOT_PATH)")
+    for name, told in (
+        ("--trusted-proxy", "an address or network whose X-Forwarded-* count (MAGENT2_TRUSTED_PROXIES)"),
+        ("--allowed-host", "a name to answer to besides this machine's (MAGENT2_ALLOWED_HOSTS)"),
+    ):
+        parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"{told}; may be repeated")
     parser.add_argument("--log-format", choices=LOG_FORMATS, default=settings.log_format)
     return parser
 

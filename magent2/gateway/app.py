@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magent2.bus.interface import Bus, Engine
@@ -14,7 +15,8 @@ from magent2.gateway.auth import Access
 from magent2.gateway.awaiting import Waiters
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.counts import SharedRates
-from magent2.gateway.guard import Count, Guard, is_open
+from magent2.gateway.front import Front, route_path
+from magent2.gateway.guard import Count, Guard, is_open, secured
 from magent2.gateway.house import House, Served, Unaskable
 from magent2.gateway.limits import Limits
 from magent2.gateway.lists import SessionLists
@@ -41,6 +43,7 @@ class App(FastAPI):
     """FastAPI, with a shorter way in for messages."""
 
     send_door: ASGIApp | None = None
+    front = Front()
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -48,10 +51,21 @@ class App(FastAPI):
         return cast("dict[str, Any]", self.openapi_schema)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.send_door is not None and scope.get("path") == sending.PATH and scope.get("method") == "POST":
+        if scope["type"] == "http":
+            self.front.meet(scope)
+        if scope.get("method") == "POST" and self.send_door is not None and route_path(scope) == sending.PATH:
             await self.send_door(scope, receive, send)
+        elif self.front.root_path and scope.get("path") == self.front.root_path:
+            await _below(self.front.root_path)(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+def _below(root: str) -> Response:
+    """The page's links are relative, so it must be read below the root path."""
+    answer = RedirectResponse(f"{root}/")
+    answer.raw_headers = secured(answer.raw_headers)
+    return answer
 
 
 def create_app(
@@ -63,17 +77,20 @@ def create_app(
     catalogue: Catalogue | None = None,
     metrics: Metrics | None = None,
     tracer: Tracer | None = None,
+    front: Front | None = None,
 ) -> FastAPI:
     """HTTP for a bus. Without `access` it is open to whoever reaches it.
 
     `registry` says who is in the team, by default the one that is there without a file; `catalogue` says more.
     `metrics` are shared where others of this process count as well; with a `tracer` requests have spans.
+    `front` says what stands before it: by default nothing, and what a proxy says is not believed.
     """
     chosen_access, chosen_limits = access or Access(), limits or Limits()
     metrics = metrics or Metrics()
     deliveries = Deliveries(metrics.delivered, tracer)
     app = App(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
     house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry), deliveries)
+    app.front = front or app.front
     app.state.house = house
     for rooms in (sending, streaming, conversations, agents, dead, house_routes, page, api):
         app.routes.extend(rooms.router(house).routes)  # not included: FastAPI would build each of them again

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from magent2.directory.keys import split_key
 from magent2.gateway.asked import route_template
+from magent2.gateway.front import client_of, route_path
 from magent2.gateway.identity import identity_of
 
 log = logging.getLogger("magent2.audit")
@@ -52,13 +53,15 @@ def key_revoked(key: str, streams: int) -> None:
 def refused(scope: Scope, text: str) -> None:
     """A credential that opens nothing: of a key its id, of anything else nothing."""
     parts = split_key(text)
-    path = str(scope.get("path", ""))[:VALUE_MAX_CHARS]
-    log.warning("refused", extra={"method": scope["method"], "path": path, "key": parts[0] if parts else None})
+    path = route_path(scope)[:VALUE_MAX_CHARS]
+    key = parts[0] if parts else None
+    log.warning("refused", extra={"method": scope["method"], "path": path, "key": key, "client": client_of(scope)})
 
 
 def _who(scope: Scope) -> dict[str, Any]:
     identity = identity_of(scope)
-    return {"principal": identity.principal.name, "admin": identity.principal.admin, "key": identity.key}
+    principal = identity.principal
+    return {"principal": principal.name, "admin": principal.admin, "key": identity.key, "client": client_of(scope)}
 
 
 def _short(facts: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -47,12 +48,16 @@ class WatchedToken:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Open, unless told otherwise. `loopback`: only names of this machine, and only pages of our own origin."""
+    """Open, unless told otherwise. `loopback`: only names of this machine, and only pages of our own origin.
+
+    `hosts` are names that it answers to besides those of this machine; where there are any, to no others.
+    """
 
     fixed: str | None = field(default=None, repr=False)
     watched: WatchedToken | None = None
     loopback: bool = False
     same_origin: bool = False
+    hosts: frozenset[str] = frozenset()
 
     @classmethod
     def by_token(cls, token: str, *, loopback: bool) -> Access:
@@ -73,15 +78,29 @@ class Access:
         return token is None or hmac.compare_digest(bearer(authorization), token.encode())
 
     def knows_host(self, host: str) -> bool:
-        return not self.loopback or is_loopback(host_name(host))
+        if not self.loopback and not self.hosts:
+            return True
+        name = host_name(host)
+        return name in self.hosts or is_loopback(name)
 
-    def knows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page that calls us is our own."""
+    def knows_origin(self, origin: str, host: str, own_scheme: str | None = None) -> bool:
+        """Whether a page that calls us is our own. `own_scheme` is ours as far as a proxy told it."""
         if not self.same_origin:
             return True
         scheme, _, netloc = origin.partition("://")
         own = _place(host, scheme)
-        return own is not None and _place(netloc, scheme) == own
+        return own is not None and _place(netloc, scheme) == own and own_scheme in (None, scheme)
+
+
+def parse_hosts(names: Iterable[str]) -> frozenset[str]:
+    """Names as a browser may give them, without a port."""
+    found = frozenset(name.strip().rstrip(".").lower() for name in names)
+    for name in found:
+        if not name or host_name(name) != name:
+            raise SettingsError(
+                f"an allowed host is a name such as magent2.example.org, without a port, not {name[:80]!r}"
+            )
+    return found
 
 
 def bearer(authorization: bytes) -> bytes:

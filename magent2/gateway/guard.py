@@ -12,6 +12,7 @@ from magent2.errors import Magent2Error
 from magent2.gateway import audit
 from magent2.gateway.asked import method_of, route_template
 from magent2.gateway.auth import Access, bearer
+from magent2.gateway.front import SCHEME_KEY, client_of, route_path
 from magent2.gateway.identity import HOUSE, KEY, NOBODY, Identity
 from magent2.gateway.keys import KeyRing
 from magent2.gateway.problems import CODE, Problem, noted_problem
@@ -45,13 +46,13 @@ class Guard:
             try:
                 await self._admit(scope)
             except Magent2Error as error:
-                await noted_problem(error).response()(scope, receive, send)
+                await noted_problem(error).answer(scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
         given = _wanted_headers(scope)
-        self._check_place(given)
+        self._check_place(given, scope.get(SCHEME_KEY))
         path = route_path(scope)
         if is_open(path):
             scope[KEY] = HOUSE if self._access.token is None else NOBODY
@@ -63,12 +64,12 @@ class Guard:
             raise Problem.admins_only()
         self._rates.take(identity.principal.name, kind_of(scope["method"], path))
 
-    def _check_place(self, given: dict[bytes, bytes]) -> None:
+    def _check_place(self, given: dict[bytes, bytes], scheme: str | None) -> None:
         host = given.get(b"host", b"").decode("latin-1")
         if not self._access.knows_host(host):
-            raise Problem(421, "foreign_host", "this gateway answers only to names of its own machine")
+            raise Problem.foreign_host()
         origin = given.get(b"origin")
-        if origin is not None and not self._access.knows_origin(origin.decode("latin-1"), host):
+        if origin is not None and not self._access.knows_origin(origin.decode("latin-1"), host, scheme):
             raise Problem(403, "foreign_origin", "pages of other origins may not call this gateway")
 
     async def _identify(self, scope: Scope, authorization: bytes) -> Identity:
@@ -78,7 +79,7 @@ class Guard:
             return known
         if self._access.admits(authorization):
             return HOUSE
-        found = await self._keys.find(text) if self._keys is not None else None
+        found = await self._keys.find(text, client_of(scope)) if self._keys is not None else None
         if found is not None:
             return found
         if authorization:
@@ -88,12 +89,6 @@ class Guard:
 
 def _wanted_headers(scope: Scope) -> dict[bytes, bytes]:
     return {name: value for name, value in scope["headers"] if name in (b"host", b"origin", b"authorization")}
-
-
-def route_path(scope: Scope) -> str:
-    """The path as routes have it, behind a proxy that put something in front of it too."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 def is_open(path: str) -> bool:

@@ -70,8 +70,11 @@ class KeyRing:
         self._known.move_to_end(parts[0])
         return found.identity
 
-    async def find(self, text: str) -> Identity | None:
-        """Whose key this is, as the log says; `None` for a key that nobody made, a wrong secret, a revoked one."""
+    async def find(self, text: str, client: str = "") -> Identity | None:
+        """Whose key this is, as the log says; `None` for a key that nobody made, a wrong secret, a revoked one.
+
+        `client` is the address that showed it: whoever guesses is held up sooner than others.
+        """
         parts = split_key(text)
         if parts is None:
             return None
@@ -79,7 +82,7 @@ class KeyRing:
             self.close()
         known = self._known.get(parts[0])
         if known is None or parts[0] in self._doubtful:
-            known = await self._learn(parts[0])
+            known = await self._learn(parts[0], client)
         return known.identity if known is not None and known.key.opens(parts[1]) else None
 
     @property
@@ -92,13 +95,13 @@ class KeyRing:
         known = self._known.get(key) if key is not None else None
         return known is not None and known.key.revoked_ms is not None
 
-    async def _learn(self, key: str) -> Known | None:
-        self._misses.check()
+    async def _learn(self, key: str, client: str) -> Known | None:
+        self._misses.check(client)
         self._follow(KEYS.topic(key))
         first = key not in self._known
         known = await self._read(key)
         if known is None:
-            self._misses.count()
+            self._misses.count(client)
             self._forget(key)
         elif first and known.key.revoked_ms is None:
             audit.key_used(key, known.identity.principal.name)

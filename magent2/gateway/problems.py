@@ -67,6 +67,11 @@ class Problem(errors.Magent2Error):
         return cls(403, "admin_only", "this needs the gateway's token, or a key with the scope 'admin'")
 
     @classmethod
+    def foreign_host(cls) -> Problem:
+        detail = "this gateway is not called that; '--allowed-host NAME' lets it answer to another name"
+        return cls(421, "foreign_host", detail)
+
+    @classmethod
     def too_many_streams(cls, limit: int) -> Problem:
         return cls(503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", AGAIN)
 
@@ -75,10 +80,10 @@ class Problem(errors.Magent2Error):
         detail = f"you have {limit} streams open, which is the limit; close one first"
         return cls(429, "too_many_streams", detail, AGAIN)
 
-    @property
-    def document(self) -> dict[str, Any]:
+    def document(self, root: str = "") -> dict[str, Any]:
+        """`root` is the sub-path under which the gateway is found, so that `type` stays below it."""
         return {
-            "type": f"/problems/{self.code}",
+            "type": f"{root}/problems/{self.code}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
@@ -86,8 +91,11 @@ class Problem(errors.Magent2Error):
             **self.more,
         }
 
-    def response(self) -> Response:
-        answer = ProblemResponse(orjson.dumps(self.document), self.status, self.headers, MEDIA_TYPE)
+    def answer(self, scope: Scope) -> Response:
+        return self.response(str(scope.get("root_path", "")))
+
+    def response(self, root: str = "") -> Response:
+        answer = ProblemResponse(orjson.dumps(self.document(root)), self.status, self.headers, MEDIA_TYPE)
         answer.code = self.code
         return answer
 
@@ -150,18 +158,20 @@ def _invalid(code: str, what: str, faults: list[Any]) -> Problem:
 def install(app: FastAPI) -> None:
     """Answer every error with a problem document."""
 
-    async def own(_: Request, error: Exception) -> Response:
-        return (noted_problem(error) if isinstance(error, errors.Magent2Error) else unexpected()).response()
+    async def own(request: Request, error: Exception) -> Response:
+        problem = noted_problem(error) if isinstance(error, errors.Magent2Error) else unexpected()
+        return problem.answer(request.scope)
 
-    async def last(_: Request, error: Exception) -> Response:
-        return unexpected().response()
+    async def last(request: Request, error: Exception) -> Response:
+        return unexpected().answer(request.scope)
 
-    async def parameters(_: Request, error: Exception) -> Response:
+    async def parameters(request: Request, error: Exception) -> Response:
         faults = error.errors() if isinstance(error, RequestValidationError) else []
-        return _invalid("bad_parameter", "the request", list(faults)).response()
+        return _invalid("bad_parameter", "the request", list(faults)).answer(request.scope)
 
-    async def http(_: Request, error: Exception) -> Response:
-        return _of_http(error).response() if isinstance(error, HTTPException) else unexpected().response()
+    async def http(request: Request, error: Exception) -> Response:
+        problem = _of_http(error) if isinstance(error, HTTPException) else unexpected()
+        return problem.answer(request.scope)
 
     app.add_exception_handler(errors.Magent2Error, own)
     app.add_exception_handler(RequestValidationError, parameters)

@@ -15,7 +15,8 @@ from functools import lru_cache
 from magent2.gateway.limits import Rate, RouteKind
 from magent2.gateway.problems import Problem
 
-MISSES_PER_S, MISSES_BURST = 50.0, 500
+MISSES_PER_S, MISSES_BURST = 50.0, 500  # of all clients together
+CLIENT_MISSES_PER_S, CLIENT_MISSES_BURST = 10.0, 100  # of one address
 ROUNDING_S = 1e-6
 DEBT_BURSTS = 32  # how far what others have let in is made good; more gateways than that are not expected
 COUNTED_MAX = 20_000  # principals and kinds that are remembered at a time
@@ -88,22 +89,34 @@ class RateLimits:
 
 
 class Misses:
-    """Keys that nobody made may be looked for so often, by all clients together: guesses must not keep the log busy.
+    """Keys that nobody made may be looked for so often, by one address and by all together: guesses must not keep the
+    log busy, and whoever guesses must not hold up the others.
 
     Keys that are known need no look and are not held up.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._full_at = 0.0
+        self._clients: dict[str, float] = {}
         self._clock = clock
 
-    def check(self) -> None:
-        wait_s = self._full_at - self._clock() - (MISSES_BURST - 1) / MISSES_PER_S
+    def check(self, client: str = "") -> None:
+        now = self._clock()
+        wait_s = max(
+            self._full_at - now - (MISSES_BURST - 1) / MISSES_PER_S,
+            self._clients.get(client, 0.0) - now - (CLIENT_MISSES_BURST - 1) / CLIENT_MISSES_PER_S,
+        )
         if wait_s > ROUNDING_S:
             raise too_often("unknown key", wait_s)
 
-    def count(self) -> None:
-        self._full_at = max(self._full_at, self._clock()) + 1 / MISSES_PER_S
+    def count(self, client: str = "") -> None:
+        now = self._clock()
+        self._full_at = max(self._full_at, now) + 1 / MISSES_PER_S
+        if not client:
+            return
+        self._clients[client] = max(self._clients.get(client, now), now) + 1 / CLIENT_MISSES_PER_S
+        if len(self._clients) > COUNTED_MAX:
+            self._clients = {name: full_at for name, full_at in self._clients.items() if full_at > now}
 
 
 def too_often(kind: str, wait_s: float) -> Problem:

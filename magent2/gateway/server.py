@@ -7,6 +7,7 @@ import math
 import resource
 import socket
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,8 +16,9 @@ from fastapi import FastAPI
 from magent2.bus.interface import Bus
 from magent2.errors import SettingsError
 from magent2.gateway.app import create_app
-from magent2.gateway.auth import Access
+from magent2.gateway.auth import Access, parse_hosts
 from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.front import Front
 from magent2.gateway.house import House
 from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
 from magent2.gateway.protocol import limited
@@ -50,10 +52,17 @@ class Gateway:
         catalogue: Catalogue | None = None,
         metrics: Metrics | None = None,
         tracer: Tracer | None = None,
+        front: Front | None = None,
     ) -> None:
         self.limits = within_descriptors(limits or Limits())
         self.app: FastAPI = create_app(
-            bus, access=access, limits=self.limits, catalogue=catalogue, metrics=metrics, tracer=tracer
+            bus,
+            access=access,
+            limits=self.limits,
+            catalogue=catalogue,
+            metrics=metrics,
+            tracer=tracer,
+            front=front,
         )
         self._server = _Server(
             uvicorn.Config(
@@ -112,13 +121,24 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def choose_access(settings: Settings, host: str, token: str | None = None) -> Access:
-    """Who may come in: whoever has the token that was given, or the one in the file, which is made if need be."""
+def choose_access(settings: Settings, host: str, token: str | None = None, hosts: Sequence[str] = ()) -> Access:
+    """Who may come in: whoever has the token that was given, or the one in the file, which is made if need be.
+
+    `hosts` are names that the gateway answers to besides those of this machine.
+    """
+    names = parse_hosts(hosts or settings.allowed_hosts)
     given = token or settings.token
     loopback = is_loopback(host)
     if given is not None:
-        return Access.by_token(check_token(given), loopback=loopback)
-    return Access.by_file(TokenFile.within(settings.data_dir), loopback=loopback)
+        access = Access.by_token(check_token(given), loopback=loopback)
+    else:
+        access = Access.by_file(TokenFile.within(settings.data_dir), loopback=loopback)
+    return replace(access, hosts=names)
+
+
+def choose_front(settings: Settings, root_path: str | None = None, trusted: Sequence[str] = ()) -> Front:
+    """What stands before the gateway, as the command line says, else the environment."""
+    return Front.parse(root_path if root_path is not None else settings.root_path, trusted or settings.trusted_proxies)
 
 
 def within_descriptors(limits: Limits) -> Limits:

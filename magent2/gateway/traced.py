@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magent2.gateway.asked import method_of, route_template
-from magent2.gateway.guard import UNKNOWN_ROUTE, route_path
+from magent2.gateway.front import route_path
+from magent2.gateway.guard import UNKNOWN_ROUTE
 from magent2.gateway.problems import CODE
 
 if TYPE_CHECKING:

@@ -3,6 +3,9 @@
 const KEY = "magent2.token";
 const LOOK_AGAIN_MS = 5000;
 
+// Where the gateway is: behind a proxy it may be below a path.
+const HERE = new URL(".", location.href).href;
+
 const place = (id) => document.getElementById(id);
 
 // The token comes in the fragment, which browsers send to nobody; the address is cleaned of it at once.
@@ -16,7 +19,7 @@ function takeToken() {
 
 async function ask(path) {
   const token = sessionStorage.getItem(KEY);
-  const answer = await fetch(path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const answer = await fetch(HERE + path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
   if (answer.status === 401) throw new Error("token");
   if (!answer.ok) throw new Error((await answer.json()).detail || `status ${answer.status}`);
   return answer.json();
@@ -44,16 +47,16 @@ function explain(agents) {
   place("how").textContent = [
     `magent2 send ${name} "Hello!" --wait`,
     "",
-    `curl ${location.origin}/send${header} \\`,
+    `curl ${HERE}send${header} \\`,
     `  -H "Content-Type: application/json" -d '${body}'`,
-    `curl -N ${location.origin}/stream/hello${header}`,
+    `curl -N ${HERE}stream/hello${header}`,
   ].join("\n");
 }
 
 async function look() {
   try {
-    const { agents } = await ask("/agents");
-    const { conversations } = await ask("/conversations");
+    const { agents } = await ask("agents");
+    const { conversations } = await ask("conversations");
     show("agents", agents.map((one) => [one.name, one.alive ? "yes" : "no", String(one.pending)]));
     show("conversations", conversations.map((one) => [
       one.conversation_id, one.title || "", one.active_agent || "", one.run_status || "",

@@ -43,11 +43,11 @@ class SendDoor:
         try:
             answer = await deliver(self._house, scope, receive)
         except Magent2Error as error:
-            await noted_problem(error).response()(scope, receive, send)
+            await noted_problem(error).answer(scope)(scope, receive, send)
             return
         except Exception:
             log.exception("a message could not be taken")
-            await unexpected().response()(scope, receive, send)
+            await unexpected().answer(scope)(scope, receive, send)
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 
+from magent2.cli.options import Listening
 from magent2.cli.running import Place, keep_house, leaving_on_signals
 from magent2.errors import ModelRefused
 from magent2.loop import run_on_loop
@@ -43,7 +44,7 @@ class Obedient:
 async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
-    place = Place.open("127.0.0.1", given["port"], None, given["url"])
+    place = Place.open(Listening("127.0.0.1", given["port"]), given["url"])
     worker = (lambda: WorkerService(place.bus, {AGENT: Obedient()})) if given["worker"] else None
     await keep_house(
         place,

@@ -36,7 +36,7 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
         await client.delete("/conversations/one", headers=ADMIN)
 
     told = audited(lines)
-    who = {"principal": "user:ann", "admin": False, "key": ann.id}
+    who = {"principal": "user:ann", "admin": False, "key": ann.id, "client": "127.0.0.1"}
     assert told[0] == {"text": "key used", "key": ann.id, "principal": "user:ann"}
     ids = {"conversation_id": "one", "envelope_id": "m1", "sender": "user:ann"}
     assert told[1] == {"text": "acted", "act": "POST /send", "status": 200, "ids": ids, **who}

@@ -146,6 +146,17 @@ def test_misses_pass_again_after_a_while() -> None:
     misses.check()
 
 
+def test_whoever_guesses_is_held_up_before_the_others() -> None:
+    misses = Misses(Clock())
+    for _ in range(ratelimit.CLIENT_MISSES_BURST):
+        misses.check("203.0.113.9")
+        misses.count("203.0.113.9")
+
+    with pytest.raises(Problem):
+        misses.check("203.0.113.9")
+    misses.check("198.51.100.4")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "kind"),
     [

@@ -1,0 +1,147 @@
+"""What stands in front of a gateway: a sub-path, and proxies whose word about a request counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+from starlette.types import Scope
+
+from magent2.errors import SettingsError
+
+HOPS_MAX = 32  # entries of X-Forwarded-For that are looked at, from the nearest on
+ROOT_PATH_MAX_CHARS = 200
+ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+OURS = frozenset({"agents", "api", "conversations", "dead", "health", "metrics", "page", "problems", "ready", "send"})
+TAKEN = OURS | {"stream", "openapi.json"}  # a sub-path that begins like a route could be meant as one
+SCHEMES = ("http", "https")
+
+FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
+SCHEME_KEY = "magent2.scheme"  # in the scope: the scheme that the browser used, where a trusted proxy told it
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Nothing, unless told otherwise. A proxy may take the sub-path off or leave it: both are understood."""
+
+    root_path: str = ""
+    trusted: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, root_path: str | None = None, trusted: Iterable[str] = ()) -> Front:
+        return cls(_root_path(root_path or ""), tuple(_network(text) for text in trusted))
+
+    def meet(self, scope: Scope) -> None:
+        """Make a request what it was before the proxies handed it on."""
+        if self.trusted and _is_trusted(client_of(scope), self.trusted):
+            self._believe(scope)
+        if self.root_path:
+            self._put_below_root(scope)
+
+    def _believe(self, scope: Scope) -> None:
+        told = _told(scope)
+        client = self._client(told.get(FORWARDED_FOR, ""))
+        if client is not None:
+            scope["client"] = (client, 0)
+        scheme = _last(told.get(FORWARDED_PROTO, "")).lower()
+        if scheme in SCHEMES:
+            scope["scheme"] = scope[SCHEME_KEY] = scheme
+        host = _last(told.get(FORWARDED_HOST, ""))
+        if host:
+            others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+            scope["headers"] = [(b"host", host.encode("latin-1")), *others]
+
+    def _client(self, chain: str) -> str | None:
+        """The nearest address that is no proxy of ours: what stands before it, anybody may have written."""
+        found: str | None = None
+        for text in reversed(chain.rsplit(",", HOPS_MAX)[-HOPS_MAX:]):
+            address = _address(text)
+            if address is None:
+                return found
+            found = str(address)
+            if not _is_trusted(found, self.trusted):
+                return found
+        return found
+
+    def _put_below_root(self, scope: Scope) -> None:
+        root, path = self.root_path, scope["path"]
+        if path != root and not path.startswith(f"{root}/"):
+            scope["path"] = root + path
+            scope["raw_path"] = root.encode() + (scope.get("raw_path") or b"")
+        scope["root_path"] = root
+
+
+def route_path(scope: Scope) -> str:
+    """The path as routes have it, without what a proxy put in front of it."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
+def client_of(scope: Scope) -> str:
+    """The address that the request came from; empty where it came through no network."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _told(scope: Scope) -> dict[bytes, str]:
+    """What proxies say; of a header that is there several times all of it, in order."""
+    told: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name in (FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST):
+            text = value.decode("latin-1")
+            told[name] = f"{told[name]},{text}" if name in told else text
+    return told
+
+
+def _last(chain: str) -> str:
+    """What the nearest proxy said, which is the one that we know."""
+    return chain.rpartition(",")[2].strip()
+
+
+@lru_cache(maxsize=1024)  # proxies are few, and each brings many requests
+def _is_trusted(address: str, networks: tuple[Network, ...]) -> bool:
+    found = _address(address)
+    return found is not None and any(found in network for network in networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """`10.0.0.1`, `10.0.0.1:80`, `::1`, `[::1]:80`."""
+    bare = text.strip()
+    if bare.startswith("["):
+        bare = bare[1:].partition("]")[0]
+    elif bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        found = ip_address(bare)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text.strip())
+    except ValueError as error:
+        raise SettingsError(
+            f"a trusted proxy is an address or a network such as 10.0.0.0/8, not {text[:60]!r}: {error}"
+        ) from None
+
+
+def _root_path(text: str) -> str:
+    path = text.strip().rstrip("/")
+    if not path:
+        return ""
+    if not ROOT_PATH.fullmatch(path) or len(path) > ROOT_PATH_MAX_CHARS or {".", ".."} & set(path.split("/")):
+        raise SettingsError(f"a root path is a path such as /magent2, not {text[:60]!r}")
+    if path.split("/")[1] in TAKEN:
+        raise SettingsError(
+            f"the root path {path!r} begins like a route of the gateway; choose another, such as /magent2"
+        )
+    return path

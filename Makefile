@@ -1,6 +1,6 @@
 # Everything here sets itself up: Python 3.11 or newer and make are enough.
 #   make test ARGS="-k lanes"   hands arguments to pytest
-#   make test SKIP=redis        leaves Redis out on purpose
+#   make test SKIP=redis,nginx  leaves Redis and nginx out on purpose
 #   make test JOBS=8            as many test processes as you like
 #   make run ARGS="--port 9000" hands arguments to `magent2 serve`
 
@@ -31,16 +31,16 @@ run: $(READY) ## serve an agent: gateway, worker and page in one process
 	@$(BIN)/magent2 serve $(ARGS)
 
 .PHONY: test
-test: redis $(READY) ## run the tests
+test: redis nginx $(READY) ## run the tests
 	@$(PYTEST) $(ARGS)
 
 .PHONY: cover
-cover: redis $(READY) ## run the tests, half as slow again, and measure how much of the code they reach
+cover: redis nginx $(READY) ## run the tests, half as slow again, and measure how much of the code they reach
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@$(PYTEST) $(COVERAGE) $(ARGS)
 
 .PHONY: soak
-soak: redis $(READY) ## run the long form of the tests, a small local model included
+soak: redis nginx $(READY) ## run the long form of the tests, a small local model included
 	@scripts/uv sync --frozen --quiet --extra local
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
@@ -100,9 +100,9 @@ clean: ## remove all that these commands made
 	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: redis
-redis:
-	@scripts/ensure-redis
+.PHONY: redis nginx
+redis nginx:
+	@scripts/ensure $@
 
 $(READY): pyproject.toml uv.lock
 	@echo "setup: .venv from uv.lock" >&2

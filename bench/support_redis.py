@@ -38,7 +38,7 @@ def redis_server() -> Iterator[str]:
     """The URL of a server that lives as long as the `with`."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
-        raise SystemExit("bench: no redis-server on PATH; run scripts/ensure-redis, or leave it out with SKIP=redis")
+        raise SystemExit("bench: no redis-server on PATH; run scripts/ensure redis, or leave it out with SKIP=redis")
     with tempfile.TemporaryDirectory(prefix="magent2-bench-") as folder:
         port = free_port()
         command = (program, "--port", str(port), "--dir", folder, *OPTIONS)

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "conversations": ("magent2.cli.conversations:conversations", "List, show, export and delete conversations."),
     "agents": ("magent2.cli.agents:agents", "See which agents there are, and check a file of them."),
     "dead": ("magent2.cli.dead:dead", "Look after messages that nobody could answer."),
+    "erase": ("magent2.cli.erase:erase", "Erase a user: their keys and all their conversations."),
     "backup": ("magent2.cli.transfer:backup", "Copy the log to a file to go back to."),
     "export": ("magent2.cli.transfer:export", "Write the log to a file that any engine can import."),
     "import": ("magent2.cli.transfer:import_", "Load an export into an empty log."),

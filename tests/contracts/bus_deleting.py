@@ -17,7 +17,7 @@ from magent2.bus.operations import (
     SweepBlobs,
 )
 from magent2.bus.records import NewRecord, Page
-from magent2.errors import BlobMissing, Fenced, TopicDeleted
+from magent2.errors import BlobMissing, Fenced, IdConflict, TopicDeleted
 from tests.support.faces import LEASE_S, Face
 
 CONVERSATION = ("stream:c1", "chat:c1", "history:c1")
@@ -106,13 +106,40 @@ class Deleting:
         assert bus.read("outbox:web")[0].erased
         assert bus.info("stream:c1").deleted
 
-    def test_blobs_of_erased_copies_are_let_go(self, bus: Face) -> None:
-        name = bus.do(PutBlob(b"x"))
-        bus.put("outbox:web", {"conversation_id": "c1"}, blobs=(name,))
+    def test_blobs_that_only_a_deleted_conversation_named_go_at_once(self, bus: Face) -> None:
+        own, copied, shared = (bus.do(PutBlob(data)) for data in (b"own", b"copied", b"shared"))
+        bus.put("stream:c1", {"conversation_id": "c1"}, blobs=(own, shared))
+        bus.put("outbox:web", {"conversation_id": "c1"}, blobs=(copied,))
+        bus.put("outbox:web", {"conversation_id": "c2"}, blobs=(shared,))
 
         bus.do(Delete(CONVERSATION, "c1"))
 
-        assert bus.do(SweepBlobs(min_age_s=0)) == 1
+        assert bus.do(GetBlob(shared)) == b"shared"
+        for name in (own, copied):
+            with pytest.raises(BlobMissing):
+                bus.do(GetBlob(name))
+
+    def test_the_id_of_a_copy_stands_for_no_body_once_its_conversation_is_deleted(self, bus: Face) -> None:
+        bus.put("chat:A", {"conversation_id": "c1", "content": "secret"}, "m1")
+
+        bus.do(Delete(CONVERSATION, "c1"))
+
+        with pytest.raises(IdConflict):
+            bus.put("chat:A", {"conversation_id": "c1", "content": "secret"}, "m1")
+
+    def test_what_is_left_of_an_inbox_goes_on_as_before(self, bus: Face) -> None:
+        mail = [{"conversation_id": "c1" if n % 2 else "c2", "content": str(n)} for n in range(1, 1201)]
+        for start in (0, 600):  # more in all than one page of whatever an engine has to rewrite
+            bus.append(*(NewRecord("chat:A", payload) for payload in mail[start : start + 600]))
+
+        bus.do(Delete(CONVERSATION, "c1"))
+        bus.mail("A", "c2", "1201")
+
+        left = bus.read("chat:A")
+        assert [record.seq for record in left] == list(range(1, 1202))
+        assert [record.erased for record in left] == [*[True, False] * 600, False]
+        assert left[-2].payload["content"] == "1200"
+        assert bus.read("chat:A", 1199)[0].seq == 1200
 
     def test_mail_of_a_deleted_conversation_is_never_handed_out(self, bus: Face) -> None:
         bus.mail("A", "c1")

@@ -229,8 +229,10 @@ class Model:
             return
         for topic in self.topics.values():
             for entry in topic.entries.values():
-                if entry.new.copy == operation.conversation:
+                if entry.new.copy == operation.conversation and not entry.erased:
                     entry.erased = True
+                    if entry.new.id is not None:
+                        topic.ids[entry.new.id].digest = ""
         for agent, conversation in list(self.lanes):
             if conversation == operation.conversation:
                 self._unready(agent, conversation)

@@ -54,3 +54,19 @@ def test_a_key_made_and_revoked_beside_a_running_gateway_counts_there(crew: Crew
 
         headers = {"authorization": f"Bearer {made['key']}"}
         eventually(lambda: httpx2.get(f"{house.url}/conversations", headers=headers).status_code == 401)
+
+
+def test_erasing_a_user_is_asked_for_done_and_told(crew: Crew, tmp_path: Path) -> None:
+    house = House(crew, tmp_path, worker=False)
+    with CommandLine(tmp_path, MAGENT2_BUS_URL=house.bus_url) as cli:
+        made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
+        with Client(house.url, made["key"]) as client:
+            sent = client.send("Ada", "a secret")
+
+        unsure = cli.run("erase", "user:ann")
+        done = cli.run("erase", "user:ann", "--yes", "--json")
+        again = cli.run("erase", "user:ann", "--yes")
+
+    assert (unsure.code, done.code, again.code) == (2, 0, 1)
+    assert done.json == {"user": "user:ann", "keys": [made["id"]], "conversations": [sent.conversation_id]}
+    assert again.err.startswith("magent2: there is no key and no conversation of 'user:ann'")

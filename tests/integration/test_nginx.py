@@ -51,6 +51,10 @@ class Site:
             timeout=30,
         )
 
+    def write(self, conversation: str, count: int) -> None:
+        for index in range(count):
+            self.append(conversation, index)
+
     def append(self, conversation: str, index: int) -> None:
         event = TokenEvent(conversation_id=conversation, text=f"word {index} ", index=index)
         self.bus.call(Append(records=(stream_record(event),)))
@@ -114,7 +118,7 @@ def test_events_arrive_one_by_one(site: Site) -> None:
 
 def test_dropped_connections_resume_without_hole_or_repeat(site: Site) -> None:
     total = DROPS * EVENTS_PER_DROP
-    writer = threading.Thread(target=lambda: [site.append("long", index) for index in range(total)])
+    writer = threading.Thread(target=site.write, args=("long", total))
     seen: list[int] = []
     writer.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,7 @@ from magent2.bus.redis_engine.codec import (
 from magent2.bus.redis_engine.scripts import Exchange, Reply, run
 from magent2.errors import BlobMissing, MalformedRecord
 
+SCRUB_PAGE = 500  # entries that one script call copies
 KEEPING_PAGE = 256  # records that one script call looks at when it trims or compacts
 SWEEP_PAGE = 64  # blobs that one script call drops
 
@@ -276,11 +278,24 @@ def compact(place: Place, op: Compact) -> Exchange[int]:
 
 
 def erase(place: Place, op: Erase) -> Exchange[int]:
-    return int((yield run("erase", place.prefix, op.topic, *dict.fromkeys(op.seqs))))
+    found = int((yield run("erase", place.prefix, op.topic, *dict.fromkeys(op.seqs))))
+    yield from scrub(place)
+    return found
 
 
 def delete(place: Place, op: Delete) -> Exchange[None]:
     yield run("delete", place.prefix, len(op.topics), *op.topics, op.conversation or "")
+    if op.conversation is not None:
+        yield from scrub(place)
+
+
+def scrub(place: Place) -> Exchange[None]:
+    """Take out of the server's memory what erased copies said; what a broken connection leaves is done next time."""
+    for topic in (yield ("SMEMBERS", f"{place.prefix}:stale")):
+        token = uuid.uuid4().hex
+        cursor: bytes | None = b"0"
+        while cursor is not None:
+            cursor = yield run("scrub", place.prefix, topic, token, cursor, SCRUB_PAGE)
 
 
 def put_blob(place: Place, op: PutBlob) -> Exchange[str]:

@@ -19,6 +19,7 @@ LANE_MEMORY_S = 86_400  # how long a lane without mail remembers who finished it
 NEWS_MAX_BYTES = 32 << 10  # records of one append up to this size travel in the notification
 EXPIRED_MAX = 64  # workers that one claim ends
 LEASES_SEEN = 64  # leases that a claim looks through for the next to run out
+SCRUB_MEMORY_S = 600  # how long a half-made copy of a stream outlives whoever was making it
 TOPICS_PAGE = 256
 TOPICS_SCAN = 8192  # topics of one kind that one call looks through
 
@@ -30,6 +31,7 @@ _CONSTANTS = {
     "NEWS_MAX_BYTES": NEWS_MAX_BYTES,
     "EXPIRED_MAX": EXPIRED_MAX,
     "LEASES_SEEN": LEASES_SEEN,
+    "SCRUB_MEMORY_MS": SCRUB_MEMORY_S * 1000,
     "TOPICS_PAGE": TOPICS_PAGE,
     "TOPICS_SCAN": TOPICS_SCAN,
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,

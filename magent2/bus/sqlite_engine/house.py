@@ -11,6 +11,8 @@ IDS_KEPT = 10_000  # ids that a topic still knows after their records were dropp
 
 _INBOXES = {"chat": CHAT, "control": CONTROL}
 _ERASE = "UPDATE records SET payload = NULL, headers = '', blobs = '', copy = '' WHERE rid = ?"
+_FORGET_BODY = "UPDATE records SET digest = '' WHERE rid = ?"  # who has the digest of a text can try texts on it
+_UNNAMED = "NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.name = blobs.name)"
 
 
 # --- retention ---
@@ -120,6 +122,7 @@ def erase(state: State, operation: Erase) -> int:
     state.flush()
     topic = state.topic(operation.topic)
     rids = [(rid_of(topic.tid, seq),) for seq in set(operation.seqs) if 0 < seq <= topic.last]
+    state.stale = True
     return _empty(state, rids)
 
 
@@ -130,18 +133,23 @@ def _empty(state: State, rids: list[tuple[int]]) -> int:
 
 def delete(state: State, operation: Delete) -> None:
     state.flush()
+    state.stale = True
+    freed: set[tuple[str]] = set()
     for name in dict.fromkeys(operation.topics):
-        _delete_topic(state, state.topic(name))
+        freed |= _delete_topic(state, state.topic(name))
     if operation.conversation is not None:
-        _delete_conversation(state, operation.conversation)
+        freed |= _delete_conversation(state, operation.conversation)
+        state.connection.executemany(f"DELETE FROM blobs WHERE name = ? AND {_UNNAMED}", freed)  # noqa: S608
 
 
-def _delete_topic(state: State, topic: Topic) -> None:
+def _delete_topic(state: State, topic: Topic) -> set[tuple[str]]:
+    """The blobs that its records named."""
     if topic.deleted:
-        return
+        return set()
     state.reshape(topic)
     topic.deleted, topic.floor, topic.head = True, topic.last, {}
     span = (rid_of(topic.tid, 0), rid_of(topic.tid, SEQ_MASK))
+    named = {(name,) for (name,) in state.all("SELECT DISTINCT name FROM blob_refs WHERE rid BETWEEN ? AND ?", *span)}
     state.connection.execute("DELETE FROM blob_refs WHERE rid BETWEEN ? AND ?", span)
     state.freed += state.connection.execute("DELETE FROM records WHERE rid BETWEEN ? AND ?", span).rowcount
     for table in ("fresh", "ids"):
@@ -149,6 +157,7 @@ def _delete_topic(state: State, topic: Topic) -> None:
     state.connection.execute("DELETE FROM old_ids WHERE rid BETWEEN ? AND ?", span)
     state.forget_ids_of(topic)
     _empty_inbox(state, topic)
+    return named
 
 
 def _empty_inbox(state: State, topic: Topic) -> None:
@@ -166,12 +175,16 @@ def _empty_inbox(state: State, topic: Topic) -> None:
     )
 
 
-def _delete_conversation(state: State, conversation: str) -> None:
-    copies = state.all("SELECT rid FROM records WHERE copy = ? AND copy <> ''", conversation)
-    _empty(state, [(rid,) for (rid,) in copies])
+def _delete_conversation(state: State, conversation: str) -> set[tuple[str]]:
+    """The blobs that its copies elsewhere named."""
+    copies = [(rid,) for (rid,) in state.all("SELECT rid FROM records WHERE copy = ? AND copy <> ''", conversation)]
+    named = {(name,) for copy in copies for (name,) in state.all("SELECT name FROM blob_refs WHERE rid = ?", *copy)}
+    _empty(state, copies)
+    state.connection.executemany(_FORGET_BODY, copies)
     lanes = state.all("SELECT lid FROM lanes WHERE conversation = ?", conversation)
     state.connection.executemany("DELETE FROM mail WHERE lid = ?", lanes)
     state.connection.executemany("DELETE FROM lanes WHERE lid = ?", lanes)
+    return named
 
 
 # --- blobs ---
@@ -189,7 +202,7 @@ def sweep_blobs(state: State, operation: SweepBlobs) -> int:
     state.flush()
     oldest_kept_ms = state.now_ms - round(operation.min_age_s * 1000)
     dropped = state.connection.execute(
-        "DELETE FROM blobs WHERE at_ms <= ? AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.name = blobs.name)",
+        f"DELETE FROM blobs WHERE at_ms <= ? AND {_UNNAMED}",  # noqa: S608
         (oldest_kept_ms,),
     ).rowcount
     state.freed += dropped

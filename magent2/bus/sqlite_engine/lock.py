@@ -81,7 +81,7 @@ class WalSize:
         if self._handle < 0:
             self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         salt = os.pread(self._handle, 8, 16)
-        return os.pread(self._handle, 8, self._place) == salt
+        return bool(salt) and os.pread(self._handle, 8, self._place) == salt
 
     def close(self) -> None:
         if self._handle >= 0:

@@ -173,6 +173,7 @@ class State(View):
         super().__init__(connection, clock, boot)
         self.payload_max_bytes = payload_max_bytes
         self.now_ms = 0
+        self.stale = False  # whether the write-ahead log may still hold what was deleted
         self.freed = 0  # rows that were dropped since the file was last made smaller
         self._data_version = -1
         self.reset()

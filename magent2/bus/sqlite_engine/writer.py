@@ -29,6 +29,8 @@ LOCK_WATCH_S = 0.5
 FREED_ROWS_MIN = 1000  # dropped rows that make it worth while to look for free pages
 VACUUM_PAGES_MAX = 1024  # pages given back per group, so that nobody waits long
 FREE_PAGES_KEPT = 1024  # left in the file for what comes next
+SCRUB_MAX_BYTES = 512 << 20  # a larger file is not written anew while it is in use: that would take longer than a lease
+SCRUB_SHARE = 20  # of the writer's time, one part in so many may go into that
 CHECKPOINT_RETRY_S = 1.0  # after one that a reader stood in the way of
 
 
@@ -72,8 +74,8 @@ class Writer:
         self._lock = lock
         self._path = path
         self._notify = notify
-        page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
-        self._wal = WalSize(f"{path}-wal", page_bytes, WAL_MAX_BYTES)
+        self._page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
+        self._wal = WalSize(f"{path}-wal", self._page_bytes, WAL_MAX_BYTES)
         self._queue: deque[tuple[AnyOperation, Waiter]] = deque()
         self._bursts: dict[asyncio.AbstractEventLoop, list[tuple[AnyOperation, Waiter]]] = {}
         self._wake = threading.Event()
@@ -82,6 +84,7 @@ class Writer:
         self._ended = ""  # why the thread takes nothing more
         self._vacuuming = False
         self._checkpoint_at = 0.0
+        self._scrub_at = 0.0
         self._blocked_since: float | None = None
         self._watchman: threading.Thread | None = None
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-writer", daemon=True)
@@ -155,10 +158,13 @@ class Writer:
             if self._closing:
                 return False
             self._idle = True
+            called = True
             if not self._queue and not self._closing:
-                self._wake.wait()
+                called = self._wake.wait(CHECKPOINT_RETRY_S if self._state.stale else None)
             self._idle = False
             self._wake.clear()
+            if not called:
+                return True  # nothing to run, but something to tidy
         return True
 
     def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
@@ -232,8 +238,10 @@ class Writer:
         try:
             if self._vacuuming or self._state.freed >= FREED_ROWS_MIN:
                 self._give_pages_back()
+            if self._state.stale and time.monotonic() >= self._scrub_at:
+                self._scrub()
             if self._wal.is_past_limit() and time.monotonic() >= self._checkpoint_at:
-                self._checkpoint()
+                self._checkpoint("RESTART")
         except (sqlite3.Error, OSError) as error:
             log.warning("sqlite log could not be tidied", extra={"path": self._path, "error": str(error)})
 
@@ -244,11 +252,29 @@ class Writer:
         (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         self._vacuuming = free > FREE_PAGES_KEPT
 
-    def _checkpoint(self) -> None:
+    def _scrub(self) -> None:
+        """Write the file anew without what was deleted, and empty the write-ahead log.
+
+        SQLite overwrites what it deletes where it stands. But when a page is split, rows move to another page, and what
+        they said stays behind in the free space of the first.
+        """
+        begun = time.monotonic()
+        self._scrub_at = begun + CHECKPOINT_RETRY_S
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        if pages * self._page_bytes <= SCRUB_MAX_BYTES:
+            self._connection.execute("VACUUM")
+        else:
+            log.warning("sqlite log is too large to be rid of deleted text while in use", extra={"path": self._path})
+        self._state.stale = not self._checkpoint("TRUNCATE")
+        self._scrub_at = max(self._scrub_at, begun + SCRUB_SHARE * (time.monotonic() - begun))
+
+    def _checkpoint(self, mode: str) -> bool:
+        """Whether all of it went into the file. Truncating also empties the write-ahead log of what was deleted."""
         self._connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
         try:
-            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            busy, _, _ = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             self._checkpoint_at = time.monotonic() + CHECKPOINT_RETRY_S if busy else 0.0
+            return not busy
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 

@@ -28,6 +28,17 @@ local function free_blobs(names)
   end
 end
 
+-- Of these, the ones that no record names any more.
+local function drop_unnamed(names)
+  for name in string.gmatch(names, '[^,]+') do
+    if tonumber(call('HGET', P .. 'b:' .. name, 'r') or 1) <= 0 then
+      call('UNLINK', P .. 'b:' .. name)
+      call('ZREM', P .. 'loose', name)
+      call('ZREM', P .. 'blobs', name)
+    end
+  end
+end
+
 local function free_record_blobs(topic, seq)
   local names = call('HGET', P .. 'B:' .. topic, seq)
   if names then

@@ -27,6 +27,7 @@ local function unhook(topic, seq, fields)
   if (mark == 61 or mark == 45) and #lane > 1 then
     local copies = P .. 'c:' .. string.sub(lane, 2)
     call('SREM', copies, seq .. ' ' .. topic)
+    call('SADD', P .. 'stale', topic) -- see scrub.lua
     if mark == 61 then
       call('SADD', copies, '@ ' .. topic) -- the lane may outlive the mail
     end

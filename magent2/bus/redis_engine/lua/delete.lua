@@ -4,11 +4,13 @@ for i = 1, count do
   topics[i] = take()
 end
 local conversation = take()
+local freed = {} -- lists of blobs that records named which are gone now
 
 local function free_all_blobs(topic)
   local held = call('HGETALL', P .. 'B:' .. topic)
   for i = 2, #held, 2 do
     free_blobs(held[i])
+    freed[#freed + 1] = held[i]
   end
 end
 
@@ -23,10 +25,23 @@ local function entomb(topic)
   for _, part in ipairs({'t:', 'h:', 'i:', 'j:', 'z:', 'g:', 'f:', 'B:'}) do
     call('UNLINK', P .. part .. topic)
   end
+  call('SREM', P .. 'stale', topic)
   call('HSET', P .. 's:' .. topic, 'x', 1, 'f', last, 'g', last, 'a', active)
   call('SADD', P .. 'kinds', ':deleted')
   call('ZADD', P .. 'k::deleted', active, topic)
   notify(topic, '')
+end
+
+-- Who has the digest of a text can try texts on it; without one the id stands for no body any more.
+local function forget_copy(topic, seq)
+  local entry = entry_at(topic, seq)
+  local id = entry and entry_fields(entry)['i'] or ''
+  local known = id ~= '' and known_id(topic, id)
+  if known then
+    call('HSET', P .. 'i:' .. topic, id, (string.gsub(known, ' .*$', ' ')))
+  end
+  freed[#freed + 1] = call('HGET', P .. 'B:' .. topic, seq) or nil
+  erase(topic, seq)
 end
 
 -- Copies are 'seq topic', or '@ topic' for an inbox whose mail went before; every inbox among them may have a lane.
@@ -39,7 +54,7 @@ local function forget_conversation()
       agents[name] = true
     end
     if seq ~= '@' then
-      erase(topic, seq)
+      forget_copy(topic, seq)
     end
   end
   for agent in pairs(agents) do
@@ -53,5 +68,8 @@ for _, topic in ipairs(topics) do
 end
 if conversation ~= '' then
   forget_conversation()
+  for _, names in ipairs(freed) do
+    drop_unnamed(names)
+  end
 end
 return 1

@@ -1,0 +1,231 @@
+"""A deleted conversation leaves no text, neither in the SQLite file nor in a dump of Redis: bytes are searched."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import redis
+
+from magent2.bus.connect import connect
+from magent2.bus.dead import listing_dead, retrying_dead
+from magent2.bus.delivery import envelope_digest
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
+from magent2.bus.records import NewRecord
+from magent2.models.address import conversation_topics
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.store import routing_id
+from magent2.worker.drive import Event
+from tests.support.api import answer_to, api, create, team_at_work, until_served
+from tests.support.audit import whole_log
+from tests.support.redis_server import RedisServer, skip_if_left_out
+from tests.support.runners import SyncOnly
+from tests.support.serving import serving, until
+from tests.support.waiting import eventually
+
+SECRET = "xylophonequartz"  # a word that no file has by itself
+KEPT = "marimbabasalt"  # the same in a conversation that stays
+GRUMPY, ABSENT = "Grumpy", "Absent"
+CONVERSATIONS = 40
+NEIGHBOURS = 400  # messages of others around it, so that pages of every engine are split and shared
+INBOXES = ("chat:general", "chat:sales", f"chat:{GRUMPY}", f"chat:{ABSENT}", f"dead:{GRUMPY}", "control:general")
+
+
+@dataclass(slots=True)
+class Store:
+    """A log, and the files it is kept in as an operator would have them written out."""
+
+    bus: Engine
+    write_out: Callable[[], list[Path]]
+    rewrite: Callable[[], object] = bool  # the append-only file
+
+    def finds(self, *words: str) -> list[str]:
+        """The words that some file holds."""
+        contents = [path.read_bytes() for path in self.write_out()]
+        return [word for word in words if any(word.encode() in content for content in contents)]
+
+
+def of_sqlite(folder: Path) -> Iterator[Store]:
+    bus = connect(f"sqlite:///{folder / 'log.db'}")
+    yield Store(bus, lambda: sorted(folder.iterdir()))
+    bus.close()
+
+
+def of_redis(folder: Path) -> Iterator[Store]:
+    """Strings are not compressed in the dump: a search must not miss what is there."""
+    skip_if_left_out()
+    keeping = ("--save", "", "--appendonly", "yes", "--rdbcompression", "no", "--auto-aof-rewrite-percentage", "0")
+    server = RedisServer(folder, *keeping)
+    server.start()
+    bus = connect(server.url)
+
+    def dump() -> list[Path]:
+        with redis.Redis.from_url(server.url) as client:
+            client.save()
+        return [folder / "dump.rdb"]
+
+    def rewrite() -> None:
+        with redis.Redis.from_url(server.url) as client:
+            client.bgrewriteaof()
+
+    yield Store(bus, dump, rewrite)
+    bus.close()
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    yield from (of_sqlite if request.param == "sqlite" else of_redis)(folder)
+
+
+def fail_aloud(envelope: Any) -> Iterable[Event]:
+    raise ValueError(f"I do not like {envelope.content!r}")
+
+
+async def live_a_life(client: httpx2.AsyncClient, bus: Engine, session: str, word: str) -> None:
+    """A conversation that goes through all that can keep a text."""
+    await create(client, session, instructions=f"Never say {word}.", overlay=f"Today: {word}")
+    await client.patch(f"/api/sdk/session/{session}", json={"title": f"About {word}"})
+    await answer_to(client, f"echo context {word}", session)  # a tool
+    await client.post("/api/tools/execute", json={"session_id": session, "tool": "weather", "args": {"city": word}})
+    asked = {"session_id": session, "last_user_text": f"I want to buy {word}"}
+    routed = (await client.post("/api/orchestrate", json=asked)).json()
+    assert routed["fallback"] == "no_model", "a supervisor was asked, in a conversation beside this one"
+    await answer_to(client, "talk to sales", session)  # a handoff
+    await answer_to(client, f"search for {word}", session)
+    for agent in (GRUMPY, ABSENT):  # one fails, the other is not there: a dead letter, and mail that waits
+        mail = {"conversation_id": session, "sender": "user:ann", "recipient": f"agent:{agent}", "content": word}
+        assert (await client.post("/send", json={**mail, "id": f"{session}-{agent}"})).status_code == 200
+    await until(lambda: any(word in str(letter.payload) for letter in whole_log(bus, f"dead:{GRUMPY}")))
+    blob = await bus.acall(PutBlob(f"a file about {word}".encode()))
+    attached = NewRecord(f"stream:{session}", {"event": "message", "text": word}, blobs=(blob,))
+    await bus.acall(Append(records=(attached,)))
+
+
+def neighbours(bus: Engine, word: str) -> None:
+    """Short messages of many others, in the same inboxes."""
+    for inbox in INBOXES[:4]:
+        mail = (
+            NewRecord(inbox, {"conversation_id": f"n{n}", "sender": "user:bob", "content": f"{word} {n}"}, id=f"n{n}")
+            for n in range(NEIGHBOURS)
+        )
+        bus.call(Append(records=tuple(mail)))
+
+
+def digests_of(bus: Engine, conversation: str) -> set[str]:
+    """What stands for the bodies of a conversation's copies elsewhere."""
+    records = [record for topic in INBOXES if topic.startswith("chat:") for record in whole_log(bus, topic)]
+    own = [record.payload for record in records if record.payload.get("conversation_id") == conversation]
+    return {envelope_digest(MessageEnvelope.model_validate(payload)) for payload in own}
+
+
+async def after_a_life(store: Store) -> None:
+    grumpy = SyncOnly(fail_aloud)
+    async with team_at_work(store.bus), serving(store.bus, grumpy, GRUMPY), api(store.bus) as client:
+        await until_served(client)
+        await live_a_life(client, store.bus, "gone", SECRET)
+        await live_a_life(client, store.bus, "stays", KEPT)
+    neighbours(store.bus, KEPT)
+
+
+async def test_a_deleted_conversation_leaves_no_text_and_no_digest(store: Store) -> None:
+    await after_a_life(store)
+    digests = digests_of(store.bus, "gone")
+    assert len(digests) >= 5
+    assert store.finds(SECRET, KEPT, *digests) == [SECRET, KEPT, *digests]
+
+    async with api(store.bus) as client:
+        assert (await client.delete("/api/sdk/session/gone")).status_code == 204
+
+    await until(lambda: not store.finds(SECRET, *digests))
+    kept = digests_of(store.bus, "stays")
+    assert store.finds(KEPT, *kept) == [KEPT, *kept]
+    assert store.finds(routing_id("gone")), "ids stay, as tombstones"
+
+
+async def test_a_dead_letter_that_was_retried_or_trimmed_leaves_none_either(store: Store) -> None:
+    await after_a_life(store)
+    (letter,) = [one for one in await arun(store.bus, listing_dead(GRUMPY)) if SECRET in str(one.mail)]
+    await arun(store.bus, retrying_dead(GRUMPY, letter.seq))
+    await store.bus.acall(Trim("chat:general", keep=NEIGHBOURS - 150))
+
+    async with api(store.bus) as client:
+        assert (await client.delete("/api/sdk/session/gone")).status_code == 204
+
+    await until(lambda: not store.finds(SECRET))
+    assert store.finds(KEPT)
+
+
+async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def drip(envelope: Any) -> Iterator[Event]:
+        yield {"event": "token", "text": SECRET, "index": 0}
+        begun.set()
+        ended.wait()
+        yield {"event": "output", "text": f"all about {SECRET}"}
+
+    async with serving(store.bus, SyncOnly(drip), GRUMPY) as service, api(store.bus) as client:
+        mail = {"conversation_id": "gone", "sender": "user:ann", "recipient": f"agent:{GRUMPY}", "content": SECRET}
+        await client.post("/send", json=mail)
+        await until(begun.is_set)
+        assert (await client.delete("/conversations/gone")).status_code == 204
+        ended.set()
+        await until(lambda: sum(service.outcomes.values()) == 1)
+
+    await until(lambda: not store.finds(SECRET))
+
+
+def word_of(n: int) -> str:
+    return f"{SECRET}{n:04}"
+
+
+def append_by_chance(bus: Engine, dice: random.Random, n: int) -> None:
+    """A text of some length in some of the topics where a conversation may leave one, and in its head."""
+    text = word_of(n) + " " * dice.choice((0, 20, 200, 900, 2500, 9000)) + word_of(n)
+    payload = {"conversation_id": f"c{n}", "sender": "user:ann", "content": text}
+    topics = dice.sample([*conversation_topics(f"c{n}"), "chat:Ada", "dead:Ada", "chat:Bob"], dice.randint(1, 4))
+    head = SetHead(f"stream:c{n}", {"last_text": word_of(n) * dice.randint(1, 30)})
+    bus.call(Append(records=tuple(NewRecord(topic, payload) for topic in topics), heads=(head,)))
+
+
+def test_what_moved_about_in_the_file_before_it_was_deleted_is_gone_too(store: Store, dice: random.Random) -> None:
+    """Pages that were split and streams that lost entries keep old bytes, unless somebody sees to it."""
+    alive, deleted = list(range(CONVERSATIONS)), []
+    for step in range(1, 15 * CONVERSATIONS):
+        append_by_chance(store.bus, dice, dice.choice(alive))
+        if step % 25 == 0:
+            deleted.append(alive.pop(dice.randrange(len(alive))))
+            store.bus.call(Delete(conversation_topics(f"c{deleted[-1]}"), f"c{deleted[-1]}"))
+        if step % 100 == 0:
+            store.bus.call(Trim("chat:Bob", keep=dice.randint(10, 80)))
+
+    eventually(lambda: not store.finds(*map(word_of, deleted)))
+    assert store.finds(*map(word_of, alive))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_an_append_only_file_forgets_when_it_is_rewritten(store: Store, tmp_path: Path) -> None:
+    aof = Store(store.bus, lambda: sorted((tmp_path / "store" / "appendonlydir").iterdir()))
+    record = {"conversation_id": "gone", "sender": "user:ann", "content": SECRET}
+    other = {**record, "conversation_id": "stays", "content": KEPT}
+    store.bus.call(Append(records=tuple(NewRecord("chat:Ada", payload) for payload in (record, other))))
+
+    store.bus.call(Delete(conversation_topics("gone"), "gone"))
+    assert not store.finds(SECRET)
+    assert aof.finds(SECRET, KEPT) == [SECRET, KEPT], "it is a journal of what was done"
+    store.rewrite()
+
+    eventually(lambda: not aof.finds(SECRET))
+    assert aof.finds(KEPT) == [KEPT]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magent2.bus.flow import arun, run
+from magent2.bus.memory import MemoryBus
+from magent2.directory.erasure import PAGE, erasing_user
+from magent2.directory.keys import listing_keys
+from magent2.sessions.store import creating
+from tests.support.api import everything
+from tests.support.gateway import calling, message
+from tests.support.keys import ACCESS, ADMIN, person
+from tests.support.waiting import DEADLINE_S
+
+ANN, BOB = "user:ann", "user:bob"
+
+
+@pytest.fixture
+def bus() -> MemoryBus:
+    return MemoryBus()
+
+
+async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: MemoryBus) -> None:
+    ann, bob = await person(bus, ANN), await person(bus, BOB)
+    async with calling(bus, ACCESS) as client:
+        for n in range(3):
+            await client.post("/send", json=message(f"a secret {n}", f"a{n}"), headers=ann.headers)
+        await client.post("/send", json=message("kept", "b0", sender=BOB), headers=bob.headers)
+
+        erased = await arun(bus, erasing_user(ANN))
+
+        async with asyncio.timeout(DEADLINE_S):  # the gateway hears of it from the log
+            while (await client.get("/conversations", headers=ann.headers)).status_code != 401:
+                await asyncio.sleep(0)
+        answers = [await client.get("/conversations", headers=who) for who in (bob.headers, ADMIN)]
+        gone = await client.get("/conversations/a1", headers=ADMIN)
+
+    assert (erased.keys, sorted(erased.conversations)) == ((ann.id,), ["a0", "a1", "a2"])
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert [one["conversation_id"] for one in answers[1].json()["conversations"]] == ["b0"]
+    assert gone.status_code == 410
+    left = await everything(bus)
+    assert "a secret" not in left
+    assert ANN not in left
+    assert "kept" in left
+
+
+def test_more_conversations_than_a_page_go_too(bus: MemoryBus) -> None:
+    for n in range(PAGE + 1):
+        run(bus, creating(f"a{n}", ANN))
+    run(bus, creating("b0", BOB))
+
+    assert len(run(bus, erasing_user(ANN)).conversations) == PAGE + 1
+    assert run(bus, erasing_user(BOB)).conversations == ("b0",)
+
+
+def test_somebody_who_left_nothing_is_not_there(bus: MemoryBus) -> None:
+    assert not run(bus, erasing_user("user:nobody"))
+    assert run(bus, listing_keys()) == []

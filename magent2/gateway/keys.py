@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magent2.bus.face import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.flow import arun
@@ -40,6 +40,10 @@ class Known:
     @classmethod
     def of(cls, found: Found[Key]) -> Known:
         return cls(found.state, found.seq, Identity(found.state.principal, found.state.id))
+
+    def ended(self) -> Known:
+        """Of a key whose log was deleted: when it ended is gone with it."""
+        return replace(self, key=replace(self.key, revoked_ms=self.key.revoked_ms or self.key.created_ms))
 
 
 class KeyRing:
@@ -112,6 +116,8 @@ class KeyRing:
         try:
             found = Known.of(await arun(self._bus, finding(KEYS, key)))
         except (UnknownEntity, TopicDeleted):
+            if key in self._known:
+                self._known[key] = self._known[key].ended()
             return None
         before = self._known.get(key)
         if before is not None and before.seq > found.seq:

@@ -22,6 +22,7 @@ from magent2.errors import UnknownCursor
 from magent2.models.address import history_topic
 
 HISTORY_PAGE = 1000
+RELEASE = "release"  # header of a start: which release began the run
 RECORDS_KEPT_MAX = 50_000  # of histories that a process keeps in memory
 
 EndStatus = Literal["finished", "failed", "stopped"]
@@ -80,6 +81,11 @@ class RunKey:
         return self.record("end", status=status, output=output, usage=dict(usage) if usage else None)
 
 
+def written_by(release: str, start: NewRecord) -> NewRecord:
+    """The start of a run, with the release whose workers can go on with it."""
+    return replace(start, headers={**start.headers, RELEASE: release})
+
+
 def settings_record(conversation: str, settings: Mapping[str, Any]) -> NewRecord:
     """How the conversation is held from here on: `{scenario_id, agents: {name: {instructions?, model?}}, overlay?}`."""
     payload = {"kind": "settings", "conversation_id": conversation, "settings": dict(settings)}
@@ -102,6 +108,7 @@ class RunRecord:
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
     returns: int = 0  # attempts that were given back
     trace: str | None = None  # the span of the first attempt
+    release: str = ""  # that began it
 
     def copy(self) -> RunRecord:
         return replace(self, answers=dict(self.answers), tools=dict(self.tools))
@@ -141,6 +148,7 @@ def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
         run = RunRecord(name, payload["agent"], payload["envelope"], payload["spec"], payload["seen"])
         trace = record.headers.get(TRACE)
         run.trace = trace if isinstance(trace, str) else None
+        run.release = str(record.headers.get(RELEASE) or "")
         runs[name] = run
         own.add(name)
     if name not in runs:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 NO_MAIL_DELAY_S = 1.0
 POSTPONED_S = 1.0
+LEFT_S = 5.0  # so often a worker that is too old looks whether the run is still there
 
 
 class Outcome(Enum):
@@ -32,13 +33,15 @@ class Outcome(Enum):
     RETRIED = "retried"
     CLEARED = "cleared"  # there was nothing to answer
     POSTPONED = "postponed"  # under suspicion, and not alone
+    LEFT = "left"  # a newer release has begun it
     GIVEN_BACK = "given back"
     PARKED = "parked"  # it could not even be buried; a person must act
     FENCED = "fenced"
 
 
 SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message is off the list
-DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED})  # the lane may be waiting for its time
+# The lane may be waiting for its time.
+DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT})
 
 
 class Ending:
@@ -73,6 +76,12 @@ class Ending:
         await self._drop_commands(plan, mail)
         await self._pen.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
+
+    async def left(self, plan: Answer, mail: tuple[MailRef, ...]) -> Outcome:
+        """Nothing of the run is touched, and the attempt does not count."""
+        await self._drop_commands(plan, mail)
+        await self._pen.later(LEFT_S, refund=True)
+        return Outcome.LEFT
 
     # --- of a run
 

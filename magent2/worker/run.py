@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from magent2 import __version__
 from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, TRACE
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
@@ -15,7 +16,7 @@ from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, MailRef, Record
 from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
-from magent2.sessions.history import Histories, RunRecord, run_id_of
+from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
@@ -23,6 +24,7 @@ from magent2.worker.drive import Runner, events_of
 from magent2.worker.ending import Ending, Outcome
 from magent2.worker.plan import Answer, Letter, Unreadable, is_meant, plan_lane, read_letter
 from magent2.worker.quarantine import Quarantine
+from magent2.worker.release import is_newer
 from magent2.worker.report import TALK, Report
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.script import Script
@@ -47,6 +49,7 @@ class LaneRun:
         quarantine: Quarantine | None = None,
         histories: Histories | None = None,
         observer: Observer | None = None,
+        release: str = __version__,
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
@@ -55,6 +58,7 @@ class LaneRun:
         self._run_max_s = run_max_s
         self._quarantine = quarantine or Quarantine()
         self._histories = histories or Histories(bus)
+        self._release = release
         self._observer = observer
         self._observed: ObservedRun | None = None
         self._error: str | None = None  # the kind of error that the attempt has ended with
@@ -134,11 +138,26 @@ class LaneRun:
             if context is None:
                 return await self._ending.postponed(plan, self._mail_of(plan))
             report = replace(report, attempt=context.attempt)
+            if is_newer(context.run.release, self._release):
+                return await self._leave(plan, report, context.run.release)
             return await self._attempt(plan, report, context)
         except Exception as error:
             if isinstance(self._log.failure, Fenced | StorageError):
                 raise self._log.failure from error
             return await self._fail(plan, report, error)
+
+    async def _leave(self, plan: Answer, report: Report, release: str) -> Outcome:
+        """A run that a newer release has begun is for its workers: what it recorded may mean more than is known here.
+
+        To stop it, nothing of that has to be understood.
+        """
+        self._quarantine.decide(self.owner.token)
+        self._listen(plan)
+        if self._halt is not None and (self._halt.is_now or self._halt.after_turn):
+            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
+        log.warning("a run of a newer release is left to its workers", extra=facts)
+        return await self._ending.left(plan, self._mail_of(plan))
 
     async def _attempt(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         crashes = max(0, self._claimed.attempt - 1 - self._failures)
@@ -193,6 +212,7 @@ class LaneRun:
             return
         trace = None if context.observed is None else context.observed.traceparent
         start = context.key.start(run.envelope, run.spec, run.seen, trace)
+        start = written_by(self._release, start)
         await self._log.put(start, report.run("started"), heads=report.head(RUNNING))
 
     async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:

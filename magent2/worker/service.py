@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, CLAIM_LIMIT_MAX, Claim, Leave, Renew
 from magent2.bus.patience import persist
@@ -54,6 +55,7 @@ class WorkerService:
         run_max_s: float = RUN_MAX_S,
         worker: str | None = None,
         observer: Observer | None = None,
+        release: str = __version__,
     ) -> None:
         self.worker = worker or new_worker_id()
         self._roll = Roll(bus, runners, self.worker)
@@ -68,6 +70,7 @@ class WorkerService:
         self.concurrency = concurrency
         self._lease_s = lease_s
         self.run_max_s = run_max_s
+        self._release = release
         self._controls = self._roll.controls
         self._runs: dict[asyncio.Task[Outcome], LaneRun] = {}
         self._by_lane: dict[tuple[str, str], LaneRun] = {}
@@ -187,6 +190,7 @@ class WorkerService:
             quarantine=self._quarantine,
             histories=self._histories,
             observer=self._observer,
+            release=self._release,
         )
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run

@@ -10,6 +10,7 @@ import click
 from magent2.cli.options import Listening, bus_option, config_option, listening_options, log_option, team_options
 from magent2.cli.printing import say
 from magent2.cli.runners import model_option
+from magent2.machine import check_system
 
 if TYPE_CHECKING:
     from magent2.telemetry.otel import Tracer
@@ -35,6 +36,7 @@ def serve(
 
     Without OPENAI_API_KEY and without --model the demo model answers.
     """
+    check_system()  # before what Windows has not is asked for
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
     from magent2.gateway.limits import Limits
@@ -85,6 +87,7 @@ def gateway(config: Path | None, listening: Listening, bus: str | None, log_form
     """
     import os
 
+    check_system()  # before what Windows has not is asked for
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
     from magent2.gateway.limits import Limits

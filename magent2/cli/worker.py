@@ -8,6 +8,7 @@ import click
 
 from magent2.cli.options import bus_option, log_option, team_options
 from magent2.cli.runners import model_option
+from magent2.machine import check_system
 
 
 @click.command()
@@ -36,6 +37,7 @@ def worker(
 
     Without OPENAI_API_KEY and without --model they echo. Start as many as you like.
     """
+    check_system()  # before what Windows has not is asked for
     from magent2.worker.__main__ import main
 
     given = {

@@ -13,6 +13,7 @@ from magent2.errors import InvalidInput, Magent2Error
 from magent2.gateway.limits import Limits
 from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, run_on_loop
+from magent2.machine import check_system
 from magent2.roster.limits import limits_of
 from magent2.settings import LOG_FORMATS, Settings
 from magent2.telemetry import setup_logging
@@ -23,6 +24,7 @@ FAILED, BAD_SETTINGS = 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
+        check_system()
         settings = Settings.read()
         options = _parser(settings).parse_args(arguments)
         setup_logging(options.log_format)

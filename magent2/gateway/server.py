@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import resource
 import socket
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from magent2.gateway.front import Front
 from magent2.gateway.house import House
 from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
 from magent2.gateway.protocol import limited
+from magent2.machine import raise_open_files
 from magent2.settings import Settings, is_loopback
 from magent2.telemetry import Metrics
 from magent2.token import TokenFile, check_token
@@ -143,9 +143,4 @@ def choose_front(settings: Settings, root_path: str | None = None, trusted: Sequ
 
 def within_descriptors(limits: Limits) -> Limits:
     """No more connections than the process may have files open; that number is raised as far as it goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections_max + DESCRIPTORS_KEPT
-    if soft < wanted and soft != hard:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return limits.with_connections(min(limits.connections_max, max(1, soft - DESCRIPTORS_KEPT)))
+    return limits.with_connections(min(limits.connections_max, max(1, raise_open_files() - DESCRIPTORS_KEPT)))

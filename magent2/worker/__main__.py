@@ -15,6 +15,7 @@ from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
 from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
+from magent2.machine import check_system, raise_open_files
 from magent2.roster.registry import read_again
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
@@ -32,10 +33,12 @@ FAILED, BAD_SETTINGS = 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
+        check_system()
         settings = Settings.read()
         options = _parser(settings).parse_args(arguments)
         setup_logging(options.log_format)
         metrics_at = None if options.metrics is None else parse_address(options.metrics)
+        raise_open_files()
         team = choose_team(options.agent or (), options.model, options.config)
         with traced_process(settings) as tracer, metrics_endpoint(metrics_at) as (metrics, shown_at):
             bus = connect(options.bus)

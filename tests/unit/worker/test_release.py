@@ -13,7 +13,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Lanes
 from magent2.errors import TransientError
 from magent2.runner.echo import EchoRunner
-from magent2.telemetry import fields_of
+from magent2.telemetry.logs import fields_of
 from magent2.worker.drive import Runner
 from magent2.worker.ending import LEFT_S
 from magent2.worker.release import is_newer

@@ -1,0 +1,72 @@
+"""The files in deploy/: units that systemd takes, that are shut tight, and whose commands exist."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from magent2.cli.main import cli
+from tests.support.processes import ROOT
+
+UNITS = ("magent2-gateway.service", "magent2-worker@.service")
+INSTALLED = "/opt/magent2/bin/magent2"
+EXPOSURE_MAX = 20  # tenths, as `systemd-analyze security` counts: 0 nothing, 100 everything
+
+
+def settings_of(unit: str) -> dict[str, list[str]]:
+    """Every setting of a unit, with all its values."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / "deploy" / unit).read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> list[Path]:
+    """The units as they are, but for where this test's program lies."""
+    here = Path(sys.executable).with_name("magent2")
+    paths = [tmp_path / unit for unit in UNITS]
+    for path in paths:
+        path.write_text((ROOT / "deploy" / path.name).read_text().replace(INSTALLED, str(here)))
+    return paths
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on PATH")
+def test_systemd_takes_the_units_and_finds_them_shut(installed: list[Path]) -> None:
+    verify = ["systemd-analyze", "verify", "--man=no", *map(str, installed)]
+    told = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+
+    for unit in installed:
+        command = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(unit)]
+        judged = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PAGER": ""})
+        assert judged.returncode == 0, judged.stdout
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_runs_a_command_that_exists_as_nobody_in_particular(unit: str) -> None:
+    settings = settings_of(unit)
+    (line,) = settings["ExecStart"]
+    program, *words = line.split()
+
+    assert program == INSTALLED
+    assert cli.main([*words, "--help"], standalone_mode=False) == 0
+    assert settings["User"] == ["magent2"]
+    assert settings["NoNewPrivileges"] == ["yes"]
+    assert settings["ProtectSystem"] == ["strict"]
+    assert settings["StateDirectory"] == ["magent2"]
+
+
+def test_a_worker_has_longer_to_end_than_its_runs() -> None:
+    from magent2.worker.service import DRAIN_S, LEAVE_MAX_S
+
+    (stop,) = settings_of("magent2-worker@.service")["TimeoutStopSec"]
+
+    assert int(stop.removesuffix("s")) > DRAIN_S + LEAVE_MAX_S

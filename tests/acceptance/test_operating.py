@@ -1,0 +1,82 @@
+"""The lines of docs/operating.md, run as they are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.http_newcomer import Newcomer, section
+from tests.support.http_service import quiet_port
+from tests.support.processes import ROOT
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+PAGE = "docs/operating.md"
+PORT = "8700"  # as the page prints it
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    home = tmp_path / "home"
+    home.mkdir()
+    with Newcomer(home) as newcomer:
+        yield newcomer
+
+
+def lines(title: str, which: int = 0) -> str:
+    return [text for kind, text in section(PAGE, title) if kind == "sh"][which]
+
+
+def test_an_operators_day_goes_as_the_page_says(newcomer: Newcomer) -> None:
+    port = str(quiet_port())
+    place = {"MAGENT2_PORT": port}
+    serving = newcomer.start([".venv/bin/magent2", "serve"], **place)
+    serving.await_gateway(port)
+
+    watched = newcomer.enter(lines("Probes, metrics, logs").replace(PORT, port))
+    newcomer.enter(lines("Backup and restore", 0))
+    restored = newcomer.enter(lines("Backup and restore", 1))
+    erased = newcomer.enter(lines("Deleting a person's data", 0).replace(PORT, port))
+    shown = newcomer.enter(f".venv/bin/magent2 conversations ls --json --url http://127.0.0.1:{port}")
+
+    assert '"status":"ok"' in watched
+    assert "magent2_requests_total{" in watched
+    assert re.search(r"^ok +gateway", watched, re.M)
+    assert "rows sha256" in restored
+    assert erased.splitlines()[-1] == "erased 0 conversations and 1 keys of user:ann"
+    assert json.loads(shown) == []
+    assert serving.stop() == 0
+
+    newcomer.enter(lines("Starting over"))
+    assert not (newcomer.home / ".local/share/magent2").exists()
+    assert (newcomer.home / "before-reset.db").stat().st_size > 0
+    newcomer.start([".venv/bin/magent2", "serve"], **place).await_gateway(port)
+
+
+@pytest.mark.redis
+def test_an_append_only_file_is_rewritten_by_the_line_of_the_page(newcomer: Newcomer, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--save", "")
+    server.start()
+    bases = lambda: [path.name for path in (tmp_path / "appendonlydir").glob("*.base.*")]  # noqa: E731
+    before = bases()
+
+    newcomer.enter(lines("Deleting a person's data", 1), REDIS_URL=server.url)
+
+    eventually(lambda: bases() and bases() != before)
+    server.stop()
+
+
+def test_every_block_of_the_page_is_run_or_says_that_it_is_not() -> None:
+    text = (ROOT / PAGE).read_text()
+
+    assert re.findall(r"^```(\w*)$", text, re.M).count("sh") == 6
+    assert set(re.findall(r"^```(\w+)$", text, re.M)) == {"sh", "text"}
+
+
+def test_what_the_page_points_at_is_there() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / PAGE).read_text()):
+        assert (ROOT / "docs" / link).exists(), link

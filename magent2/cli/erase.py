@@ -17,9 +17,9 @@ from magent2.cli.transfer import opened
 @bus_option
 @json_option
 def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
-    """Erase a user: end their keys and delete every conversation of theirs, for good.
+    """Erase a user: their keys and all their conversations.
 
-    USER is the name in the scope of their keys, as user:ann.
+    It cannot be undone. USER is the name in the scope of their keys, as user:ann.
     """
     from magent2.bus.flow import run
     from magent2.directory.erasure import erasing_user

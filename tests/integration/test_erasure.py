@@ -31,7 +31,7 @@ from tests.support.runners import SyncOnly
 from tests.support.serving import serving, until
 from tests.support.waiting import eventually
 
-SECRET = "xylophonequartz"  # a word that no file has by itself
+SECRET = "xylophonequartz"  # a word that no file has by itself  # pragma: allowlist secret
 KEPT = "marimbabasalt"  # the same in a conversation that stays
 GRUMPY, ABSENT = "Grumpy", "Absent"
 CONVERSATIONS = 40

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from agents import Agent, RunConfig, RunContextWrapper
 from agents import Runner as SDKRunner
+from agents.run import CallModelData, ModelInputData
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseTextDeltaEvent
 
 from magent2.agents import AgentRuntime, Streamer, StreamEvent, create_agent, inject_bus_messages, stream_agent
+from magent2.agents.filter import BusInjection
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput, ModelError, ModelUnavailable, TemplateRefused
 from magent2.events import ErrorEvent, HandoffEvent, MessageEvent, MessageReceivedEvent, OutputEvent, TokenEvent
@@ -176,6 +178,34 @@ async def test_what_a_failed_call_saw_is_seen_once_by_the_next_stream() -> None:
     await read(runtime)
 
     assert [blocks(model, number) for number in range(3)] == [["first"], ["first", "second"], ["second"]]
+
+
+async def test_what_an_answer_saw_is_not_shown_again_though_the_run_failed_after_it() -> None:
+    model = ScriptedModel([call("look", tell="second"), say("done")])
+    runtime = create_agent(model, tools=[look], max_turns=1)
+    runtime.ctx.send_message(message("first"))
+
+    with pytest.raises(ModelError, match="AGENT_MAX_TURNS"):
+        await read(runtime)
+    await read(runtime)
+
+    assert (blocks(model, 0), blocks(model, 1)) == (["first"], ["second"])
+
+
+async def test_a_message_is_told_after_all_that_came_before_it() -> None:
+    told: list[object] = []
+
+    async def caught_up() -> None:
+        told.append("all before")
+
+    async with AgentContext() as ctx:
+        ctx.send_message(message("one"))
+        injection = BusInjection(ctx, told.append, caught_up)
+        asked = ModelInputData(input=[], instructions=None)
+        await injection(CallModelData(model_data=asked, agent=create_agent("demo").agent, context=ctx))
+
+    assert told[0] == "all before"
+    assert isinstance(told[1], MessageReceivedEvent)
 
 
 async def test_the_history_of_a_failed_stream_has_what_was_asked_and_what_an_answer_saw() -> None:

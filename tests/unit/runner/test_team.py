@@ -24,7 +24,7 @@ from magent2.worker.run import Outcome
 from tests.support.journalled import Mortal
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.runners import Gated
-from tests.support.serving import dead, history, outputs, stream
+from tests.support.serving import history, outputs, stream
 from tests.support.team import (
     CHIEF,
     DESK,
@@ -118,14 +118,6 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
     assert active_agent(bus) == "shop"
     assert len([event for event in stream(bus) if event["event"] == "handoff"]) == 1
     assert [event["agent"] for event in stream(bus) if event["event"] == "output"] == ["shop"]
-
-
-async def test_an_agent_that_is_no_longer_there_is_buried_in_sight(bus: MemoryBus) -> None:
-    mail(bus, "hello", "ghost")
-
-    assert await work(bus, TeamRunner(roster(), kind="echo"), "ghost") is Outcome.BURIED
-
-    assert "no agent 'ghost'" in dead(bus, "ghost")[0]["reason"]
 
 
 async def test_a_run_that_another_runner_began_goes_by_what_is_there(bus: MemoryBus) -> None:

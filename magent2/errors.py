@@ -12,6 +12,7 @@ Magent2Error
 │   ├── BlobTooLarge       over the cap for blobs
 │   ├── CounterGap         an owner's append skipped a number
 │   ├── HopsExceeded       agents answer each other for ever
+│   ├── TextTooLong        say it in fewer words, or send a message of its own
 │   ├── SettingsError      a URL, variable or option that cannot be used
 │   ├── TemplateRefused    a message's template that does more than show it: `what` names it
 │   ├── RosterError        a description of agents with faults: `faults` has them all
@@ -26,6 +27,8 @@ Magent2Error
 │   ├── BlobMissing        put the blob first
 │   ├── NameTaken          agent and conversation names are one space
 │   ├── NotYours           somebody else's conversation: write to one of your own
+│   ├── NoActiveRun        nobody is at work there: send a message instead
+│   ├── QueueFull          enough waits there already: wait until some of it was seen
 │   ├── UnknownEntity      nobody has made it
 │   └── NotEmpty           import only into an empty log
 ├── Fenced                 another owner exists: stop this run
@@ -111,6 +114,10 @@ class HopsExceeded(InvalidInput):
     """A message that was passed on too often."""
 
 
+class TextTooLong(InvalidInput):
+    """A text over its cap."""
+
+
 class SettingsError(InvalidInput):
     """A setting that cannot be used."""
 
@@ -174,6 +181,14 @@ class NameTaken(Refused):
 
 class NotYours(Refused):
     """The conversation belongs to somebody else; for whoever asks it is not there."""
+
+
+class NoActiveRun(Refused):
+    """No run is under way that the message could reach."""
+
+
+class QueueFull(Refused):
+    """As much waits as may wait."""
 
 
 class UnknownEntity(Refused):

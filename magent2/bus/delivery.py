@@ -49,6 +49,7 @@ PRINCIPAL = "principal"
 STEER = "steer"
 HOPS = "hops"
 TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
+COPIES = "copies"  # into how many inboxes it went, if more than one
 KIND = "kind"  # what sort of run the mail asks for, when it is no message
 MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
 STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
@@ -62,6 +63,7 @@ class Sending:
     `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
     `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
     `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
+    `inboxes`: the agents it goes to, where the sender has found out; else whoever is addressed. `only_if` holds then.
     """
 
     principal: str | None = None
@@ -73,6 +75,8 @@ class Sending:
     stream_seen: int | None = None
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
+    inboxes: tuple[str, ...] | None = None
+    only_if: tuple[Condition, ...] = ()
 
     def headers(self) -> dict[str, Scalar]:
         if self.hops > HOPS_MAX:
@@ -87,6 +91,7 @@ class Sending:
             KIND: self.kind,
             TRACE: self.trace,
             STREAM_SEEN: self.stream_seen,
+            COPIES: len(self.inboxes) if self.inboxes and len(self.inboxes) > 1 else None,
         }
         return {name: value for name, value in headers.items() if value is not None}
 
@@ -153,9 +158,9 @@ def delivering(
         if guessed is not None:
             return guessed
     for _ in range(DELIVERY_TRIES_MAX):
-        standing = yield from _looking(envelope, chosen.principal)
+        standing = yield from looking(envelope, chosen.principal)
         try:
-            delivered = yield from _attempting(envelope, recipient, standing, chosen)
+            delivered = yield from attempting(envelope, recipient, standing, chosen)
         except ConditionFailed:
             yield from _check_conversation_name(envelope.conversation_id)
             continue
@@ -165,7 +170,7 @@ def delivering(
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
 
 
-def _looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]:
+def looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]:
     """How things are now. `NotYours`: the principal may not write there."""
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
@@ -196,7 +201,7 @@ def _guessing(
     conversation = envelope.conversation_id
     standing = Standing(guesses.guess(conversation), new=conversation not in guesses)
     try:
-        delivered = yield from _attempting(envelope, recipient, standing, sending)
+        delivered = yield from attempting(envelope, recipient, standing, sending)
     except ConditionFailed:
         return None
     except IdConflict:
@@ -209,13 +214,17 @@ def _guessing(
     return delivered
 
 
-def _attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
-    """One try."""
-    agent = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
+    """One try. `ConditionFailed`: things do not stand so any more."""
+    agents = sending.inboxes
+    if agents is None:
+        addressed = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+        agents = () if addressed is None else (addressed,)
+    agent = agents[0] if agents else None
     headers: Mapping[str, Scalar] = {}
     if envelope.type == "control" and agent is not None:
         headers = yield from _aiming(agent, standing.head or {})
-    append = mail_append(envelope, agent, standing, sending, headers)
+    append = mail_append(envelope, agents, standing, sending, headers)
     appended: Appended = yield append
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
     return Delivered(envelope.id, topics, agent, appended)
@@ -260,15 +269,16 @@ def addressed_agent(
 
 def mail_append(
     envelope: MessageEnvelope,
-    agent: str | None,
+    agents: Sequence[str],
     standing: Standing,
     sending: Sending,
     more_headers: Mapping[str, Scalar],
 ) -> Append:
-    """The append that is the delivery."""
+    """The append that is the delivery. The first of the agents is the one that becomes active where none is."""
+    agent = agents[0] if agents else None
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
-    conditions: list[Condition] = [At(agent_topic(conversation), 0)]
+    conditions: list[Condition] = [At(agent_topic(conversation), 0), *sending.only_if]
     fields: dict[str, Any] = {}
     if agent is not None or standing.guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
@@ -279,7 +289,7 @@ def mail_append(
         if standing.new:
             fields[OWNER] = sending.principal
     return Append(
-        records=(*mail_records(envelope, agent, {**sending.headers(), **more_headers}), *sending.with_records),
+        records=(*mail_records(envelope, agents, {**sending.headers(), **more_headers}), *sending.with_records),
         conditions=tuple(conditions),
         heads=tuple(_with_fields(sending.with_heads, own_log, fields)),
     )
@@ -303,12 +313,14 @@ def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -
     return [*others, SetHead(topic, fields)]
 
 
-def mail_records(envelope: MessageEnvelope, agent: str | None, headers: Mapping[str, Scalar]) -> tuple[NewRecord, ...]:
-    """One record per topic, each under the envelope's id. Control goes to the agent alone."""
+def mail_records(
+    envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, Scalar]
+) -> tuple[NewRecord, ...]:
+    """One record per topic, each under the envelope's id. Control goes to the agents alone."""
     if envelope.type == "control":
-        topics = [control_topic(agent or "")]
+        topics = [control_topic(agent) for agent in agents]
     else:
-        topics = [chat_topic(envelope.conversation_id)] + ([chat_topic(agent)] if agent else [])
+        topics = [chat_topic(envelope.conversation_id), *map(chat_topic, agents)]
     payload = envelope.model_dump(mode="json")
     digest = envelope_digest(envelope, payload)
     return tuple(NewRecord(topic, payload, envelope.id, headers, digest=digest) for topic in topics)

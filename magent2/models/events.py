@@ -38,6 +38,7 @@ class UserMessageEvent(BaseStreamEvent):
     recipient: str
     text: str | None = None
     client_message_id: str | None = None
+    steer: bool | None = None  # it was meant for a run under way
 
 
 class SessionEvent(BaseStreamEvent):
@@ -64,6 +65,28 @@ class MessageEvent(BaseStreamEvent, RunFields):
     event: Literal["message"] = "message"
     text: str
     attachments: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class ReceivedMessage(BaseModel):
+    """Mail that has reached its end. `seq` is its number in the inbox where it lay; what joins it to all else is `id`.
+
+    `outcome`: of a steer `seen`, the answer of this turn knows it, or `input`, a run of its own answers it; of a stop
+    `stopped`, `too_late` (the run had ended first), `not_meant` (for another run) or `nothing_to_stop`.
+    """
+
+    id: str
+    source: str
+    seq: int
+    outcome: Literal["seen", "input", "stopped", "too_late", "not_meant", "nothing_to_stop"]
+    text: str | None = None
+    command: str | None = None
+
+
+class MessageReceivedEvent(BaseStreamEvent, RunFields):
+    """The receipt of steers and of stops: each is named by exactly one, for each agent that it went to."""
+
+    event: Literal["message_received"] = "message_received"
+    messages: list[ReceivedMessage]
 
 
 class HandoffEvent(BaseStreamEvent, RunFields):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
 from magent2.bus.owner_log import OwnerLog
-from magent2.bus.records import NewRecord
+from magent2.bus.records import MailRef, NewRecord
 from magent2.models.envelope import MessageEnvelope
+from magent2.runner.steers import Steer, no_steers
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class RunContext:
     """One attempt at one run; also the run context that the SDK hands to tools.
 
     `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends:
-    they ride in the append that settles it. A runner awaits `between_turns` before it asks a model: it may be stopped
-    there.
+    they ride in the append that settles it, which takes `closing_mail` from the lane. A runner awaits `between_turns`
+    before it asks a model: it may be stopped there; then `steers`: what was said to the run and no answer has seen.
     """
 
     envelope: MessageEnvelope
@@ -40,8 +41,10 @@ class RunContext:
     principal: str | None = None
     kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
+    closing_mail: list[MailRef] = field(default_factory=list)
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
+    steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
 
     @property
     def conversation_id(self) -> str:

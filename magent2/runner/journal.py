@@ -4,8 +4,9 @@ The SDK does the run; its models and tools are wrapped (`journal_model.py`, `jou
 what they do. Events and appends go through one queue, in the order they happened, and `events` takes them out one by
 one: an event is yielded, and whoever reads has it on the log before the next is taken; an append is made.
 
-A model's answer is on the log before any of its tools runs; a tool's result, with what the tool sent, before the model
-is asked again. The last answer needs no append of its own: it rides in the one that ends the run.
+A model's answer is on the log, with the steers that it has seen, before any of its tools runs; a tool's result, with
+what the tool sent, before the model is asked again. The last answer needs no append of its own: it rides in the one
+that ends the run.
 
 An attempt that takes over runs the SDK again. What the journal knows already is given back and not told again: an
 answer by its turn, counted from 0, a result by turn and call id.
@@ -23,13 +24,14 @@ from typing import Any, TypeAlias
 from openai.types.responses import Response
 
 from magent2.bus.operations import Condition, SetHead
-from magent2.bus.records import NewRecord
+from magent2.bus.records import MailRef, NewRecord
 from magent2.errors import PayloadError, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
 from magent2.runner.answers import answer_json, storable, text_of
 from magent2.runner.context import RunContext
 from magent2.runner.pictures import keep_pictures
+from magent2.runner.steers import Steer, SteerLedger, receipt
 from magent2.sessions.stream import event_payload, stream_record
 from magent2.sessions.views import calls_of
 
@@ -48,6 +50,7 @@ class _Append:
     records: tuple[NewRecord, ...]
     heads: tuple[SetHead, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    mail: tuple[MailRef, ...] = ()
     done: asyncio.Future[None] | None = None
 
 
@@ -55,8 +58,9 @@ class _Append:
 class _FinalAnswer:
     """An answer that called no tool: the last one, unless the model is asked again after all."""
 
-    record: NewRecord
+    records: tuple[NewRecord, ...]
     message: list[NewRecord] = field(default_factory=list)
+    mail: tuple[MailRef, ...] = ()
 
 
 class Journal:
@@ -71,6 +75,7 @@ class Journal:
         }
         self.results: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.tools)
         self.failures: dict[str, str] = {}  # call id → why it failed
+        self.steers = SteerLedger(context.run)
         self._final: _FinalAnswer | None = None
         self._items: deque[Event | _Append] = deque()
         self._some = asyncio.Event()  # there is something to take, or nothing more will come
@@ -114,7 +119,7 @@ class Journal:
             await self.context.log.put(*item.records, heads=item.heads)
             return
         try:
-            await self.context.log.commit(*item.records, heads=item.heads, conditions=item.conditions)
+            await self.context.log.commit(*item.records, mail=item.mail, heads=item.heads, conditions=item.conditions)
         except (Refused, TopicDeleted) as refusal:
             if not item.conditions:
                 raise
@@ -148,14 +153,18 @@ class Journal:
         await self.emit(_Append(records, heads))
 
     async def commit(
-        self, *records: NewRecord, heads: tuple[SetHead, ...] = (), conditions: tuple[Condition, ...] = ()
+        self,
+        *records: NewRecord,
+        heads: tuple[SetHead, ...] = (),
+        conditions: tuple[Condition, ...] = (),
+        mail: tuple[MailRef, ...] = (),
     ) -> None:
         """Returns when the records are on the log.
 
         With conditions, `Refused` and `TopicDeleted` are the caller's: nothing was written, and the run goes on.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self.emit(_Append(records, heads, conditions, done))
+        await self.emit(_Append(records, heads, conditions, mail, done))
         await done
 
     def fields(self, turn: int, agent: str) -> dict[str, Any]:
@@ -170,6 +179,7 @@ class Journal:
         """The SDK is run once more from the start."""
         self.turn = 0
         self.asking = False
+        self.steers.rewind()
 
     # --- turns
 
@@ -178,10 +188,11 @@ class Journal:
         """The answer whose tools run, or have run."""
         return self.answers.get(self.turn - 1, {})
 
-    def known_answer(self) -> Mapping[str, Any] | None:
+    def known_answer(self, asked: object) -> Mapping[str, Any] | None:
         """The recorded answer of the turn that begins, which is over with it."""
         answer = self.answers.get(self.turn)
         if answer is not None:
+            self.steers.pass_turn(self.turn, asked)
             self.turn += 1
         return answer
 
@@ -189,8 +200,9 @@ class Journal:
         """Before a model is asked. An answer that looked like the last one was not: it must be on the log first."""
         if self._final is not None:
             final, self._final = self._final, None
-            self.context.closing.remove(final.record)
-            await self.commit(final.record, *final.message)
+            self._keep_back(final)
+            await self.commit(*final.records, *final.message, mail=final.mail)
+        self.steers.take(await self.context.steers())
         self.asking = True
 
     async def end_turn(self, response: Response, speaker: str) -> None:
@@ -200,28 +212,42 @@ class Journal:
         answer, pictures = await keep_pictures(self.context, answer_json(response), self.fields(self.turn, speaker))
         if pictures:
             await self.put(*pictures)
-        record = self._answer_record(answer, speaker)
+        steers = self.steers.end_turn(self.turn)
+        records = (self._answer_record(answer, speaker, steers), *self._receipts(steers, speaker))
         message = self._message_records(answer, speaker)
+        mail = tuple(steer.ref for steer in steers)
         if calls_of(answer["output"]):
-            await self.commit(record, *message)
+            await self.commit(*records, *message, mail=mail)
         else:
-            self._final = _FinalAnswer(record, message)
-            self.context.closing.append(record)
+            self._final = _FinalAnswer(records, message, mail)
+            self.context.closing.extend(records)
+            self.context.closing_mail.extend(mail)
         self.answers[self.turn] = answer
         self.turn += 1
         self.asking = False
+
+    def _keep_back(self, final: _FinalAnswer) -> None:
+        """What was to ride in the run's last append goes in one of its own."""
+        context = self.context
+        context.closing[:] = [record for record in context.closing if record not in final.records]
+        context.closing_mail[:] = [ref for ref in context.closing_mail if ref not in final.mail]
 
     @property
     def output_turn(self) -> int:
         """The turn whose text is the output: the last, or, when a tool's result is the output, one after it."""
         return self.turn - 1 if self._final is not None else self.turn
 
-    def _answer_record(self, answer: Mapping[str, Any], speaker: str) -> NewRecord:
-        key = self.context.key
+    def _answer_record(self, answer: Mapping[str, Any], speaker: str, steers: Sequence[Steer]) -> NewRecord:
+        key, seen = self.context.key, [steer.payload for steer in steers]
         try:
-            return key.answer(self.turn, answer, speaker)
+            return key.answer(self.turn, answer, speaker, seen)
         except PayloadError:
-            return key.answer(self.turn, storable(answer), speaker)
+            return key.answer(self.turn, storable(answer), speaker, seen)
+
+    def _receipts(self, steers: Sequence[Steer], speaker: str) -> list[NewRecord]:
+        if not steers:
+            return []
+        return [stream_record(self.event(receipt(self.context.conversation_id, steers), self.turn, speaker))]
 
     def _message_records(self, answer: Mapping[str, Any], speaker: str) -> list[NewRecord]:
         """The text of a turn that goes on, which closes its tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agents import Model, ModelResponse, ModelSettings, TResponseInputItem
 from agents.items import TResponseStreamEvent
@@ -19,6 +19,8 @@ from magent2.runner.journal_calls import close_calls
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedChat
 
+Asked: TypeAlias = str | list[TResponseInputItem]
+
 SERVER_STATE = ("previous_response_id", "conversation_id", "conversation", "auto_previous_response_id")
 
 
@@ -33,36 +35,36 @@ class JournalModel(Model):
     async def get_response(
         self,
         system_instructions: str | None,
-        input: str | list[TResponseInputItem],  # noqa: A002  the SDK's name for it
+        input: Asked,  # noqa: A002  the SDK's name for it
         model_settings: ModelSettings,
         *rest: Any,
         **options: Any,
     ) -> ModelResponse:
         refuse_server_state(model_settings, options)
-        known = self._journal.known_answer()
+        known = self._journal.known_answer(input)
         if known is not None:
             return model_response(known)
-        await self._begin(input)
-        response = await self._inner.get_response(system_instructions, input, model_settings, *rest, **options)
+        asked, _ = await self._begin(input)
+        response = await self._inner.get_response(system_instructions, asked, model_settings, *rest, **options)
         await self._journal.end_turn(response_of(response), self._speaker)
         return response
 
     async def stream_response(
         self,
         system_instructions: str | None,
-        input: str | list[TResponseInputItem],  # noqa: A002  the SDK's name for it
+        input: Asked,  # noqa: A002  the SDK's name for it
         model_settings: ModelSettings,
         *rest: Any,
         **options: Any,
     ) -> AsyncIterator[TResponseStreamEvent]:
         refuse_server_state(model_settings, options)
-        known = self._journal.known_answer()
+        known = self._journal.known_answer(input)
         if known is not None:
             yield completed_event(known)
             return
-        chat = await self._begin(input)
+        asked, chat = await self._begin(input)
         answer = _LiveAnswer(self._journal, self._speaker)
-        events = self._inner.stream_response(system_instructions, input, model_settings, *rest, **options)
+        events = self._inner.stream_response(system_instructions, asked, model_settings, *rest, **options)
         try:
             async for event in events:
                 if chat is not None:
@@ -79,15 +81,17 @@ class JournalModel(Model):
             if close is not None:
                 await close()
 
-    async def _begin(self, asked: object) -> ObservedChat | None:
+    async def _begin(self, asked: Asked) -> tuple[Asked, ObservedChat | None]:
+        """What the model is to be asked: what the SDK would, and what was said to the run meanwhile."""
         journal = self._journal
         await journal.context.between_turns()
         await close_calls(journal, asked, self._speaker)
         await journal.begin_turn()
+        shown: Asked = journal.steers.shown(asked)
         observed = journal.context.observed
         if observed is None:
-            return None
-        return observed.asked(journal.turn, self._speaker, *described(self._inner), asked)
+            return shown, None
+        return shown, observed.asked(journal.turn, self._speaker, *described(self._inner), shown)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return self._inner.get_retry_advice(request)

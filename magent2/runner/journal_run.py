@@ -12,6 +12,7 @@ from typing import Any
 
 from agents import ModelProvider
 
+from magent2.context.block import bus_message_block
 from magent2.errors import ContextTooLong
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
@@ -58,7 +59,7 @@ class JournalledRun:
 
     def _remember(self, runs_max: int) -> ModelInput:
         context = self._context
-        return input_of(context.history, context.agent, context.run, runs_max)
+        return input_of(context.history, context.agent, context.run, runs_max, bus_message_block)
 
     async def _follow(self, shown: ModelInput) -> Any:
         """Run the SDK to its end. What happens in it reaches the reader through the journal."""

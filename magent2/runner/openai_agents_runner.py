@@ -38,6 +38,8 @@ class OpenAIAgentsRunner:
     what may go better next time, as `ModelError` all else (a refusal, too many turns, a bad request).
     """
 
+    takes_steers = True
+
     def __init__(
         self,
         agent: Any = None,

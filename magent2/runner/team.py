@@ -75,6 +75,11 @@ class TeamRunner:
         self._plain: dict[str, OpenAIAgentsRunner] = {}
         self._follow()
 
+    @property
+    def takes_steers(self) -> bool:
+        """Whether its runs ask a model more than once, and so can be told something in between."""
+        return self.kind != "echo"
+
     # --- who there is
 
     @property

@@ -1,8 +1,9 @@
 """The door for `history:{conversation}`: the journal of runs and the memory of the conversation, in one log.
 
-Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came), a `tool`
-per call, and an `end`. A `settings` record, whole each time, says how the conversation is to be held from there on.
-Nothing else is remembered of a conversation, and nothing of a run lies elsewhere.
+Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came, and the
+steers that it has seen), a `tool` per call, and an `end`. A `settings` record, whole each time, says how the
+conversation is to be held from there on. Nothing else is remembered of a conversation, and nothing of a run lies
+elsewhere.
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ class RunKey:
     def _payload(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent, **fields}
 
-    def answer(self, turn: int, response: Mapping[str, Any], speaker: str) -> NewRecord:
-        return self.record("answer", turn=turn, response=dict(response), speaker=speaker)
+    def answer(
+        self, turn: int, response: Mapping[str, Any], speaker: str, steers: Sequence[Mapping[str, Any]] = ()
+    ) -> NewRecord:
+        """`steers`: what the model was shown for the first time in this turn, each `{id, source, text, seq}`."""
+        seen = {"steers": [dict(steer) for steer in steers]} if steers else {}
+        return self.record("answer", turn=turn, response=dict(response), speaker=speaker, **seen)
 
     def tool(
         self, turn: int, call_id: str, name: str, output: Any, sends: Iterable[str] = (), **value: Any
@@ -109,6 +114,11 @@ class RunRecord:
     returns: int = 0  # attempts that were given back
     trace: str | None = None  # the span of the first attempt
     release: str = ""  # that began it
+
+    def steers(self, turn: int) -> Sequence[Mapping[str, Any]]:
+        """What the answer of this turn saw that was said while the run was under way."""
+        found: Sequence[Mapping[str, Any]] = self.answers[turn].get("steers", ())
+        return found
 
     def copy(self) -> RunRecord:
         return replace(self, answers=dict(self.answers), tools=dict(self.tools))
@@ -205,8 +215,11 @@ class Histories:
         self._records = 0
 
     async def read(self, conversation: str) -> History:
+        return await arun(self._bus, self.reading(conversation))
+
+    def reading(self, conversation: str) -> Flow[History]:
         known = self._forget(conversation)
-        history = await arun(self._bus, reading_history(conversation, known))
+        history = yield from reading_history(conversation, known)
         self._forget(conversation)  # another run of it may have been quicker
         self._kept[conversation] = history
         self._records += history.last

@@ -18,7 +18,9 @@ from magent2.models.address import agent_topic, chat_topic, check_name, conversa
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
+from magent2.sessions.history import reading_history
 from magent2.sessions.settings import CREATED_ID, Change, Configured, configuring
+from magent2.sessions.steering import Reading, steering
 from magent2.sessions.stream import event_payload, payload_record, stream_record
 
 if TYPE_CHECKING:
@@ -92,19 +94,20 @@ def posting(
     chosen = sending or Sending()
     if envelope.type == "control":
         return delivering(envelope, chosen, guesses)
+    return delivering(envelope, shown(envelope, chosen), guesses)
+
+
+def shown(envelope: MessageEnvelope, sending: Sending, *, steer: bool = False) -> Sending:
+    """The sending with the event that shows the message in the conversation."""
     head = SetHead(stream_topic(envelope.conversation_id), {"last_text": title_of(envelope.content)})
-    return delivering(
-        envelope,
-        replace(
-            chosen,
-            with_records=(*chosen.with_records, user_message(envelope)),
-            with_heads=(*chosen.with_heads, head),
-        ),
-        guesses,
+    return replace(
+        sending,
+        with_records=(*sending.with_records, user_message(envelope, steer)),
+        with_heads=(*sending.with_heads, head),
     )
 
 
-def user_message(envelope: MessageEnvelope) -> NewRecord:
+def user_message(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
     """The event, built as JSON at once: every message has one. It is `UserMessageEvent`, as a test sees to."""
     key = envelope.metadata.get(CLIENT_MESSAGE_ID)
     return payload_record(
@@ -118,6 +121,7 @@ def user_message(envelope: MessageEnvelope) -> NewRecord:
             "recipient": envelope.recipient,
             "text": envelope.content,
             **({"client_message_id": key} if isinstance(key, str) else {}),
+            **({"steer": True} if steer else {}),
         }
     )
 
@@ -230,6 +234,19 @@ class SessionStore:
             if trace is not None:
                 sending = replace(sending or Sending(), trace=trace)
             return await arun(self.bus, flow(sending))
+
+    async def steer(
+        self,
+        envelope: MessageEnvelope,
+        sending: Sending | None = None,
+        *,
+        require_active: bool = False,
+        reading: Reading = reading_history,
+    ) -> Delivered:
+        """Say something to the runs under way; see `steering`."""
+        chosen = shown(envelope, sending or Sending(), steer=True)
+        flow = steering(envelope, chosen, require_active=require_active, reading=reading)
+        return await arun(self.bus, flow)
 
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
         return (await self.switch(session_id, agent, reason)).changed

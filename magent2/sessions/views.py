@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magent2.sessions.history import History, RunRecord
 
 Item: TypeAlias = dict[str, Any]
+Block: TypeAlias = Callable[[str, str], str]  # source and text of a steer, as a model is shown them
 
 REMEMBERED = frozenset({"message", "function_call", "reasoning"})
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
@@ -26,7 +27,11 @@ class ModelInput:
     runs: int = 0
 
 
-def input_of(history: History, agent: str, run: RunRecord, runs_max: int) -> ModelInput:
+def labelled(source: str, text: str) -> str:
+    return f"[{source}]: {text}"
+
+
+def input_of(history: History, agent: str, run: RunRecord, runs_max: int, block: Block = labelled) -> ModelInput:
     """The conversation as the agent remembers it up to the start of the run, then what the run was asked.
 
     Agents of one scenario share the conversation; one from elsewhere remembers what it was asked and did itself.
@@ -35,7 +40,7 @@ def input_of(history: History, agent: str, run: RunRecord, runs_max: int) -> Mod
         other for other in history.runs.values() if 0 < other.ended <= run.seen and _is_shared(other, run, agent)
     ]
     kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
-    items = [item for other in kept for item in run_items(other)]
+    items = [item for other in kept for item in run_items(other, block)]
     return ModelInput([*items, question(run)], len(earlier) - len(kept), len(kept))
 
 
@@ -48,12 +53,13 @@ def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
     return other.agent == agent or (scenario is not None and other.spec.get("scenario_id") == scenario)
 
 
-def run_items(run: RunRecord) -> list[Item]:
-    """A run as the model would have seen it: the question, its answers, the results of its calls."""
+def run_items(run: RunRecord, block: Block = labelled) -> list[Item]:
+    """A run as the model would have seen it: the question, what was said on the way, its answers, their results."""
     items = [question(run)]
     answered = False
     for turn in sorted(run.answers):
         output = run.answers[turn]["response"].get("output", ())
+        items.extend(steer_items(run.steers(turn), block))
         items.extend(_as_input(item) for item in _remembered(output))
         items.extend(_results(run, turn, output))
         answered = True
@@ -62,11 +68,15 @@ def run_items(run: RunRecord) -> list[Item]:
     return items
 
 
+def steer_items(steers: Iterable[Mapping[str, Any]], block: Block) -> list[Item]:
+    return [{"role": "user", "content": block(steer["source"], steer["text"])} for steer in steers]
+
+
 def question(run: RunRecord) -> Item:
     """What the run was asked; whoever is not a person is named."""
     sender = str(run.envelope.get("sender", ""))
     text = str(run.envelope.get("content") or "")
-    return {"role": "user", "content": f"[{sender}]: {text}" if sender.startswith("agent:") else text}
+    return {"role": "user", "content": labelled(sender, text) if sender.startswith("agent:") else text}
 
 
 def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

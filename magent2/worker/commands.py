@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 STOP, STOP_AFTER_TURN = "stop", "stop_after_turn"
 DISCONNECTED, CONNECTED = "disconnected", "connected"
+STOPS = (STOP, STOP_AFTER_TURN)
 COMMANDS = (STOP, STOP_AFTER_TURN, DISCONNECTED, CONNECTED)
 
 GRACE_S, GRACE_MAX_S = 30.0, 86_400.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from magent2.bus.dead import bury
@@ -12,7 +12,8 @@ from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.records import MailRef, NewRecord, Record
 from magent2.errors import Magent2Error
 from magent2.runner.context import RunContext
-from magent2.worker.plan import Answer, Clear, Spent, Unreadable
+from magent2.worker.plan import Answer, Clear, Letter, Spent, Unreadable
+from magent2.worker.receipts import StopOutcome, stop_receipts
 from magent2.worker.report import MALFORMED_MAIL, UNKNOWN_COMMAND, Report, mail_error
 from magent2.worker.retry import bounded
 from magent2.worker.script import Script
@@ -44,6 +45,14 @@ SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a me
 DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT})
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The mail that leaves the lane with a run, and the stops among it."""
+
+    refs: tuple[MailRef, ...]
+    stops: tuple[Letter, ...] = ()
+
+
 class Ending:
     """Ends the work of one owner. Only the first end counts; the log sees to that."""
 
@@ -59,7 +68,8 @@ class Ending:
             await self._pen.later(NO_MAIL_DELAY_S, refund=True)
             return Outcome.CLEARED
         try:
-            await self._pen.settle(plan.spent.refs, *self._complaints(plan.spent))
+            told = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
+            await self._pen.settle(plan.spent.refs, *told, *self._complaints(plan.spent))
         except REFUSALS as error:  # a conversation that was deleted hears no complaint
             self._note(error)
             await self._pen.settle(plan.spent.refs)
@@ -70,14 +80,16 @@ class Ending:
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
         told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
         mail = (plan.record.ref, *plan.spent.refs)
-        return await self._bury(plan.record, mail, reason, self._attempt, (*self._complaints(plan.spent), *told))
+        stops = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
+        told = (*stops, *self._complaints(plan.spent), *told)
+        return await self._bury(plan.record, mail, reason, self._attempt, told)
 
-    async def postponed(self, plan: Answer, mail: tuple[MailRef, ...]) -> Outcome:
+    async def postponed(self, plan: Answer, mail: Taken) -> Outcome:
         await self._drop_commands(plan, mail)
         await self._pen.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
 
-    async def left(self, plan: Answer, mail: tuple[MailRef, ...]) -> Outcome:
+    async def left(self, plan: Answer, mail: Taken) -> Outcome:
         """Nothing of the run is touched, and the attempt does not count."""
         await self._drop_commands(plan, mail)
         await self._pen.later(LEFT_S, refund=True)
@@ -90,14 +102,13 @@ class Ending:
         await self._pen.later(0, report.key.give_back(report.attempt), refund=True)
         return Outcome.GIVEN_BACK
 
-    async def answered(
-        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, context: RunContext, script: Script
-    ) -> Outcome:
+    async def answered(self, plan: Answer, mail: Taken, report: Report, context: RunContext, script: Script) -> Outcome:
         last = script.close()
         await self._pen.settle(
-            mail,
+            (*mail.refs, *context.closing_mail),
             *context.closing,
             *last,
+            *self._receipts(mail, "too_late", plan, report),
             report.key.end("finished", script.text, script.usage),
             report.run("finished"),
             *self._complaints(plan.spent),
@@ -105,9 +116,10 @@ class Ending:
         )
         return Outcome.ANSWERED
 
-    async def stopped(self, plan: Answer, mail: tuple[MailRef, ...], report: Report, reason: str) -> Outcome:
+    async def stopped(self, plan: Answer, mail: Taken, report: Report, reason: str) -> Outcome:
         await self._pen.settle(
-            mail,
+            mail.refs,
+            *self._receipts(mail, "stopped", plan, report),
             report.key.end("stopped"),
             report.run("stopped", reason),
             *self._complaints(plan.spent),
@@ -115,31 +127,29 @@ class Ending:
         )
         return Outcome.STOPPED
 
-    async def retried(
-        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, text: str, delay_s: float
-    ) -> Outcome:
+    async def retried(self, plan: Answer, mail: Taken, report: Report, text: str, delay_s: float) -> Outcome:
         await self._drop_commands(plan, mail)
         await self._pen.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
         return Outcome.RETRIED
 
-    async def failed(
-        self, plan: Answer, mail: tuple[MailRef, ...], report: Report, reason: str, attempts: int
-    ) -> Outcome:
+    async def failed(self, plan: Answer, mail: Taken, report: Report, reason: str, attempts: int) -> Outcome:
         told = (
             report.error(reason),
+            *self._receipts(mail, "too_late", plan, report),
             report.key.end("failed"),
             report.run("failed", reason),
             *self._complaints(plan.spent),
         )
-        return await self._bury(plan.letter.record, mail, reason, attempts, told, report.head("failed"))
+        return await self._bury(plan.letter.record, mail.refs, reason, attempts, told, report.head("failed"))
 
     # --- inside
 
-    async def _drop_commands(self, plan: Answer, mail: tuple[MailRef, ...]) -> None:
+    async def _drop_commands(self, plan: Answer, mail: Taken) -> None:
         """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
-        commands = tuple(ref for ref in mail if ref != plan.letter.record.ref)
+        commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
         if commands:
-            await self._pen.commit(*self._complaints(plan.spent), mail=commands)
+            told = self._receipts(mail, "too_late", plan)
+            await self._pen.commit(*told, *self._complaints(plan.spent), mail=commands)
 
     async def _bury(
         self,
@@ -167,6 +177,12 @@ class Ending:
     def _note(self, error: Magent2Error) -> None:
         log.error("the log refused to end a run", extra={"owner": self._owner.token, "error": str(error)})
         self._pen.forget_refusal()
+
+    def _receipts(
+        self, mail: Taken, outcome: StopOutcome, plan: Answer, report: Report | None = None
+    ) -> tuple[NewRecord, ...]:
+        fields = report.fields if report is not None else {"agent": self._owner.agent}
+        return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.letter, fields)
 
     def _complaints(self, spent: Spent) -> tuple[NewRecord, ...]:
         """Commands that nobody knows are answered by an error."""

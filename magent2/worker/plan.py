@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from magent2.bus.delivery import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.models.envelope import MessageEnvelope
-from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
+from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
 
 REASONS_SHOWN = 3
 
@@ -33,10 +33,11 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Mail that goes with whatever is settled next, and which of it nobody understood."""
+    """Mail that goes with whatever is settled next, which of it nobody understood, and which is to be answered for."""
 
     refs: tuple[MailRef, ...] = ()
     unknown: tuple[Letter, ...] = ()
+    stops: tuple[Letter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,11 @@ def plan_lane(conversation: str, mail: Sequence[Record]) -> Plan:
 
 
 def _spent(refs: list[MailRef], commands: list[Letter]) -> Spent:
-    return Spent(tuple(refs), tuple(letter for letter in commands if letter.command not in COMMANDS))
+    return Spent(
+        tuple(refs),
+        tuple(letter for letter in commands if letter.command not in COMMANDS),
+        tuple(letter for letter in commands if letter.command in STOPS),
+    )
 
 
 def _answer(letter: Letter, spent: Spent, commands: list[Letter]) -> Answer:

@@ -40,6 +40,11 @@ class Report:
     def key(self) -> RunKey:
         return RunKey(self.conversation, self.run_id, self.agent)
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Where an event of the attempt belongs."""
+        return {"run_id": self.run_id, "attempt": self.attempt, "agent": self.agent}
+
     def event(self, event: BaseStreamEvent | Mapping[str, Any]) -> NewRecord:
         """What a runner yields, with what it does not know itself."""
         payload = event_payload(event)

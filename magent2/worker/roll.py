@@ -16,6 +16,7 @@ from magent2.errors import AddressError, NameTaken
 from magent2.models.address import chat_topic, control_topic
 from magent2.worker.controls import Controls
 from magent2.worker.drive import Runner
+from magent2.worker.steers import SteerPost, steerable_inboxes
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +35,13 @@ class Roll:
         self._now = runners if callable(runners) else None
         self._runners = dict(runners() if callable(runners) else runners)
         self._wanted: Runners = self._runners
-        self._asked = frozenset(
-            self._runners
-        )  # those that were wanted at the last look, whether they can be had or not
+        self._asked = frozenset(self._runners)  # wanted at the last look, whether they can be had or not
         self._bus = bus
         self._worker = worker
         self.agents = tuple(self._runners)
         self.leaving: frozenset[str] = frozenset()
         self.controls = Controls(bus, self.agents, worker)
+        self.steers = SteerPost(bus, self._runners, worker)
 
     @property
     def may_change(self) -> bool:
@@ -90,11 +90,14 @@ class Roll:
         self._wanted = self._runners = {agent: wanted[agent] for agent in wanted if agent in known}
         self.agents = tuple(self._runners)
         self.leaving = (self.leaving | frozenset(left)) - frozenset(self.agents)
-        watch.discard(*map(chat_topic, left))
+        for topic in map(chat_topic, left):
+            watch.discard(topic)
+            self.steers.discard(topic)
         watch.add(*self.topics)
         self.let_go(watch, busy)
         log.info("another team is served", extra={"joined": joining, "left": left})
-        return await self.controls.add(joining)
+        await self.steers.add(steerable_inboxes({agent: wanted[agent] for agent in joining}))
+        return await self.controls.add(map(control_topic, joining))
 
     async def _welcome(self, agent: str) -> bool:
         try:
@@ -108,6 +111,6 @@ class Roll:
         """Forget agents that left and have no run any more."""
         gone = self.leaving - frozenset(busy)
         self.leaving -= gone
-        for agent in gone:
-            watch.discard(control_topic(agent))
-            self.controls.discard(agent)
+        for topic in map(control_topic, gone):
+            watch.discard(topic)
+            self.controls.discard(topic)

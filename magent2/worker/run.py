@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magent2 import __version__
-from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, TRACE
+from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
@@ -16,18 +18,21 @@ from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, MailRef, Record
 from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
+from magent2.runner.steers import Steer
 from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.worker.brake import Brake, Interrupt
-from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
+from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
-from magent2.worker.ending import Ending, Outcome
+from magent2.worker.ending import Ending, Outcome, Taken
 from magent2.worker.plan import Answer, Letter, Unreadable, is_meant, plan_lane, read_letter
 from magent2.worker.quarantine import Quarantine
+from magent2.worker.receipts import input_receipt
 from magent2.worker.release import is_newer
 from magent2.worker.report import TALK, Report
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.script import Script
+from magent2.worker.steers import LaneSteers
 
 __all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
 
@@ -36,8 +41,20 @@ log = logging.getLogger(__name__)
 RUN_MAX_S = 3600.0
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the runs of one worker have in common."""
+
+    histories: Histories
+    quarantine: Quarantine = field(default_factory=Quarantine)
+
+
 class LaneRun:
-    """Works one lane until it is given up. While it works, others may command it or take it away."""
+    """Works one lane until it is given up. While it works, others may command it or take it away.
+
+    With `catch_up` somebody calls it when a steer has come, and is done with that when this returns; without it a steer
+    is mail like all mail.
+    """
 
     def __init__(
         self,
@@ -46,18 +63,18 @@ class LaneRun:
         runner: Runner,
         *,
         run_max_s: float = RUN_MAX_S,
-        quarantine: Quarantine | None = None,
-        histories: Histories | None = None,
+        shared: Shared | None = None,
         observer: Observer | None = None,
         release: str = __version__,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
         self._claimed = claimed
         self._runner = runner
         self._run_max_s = run_max_s
-        self._quarantine = quarantine or Quarantine()
-        self._histories = histories or Histories(bus)
+        shared = shared or Shared(Histories(bus))
+        self._quarantine, self._histories = shared.quarantine, shared.histories
         self._release = release
         self._observer = observer
         self._observed: ObservedRun | None = None
@@ -66,6 +83,7 @@ class LaneRun:
         self._log = OwnerLog(bus, claimed.owner, None if metrics is None else metrics.appended)
         self._ending = Ending(self._log, claimed.attempt)
         self._brake = Brake()
+        self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
         self._known = {record.ref for record in claimed.mail}
         self._heard: list[Letter] = []  # commands that came while it worked
         self._letter: Letter | None = None
@@ -85,6 +103,11 @@ class LaneRun:
         self._heard.append(letter)
         if self._letter is not None:
             self._obey(letter, self._letter)
+
+    def call(self) -> None:
+        """A steer may have come."""
+        if self._steers is not None:
+            self._steers.call()
 
     def give_back(self) -> None:
         self._brake.pull(Interrupt.GIVE_BACK)
@@ -165,13 +188,19 @@ class LaneRun:
         self._listen(plan)
         if is_suspect(crashes) and give_up is None and self._brake.reason is None:
             if not await self._quarantine.enter(self.owner.token):
-                return await self._ending.postponed(plan, self._mail_of(plan))
+                return await self._postpone(plan, report)
         else:
             self._quarantine.decide(self.owner.token)
-        await self._begin(context, report)
+        await self._begin(context, report, plan.letter)
         if give_up is not None:
             return await self._ending.failed(plan, self._mail_of(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
+
+    async def _postpone(self, plan: Answer, report: Report) -> Outcome:
+        """Wait for a time when it can run alone; what is to stop after its turn is in none."""
+        if self._halt is not None and self._halt.after_turn:
+            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        return await self._ending.postponed(plan, self._mail_of(plan))
 
     async def _context(self, letter: Letter, run_id: str) -> RunContext | None:
         """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
@@ -194,6 +223,8 @@ class LaneRun:
             kind=str(headers.get(KIND) or TALK),
             between_turns=self._brake.between_turns,
         )
+        if (steers := self._steers) is not None:
+            context.steers = lambda: self._look(steers, letter.record.ref)
         if known is None:
             try:
                 run.spec = spec_of(self._runner, context)
@@ -204,8 +235,11 @@ class LaneRun:
             self._observed = context.observed = self._observe(self._observer, letter, context)
         return context
 
-    async def _begin(self, context: RunContext, report: Report) -> None:
-        """The first attempt writes the start of the run, every other that it begins again."""
+    async def _begin(self, context: RunContext, report: Report, letter: Letter) -> None:
+        """The first attempt writes the start of the run, every other that it begins again.
+
+        A steer that no turn has seen is mail like all mail by now, and has its receipt here.
+        """
         run = context.run
         if run.run in context.history.runs:
             await self._log.put(report.run("restarted"), heads=report.head(RUNNING))
@@ -213,7 +247,9 @@ class LaneRun:
         trace = None if context.observed is None else context.observed.traceparent
         start = context.key.start(run.envelope, run.spec, run.seen, trace)
         start = written_by(self._release, start)
-        await self._log.put(start, report.run("started"), heads=report.head(RUNNING))
+        steered = letter.record.headers.get(STEER)
+        receipts = [input_receipt(report.conversation, letter, report.fields)] if steered else []
+        await self._log.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
 
     async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         script = Script(report, context.observed)
@@ -234,6 +270,15 @@ class LaneRun:
                 for record in script.take(event):
                     await self._log.put(record)
 
+    async def _look(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
+        """What was said to the run. Whoever has lost the lane finds out here, and does not come back."""
+        try:
+            return await steers.look(own)
+        except Fenced:
+            self._brake.pull(Interrupt.LOST)
+            await asyncio.get_running_loop().create_future()
+            raise
+
     async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
         self._error = type(error).__name__
         failures = self._failures + 1
@@ -244,6 +289,8 @@ class LaneRun:
         mail = self._mail_of(plan)
         if isinstance(decision, Bury):
             return await self._ending.failed(plan, mail, report, decision.reason, failures)
+        if self._halt is not None and self._halt.after_turn:  # the turn is over, if not as anybody wished
+            return await self._ending.stopped(plan, mail, report, self._halt.reason)
         try:
             return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
         except REFUSALS as refusal:
@@ -292,10 +339,12 @@ class LaneRun:
         )
         return observer.run(facts, letter.record.at_ms)
 
-    def _mail_of(self, plan: Answer) -> tuple[MailRef, ...]:
+    def _mail_of(self, plan: Answer) -> Taken:
         """All that ends with the run: its mail, and the commands that were heard."""
-        heard = (letter.record.ref for letter in self._heard)
-        return tuple(dict.fromkeys((plan.letter.record.ref, *plan.spent.refs, *heard)))
+        heard = [letter for letter in self._heard if letter.record.ref not in plan.spent.refs]
+        refs = (plan.letter.record.ref, *plan.spent.refs, *(letter.record.ref for letter in heard))
+        stops = (*plan.spent.stops, *(letter for letter in heard if letter.command in STOPS))
+        return Taken(tuple(dict.fromkeys(refs)), stops)
 
 
 def spec_of(runner: Runner, context: RunContext) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from magent2.errors import InvalidInput, LimitError, Magent2Error
 from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
 from magent2.worker.ending import DELAYED, Outcome
-from magent2.worker.quarantine import Quarantine
 from magent2.worker.roll import Roll, Runners, RunnersNow
-from magent2.worker.run import RUN_MAX_S, LaneRun
+from magent2.worker.run import RUN_MAX_S, LaneRun, Shared
+from magent2.worker.steers import lanes_of, takes_steers
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +72,11 @@ class WorkerService:
         self.run_max_s = run_max_s
         self._release = release
         self._controls = self._roll.controls
+        self._steers = self._roll.steers
+        self._unsorted = False  # the last claim left mail that lies in no lane yet
         self._runs: dict[asyncio.Task[Outcome], LaneRun] = {}
         self._by_lane: dict[tuple[str, str], LaneRun] = {}
-        self._quarantine = Quarantine()
-        self._histories = Histories(bus)
+        self._shared = Shared(Histories(bus))
         self._awake = asyncio.Event()
         self._hungry = False  # the last claim filled every slot, so there may be more to have
         self._draining = False
@@ -110,6 +111,7 @@ class WorkerService:
             with self._bus.watch(self._roll.topics) as watch:
                 helpers += [self._help(self._listen(watch)), self._help(self._renew())]
                 helpers += [self._help(self._follow_team())] if self._roll.may_change else []
+                await self._steers.begin()
                 await self._sort_controls(await self._controls.begin())
                 await self._serve(watch)
         finally:
@@ -127,7 +129,7 @@ class WorkerService:
             self._check()
             self._awake.clear()
             await self._call_roll(watch)
-            wait_s = await self._look()
+            wait_s = await self._look(watch)
             await self._sleep(wait_s)
         self._check()
 
@@ -139,24 +141,39 @@ class WorkerService:
         elif self._roll.leaving:
             self._roll.let_go(watch, busy)
 
-    async def _look(self) -> float | None:
-        """Take what there is; when the next thing falls due."""
+    async def _look(self, watch: Watch) -> float | None:
+        """Take what there is; when the next thing falls due. What was read before the claim lies in its lane after."""
         commands = await self._controls.read()
+        steered = lanes_of(await self._steers.read(watch))
         if commands and self._roll.leaving:  # sorts theirs too; the claim below says again whom it takes mail for
             await self._claim(0, (*self._roll.agents, *self._roll.leaving))
         room = 0 if self._draining else self.concurrency - len(self._runs)
-        if not room and not commands:
+        if self._controls.waiting or self._steers.waiting:
+            self._awake.set()
+        if not room and not commands and not steered and not self._unsorted:
             self._hungry = True
+            self._steers.passed_on()
             return None
         claims = await self._claim(room)
         for lane in claims.lanes:
             self._start(lane)
         for record in commands:
             await self._pass_on(record)
+        self._call(steered, claims.more)
         self._hungry = len(claims.lanes) == room
-        if claims.more or self._controls.waiting or (self._hungry and len(self._runs) < self.concurrency):
+        if claims.more or (self._hungry and len(self._runs) < self.concurrency):
             self._awake.set()
         return claims.wait_s if room else None
+
+    def _call(self, steered: set[tuple[str, str]], more: bool) -> None:
+        """Tell runs that a steer has come; all of them, when mail was sorted that nobody had counted on."""
+        called = list(self._by_lane) if self._unsorted else steered
+        self._unsorted = more
+        for lane in called:
+            run = self._by_lane.get(lane)
+            if run is not None:
+                run.call()
+        self._steers.passed_on()
 
     async def _sleep(self, wait_s: float | None) -> None:
         delay = SWEEP_S if wait_s is None else min(wait_s, SWEEP_S)
@@ -187,10 +204,10 @@ class WorkerService:
             lane,
             runner,
             run_max_s=self.run_max_s,
-            quarantine=self._quarantine,
-            histories=self._histories,
+            shared=self._shared,
             observer=self._observer,
             release=self._release,
+            catch_up=self._steers.catch_up if takes_steers(runner) else None,
         )
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run
@@ -253,7 +270,9 @@ class WorkerService:
 
     async def _listen(self, watch: Watch) -> None:
         while True:
-            self._controls.note(await watch.changed(None))
+            changed = await watch.changed(None)
+            self._controls.note(changed)
+            self._steers.note(changed)
             self._awake.set()
 
     async def _follow_team(self) -> None:

@@ -47,11 +47,16 @@ def results_in(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The results that the model is shown after the last question, by call."""
     shown: dict[str, Any] = {}
     for item in items:
-        if item.get("role") == "user":
+        if item.get("role") == "user" and not is_block(item):
             shown.clear()
         if item.get("type") == "function_call_output":
             shown[item["call_id"]] = item["output"]
     return shown
+
+
+def is_block(item: Mapping[str, Any]) -> bool:
+    """Whether an item is something that was said to a run under way."""
+    return str(item.get("content", "")).startswith("<bus-message ")
 
 
 class Shown:

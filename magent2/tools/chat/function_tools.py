@@ -128,7 +128,7 @@ def _deliver(bus: Bus, envelope: MessageEnvelope) -> tuple[str, list[str]]:
         delivered = send(cast(Engine, bus), envelope)
         return delivered.envelope_id, list(delivered.topics)
     recipient = check_envelope(envelope)
-    records = mail_records(envelope, recipient.name if recipient.kind == "agent" else None, {})
+    records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
     for record in records:
         bus.publish(record.topic, BusMessage(record.topic, record.payload, envelope.id))
     return envelope.id, [record.topic for record in records]

@@ -19,6 +19,7 @@ from magent2.errors import BusUnavailable, StorageCorrupt, TransientError
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.sessions.history import Histories
 from magent2.worker.drive import Event, Runner
 from magent2.worker.ending import POSTPONED_S
 from magent2.worker.quarantine import Quarantine
@@ -30,7 +31,7 @@ from magent2.worker.retry import (
     RETRY_MAX_S,
     SUSPECT_AFTER,
 )
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.run import LaneRun, Outcome, Shared
 from tests.support.clock import HandClock
 from tests.support.moody import Moody
 from tests.support.runners import Async, Failing, Gated, SyncOnly, output, token
@@ -291,12 +292,12 @@ async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus,
     send(bus, "innocent")
     crash(bus, SUSPECT_AFTER + 1)
 
-    assert await work(bus, EchoRunner(), quarantine=quarantine) is Outcome.POSTPONED
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.POSTPONED
     assert stream(bus) == []
     quarantine.leave("another")
     clock.pass_s(POSTPONED_S)
 
-    assert await work(bus, EchoRunner(), quarantine=quarantine) is Outcome.ANSWERED
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.ANSWERED
     assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
 
 
@@ -307,7 +308,7 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     crash(bus, SUSPECT_AFTER + 1)
     command(bus, "stop")
 
-    assert await work(bus, EchoRunner(), quarantine=quarantine) is Outcome.STOPPED
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.STOPPED
 
 
 async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClock) -> None:
@@ -316,10 +317,10 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClo
     runner = Failing(TransientError("busy"))
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
-        assert await work(bus, runner, quarantine=quarantine) is Outcome.RETRIED
+        assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.RETRIED
         clock.pass_s(RETRY_MAX_S)
 
-    assert await work(bus, runner, quarantine=quarantine) is Outcome.BURIED
+    assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.BURIED
     assert dead(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 

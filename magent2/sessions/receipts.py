@@ -1,0 +1,73 @@
+"""What became of mail, folded from the history: accepted, seen, answered, or dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from magent2.bus.delivery import COPIES
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Find
+from magent2.bus.records import Record
+from magent2.models.address import chat_topic
+from magent2.sessions.history import History, RunRecord, reading_history
+
+Status: TypeAlias = Literal["accepted", "seen", "answered", "dead"]
+RANK: Sequence[Status] = ("accepted", "seen", "dead", "answered")  # the furthest of several counts
+
+_ENDS: dict[str, tuple[Status, str | None]] = {
+    "finished": ("answered", None),
+    "failed": ("dead", "the run failed"),
+    "stopped": ("dead", "the run was stopped"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One agent has it: in a turn of a run under way, or, without a `turn`, as what a run of its own answers."""
+
+    agent: str
+    run_id: str
+    turn: int | None
+    status: Status
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a message. `waiting`: how many of the agents that it went to have not seen it."""
+
+    status: Status
+    waiting: int
+    receipts: tuple[Receipt, ...] = ()
+    sender: str = ""
+    headers: dict[str, object] = field(default_factory=dict)
+
+
+def receipts_of(history: History, envelope_id: str) -> Iterator[Receipt]:
+    for run in history.runs.values():
+        if run.envelope.get("id") == envelope_id:
+            yield Receipt(run.agent, run.run, None, *_status_of(run))
+        for turn in run.answers:
+            if any(steer["id"] == envelope_id for steer in run.steers(turn)):
+                yield Receipt(run.agent, run.run, turn, *_status_of(run))
+
+
+def _status_of(run: RunRecord) -> tuple[Status, str | None]:
+    return ("seen", None) if run.end is None else _ENDS[str(run.end["status"])]
+
+
+def finding_fate(
+    conversation: str, envelope_id: str, reading: Callable[[str], Flow[History]] = reading_history
+) -> Flow[Fate | None]:
+    """What became of a message of the conversation; `None` when it has none of this id."""
+    record: Record | None = yield Find(chat_topic(conversation), envelope_id)
+    if record is None or record.erased:
+        return None
+    history = yield from reading(conversation)
+    receipts = tuple(receipts_of(history, envelope_id))
+    copies = record.headers.get(COPIES)
+    waiting = max(0, (copies if isinstance(copies, int) else 1) - len(receipts))
+    status = max((receipt.status for receipt in receipts), key=RANK.index, default=RANK[0])
+    return Fate(status, waiting, receipts, str(record.payload.get("sender", "")), dict(record.headers))

@@ -1,0 +1,158 @@
+"""Steering: mail for runs under way, delivered where it can still be seen.
+
+To an agent (`agent:X`) it goes into that agent's inbox. To the conversation (`chat:C`) it goes to every agent that has
+a run under way there, after a handoff too; when nobody is at work, to whoever is active. An agent's own words never
+come back to it. The append holds only while no run has begun or ended since it was decided where to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from magent2.bus.delivery import (
+    DELIVERY_TRIES_MAX,
+    RUN_AGENT,
+    RUN_ENVELOPE,
+    RUN_STATUS,
+    RUNNING,
+    STEER,
+    Delivered,
+    Sending,
+    Standing,
+    addressed_agent,
+    attempting,
+    check_envelope,
+    looking,
+)
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Condition, Find, HeadIs, Read
+from magent2.bus.records import Page, Record
+from magent2.errors import ConditionFailed, InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
+from magent2.models.address import Address, chat_topic, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.history import History, RunRecord, reading_history
+
+STEER_MAX_CHARS = 20_000
+STEERS_WAITING_MAX = 64  # for one run
+OTHERS_READ_MAX = 256  # messages among which steers that wait are counted
+
+NOT_TALK = ("tool", "route")  # kinds of runs that ask no model twice
+
+Reading: TypeAlias = Callable[[str], Flow[History]]
+
+
+def steering(
+    envelope: MessageEnvelope,
+    sending: Sending | None = None,
+    *,
+    require_active: bool = False,
+    reading: Reading = reading_history,
+) -> Flow[Delivered]:
+    """Deliver a steer once; a repeat answers as the first time did, whatever has become of the run.
+
+    `NoActiveRun`: no run is under way, and only one under way was wanted. `QueueFull`: too many steers wait for it.
+    """
+    recipient = check_steer(envelope)
+    chosen = replace(sending or Sending(), steer=True)
+    for _ in range(DELIVERY_TRIES_MAX):
+        standing = yield from looking(envelope, chosen.principal)
+        history = yield from reading(envelope.conversation_id)
+        aimed = yield from _aiming(
+            envelope, recipient, chosen, standing, under_way(history, standing.head or {}), require_active
+        )
+        try:
+            return (yield from attempting(envelope, recipient, standing, aimed))
+        except ConditionFailed:
+            continue
+    raise ConditionFailed(f"runs of {envelope.conversation_id!r} begin and end all the time; send again")
+
+
+def check_steer(envelope: MessageEnvelope) -> Address:
+    text = envelope.content or ""
+    if not text.strip():
+        raise InvalidInput("a steer needs some text")
+    if len(text) > STEER_MAX_CHARS:
+        raise TextTooLong(
+            f"a steer has at most {STEER_MAX_CHARS} characters, not {len(text)}; send a message of its own instead"
+        )
+    return check_envelope(envelope)
+
+
+def under_way(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]:
+    """The runs that have begun and not ended, by agent: those that a model is asked in.
+
+    The history does not say that one that had failed was begun again; the head does.
+    """
+    talk = [run for run in history.runs.values() if run.spec.get("kind") not in NOT_TALK]
+    again = (head.get(RUN_AGENT), head.get(RUN_ENVELOPE)) if head.get(RUN_STATUS) == RUNNING else None
+    return {run.agent: run for run in talk if run.end is None or (run.agent, run.envelope.get("id")) == again}
+
+
+def _aiming(
+    envelope: MessageEnvelope,
+    recipient: Address,
+    sending: Sending,
+    standing: Standing,
+    runs: dict[str, RunRecord],
+    require_active: bool,
+) -> Flow[Sending]:
+    """Where it goes; or why it cannot, unless it has gone there before."""
+    targets = targets_of(envelope, recipient, sending, standing, runs)
+    try:
+        if require_active and not any(agent in runs for agent in targets):
+            raise NoActiveRun(f"no run is under way in {envelope.conversation_id!r}; send a message, it begins one")
+        for agent in targets:
+            if agent in runs:
+                yield from _check_room(envelope.conversation_id, runs[agent])
+    except (NoActiveRun, QueueFull):
+        known: Record | None = yield Find(chat_topic(envelope.conversation_id), envelope.id)
+        if known is None:
+            raise
+    return replace(sending, inboxes=targets, only_if=_unchanged(envelope.conversation_id, standing))
+
+
+def targets_of(
+    envelope: MessageEnvelope, recipient: Address, sending: Sending, standing: Standing, runs: dict[str, RunRecord]
+) -> tuple[str, ...]:
+    """Whose inboxes a steer goes to. Pure."""
+    if recipient.kind == "agent":
+        return (recipient.name,)
+    at_work = tuple(agent for agent in runs if envelope.sender != f"agent:{agent}")
+    if at_work:
+        return at_work
+    agent = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+    return () if agent is None else (agent,)
+
+
+def _unchanged(conversation: str, standing: Standing) -> tuple[Condition, ...]:
+    """That no run has begun or ended in the conversation: whoever does either writes its head."""
+    head, topic = standing.head or {}, stream_topic(conversation)
+    return tuple(HeadIs(topic, name, head.get(name)) for name in (RUN_STATUS, RUN_AGENT, RUN_ENVELOPE))
+
+
+def _check_room(conversation: str, run: RunRecord) -> Flow[None]:
+    """Steers are seen in order, so all after the last that was seen, or after what the run answers, wait."""
+    last = last_seen(run)
+    try:
+        page: Page = yield Read(chat_topic(conversation), last, OTHERS_READ_MAX)
+    except UnknownCursor:  # retention went by, or the run was not begun by delivered mail
+        return
+    waiting = sum(waits_for(run.agent, record) for record in page.records)
+    if waiting >= STEERS_WAITING_MAX:
+        raise QueueFull(
+            f"{waiting} messages wait for the run of {run.agent!r} already, the limit is {STEERS_WAITING_MAX};"
+            " wait until it has seen some"
+        )
+
+
+def last_seen(run: RunRecord) -> str:
+    seen: Sequence[str] = [steer["id"] for turn in sorted(run.answers) for steer in run.steers(turn)]
+    return seen[-1] if seen else str(run.envelope.get("id"))
+
+
+def waits_for(agent: str, record: Record) -> bool:
+    """Whether a message of the conversation's log is a steer that may have gone to this agent."""
+    recipient = str(record.payload.get("recipient", ""))
+    return bool(record.headers.get(STEER)) and recipient in (f"agent:{agent}", f"chat:{record.topic.partition(':')[2]}")

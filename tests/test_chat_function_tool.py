@@ -255,7 +255,7 @@ def test_importing_send_message_does_not_import_the_sdk() -> None:
 
 def test_the_tool_asks_the_model_for_recipient_content_and_conversation() -> None:
     assert chat_send.name == "chat_send"
-    assert list(chat_send.params_json_schema["properties"]) == ["recipient", "content", "conversation_id"]
+    assert list(chat_send.params_json_schema["properties"]) == ["recipient", "content", "conversation_id", "steer"]
 
 
 async def call_tool(arguments: dict[str, Any], context: Any) -> str:

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "chat": ("magent2.cli.chat:chat", "Talk to an agent."),
     "tail": ("magent2.cli.tail:tail", "Show the events of a conversation as they come."),
     "replay": ("magent2.cli.tail:replay", "Play a recorded conversation again."),
+    "steer": ("magent2.cli.steer:steer", "Say something to an agent at work."),
     "stop": ("magent2.cli.send:stop", "Stop the run of a conversation."),
     "conversations": ("magent2.cli.conversations:conversations", "List, show, export and delete conversations."),
     "agents": ("magent2.cli.agents:agents", "See which agents there are, and check a file of them."),

@@ -4,19 +4,23 @@ from magent2.client.asynchronous import AsyncClient
 from magent2.client.synchronous import Client
 from magent2.client.values import (
     AgentInfo,
+    AgentReceipt,
     Answer,
     Conversation,
     ConversationPage,
     EventPage,
     Letter,
     LetterPage,
+    Receipt,
     Sent,
+    Steered,
     Stopping,
     StreamEvent,
 )
 
 __all__ = [
     "AgentInfo",
+    "AgentReceipt",
     "Answer",
     "AsyncClient",
     "Client",
@@ -25,7 +29,9 @@ __all__ = [
     "EventPage",
     "Letter",
     "LetterPage",
+    "Receipt",
     "Sent",
+    "Steered",
     "Stopping",
     "StreamEvent",
 ]

@@ -15,7 +15,9 @@ from magent2.client.values import (
     ConversationPage,
     EventPage,
     LetterPage,
+    Receipt,
     Sent,
+    Steered,
     Stopping,
     known_fields,
 )
@@ -128,6 +130,34 @@ def stop(conversation_id: str, agent: str | None, sender: str | None) -> Call[St
     return Call("POST", f"{_conversation(conversation_id)}/stop", lambda data: known_fields(Stopping, data), body=body)
 
 
+def steer(
+    conversation_id: str,
+    text: str,
+    *,
+    target: str | None = None,
+    require_active: bool = False,
+    client_message_id: str | None = None,
+) -> Call[Steered]:
+    """The key is chosen here, so that however often the request is sent it is said once."""
+    body: dict[str, Any] = {
+        "text": text,
+        "client_message_id": client_message_id or str(uuid.uuid4()),
+        "require_active": require_active,
+    }
+    if target is not None:
+        body["target"] = target
+
+    def parse(data: Mapping[str, Any]) -> Steered:
+        return Steered(conversation_id, data["receipt_id"], data["seq"])
+
+    return Call("POST", f"{_session(conversation_id)}/steer", parse, body=body)
+
+
+def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> Call[Receipt]:
+    path = f"{_session(conversation_id)}/receipts/{_quoted(receipt_id)}"
+    return Call("GET", path, Receipt.parse, _params(wait_s=wait_s))
+
+
 def conversations(limit: int, before: str | None, owner: str | None) -> Call[ConversationPage]:
     return Call("GET", "/conversations", ConversationPage.parse, _params(limit=limit, before=before, owner=owner))
 
@@ -175,6 +205,10 @@ def stream_path(conversation_id: str) -> str:
 
 def _conversation(conversation_id: str) -> str:
     return f"/conversations/{_quoted(conversation_id)}"
+
+
+def _session(session_id: str) -> str:
+    return f"/api/sdk/session/{_quoted(session_id)}"
 
 
 def _quoted(name: str) -> str:

@@ -17,7 +17,7 @@ from magent2.client import calls
 from magent2.client.address import GatewayAddress
 from magent2.client.calls import Call, problem
 from magent2.client.following import PATIENCE_S, WAITING_KINDS, Awaiting, Following, Patience, may_repeat
-from magent2.client.transport import EVENT_MAX_BYTES, http_options, lost, stream_timeout
+from magent2.client.transport import EVENT_MAX_BYTES, Deadline, http_options, lost, stream_timeout
 from magent2.client.values import (
     AgentInfo,
     Answer,
@@ -25,7 +25,9 @@ from magent2.client.values import (
     ConversationPage,
     EventPage,
     LetterPage,
+    Receipt,
     Sent,
+    Steered,
     Stopping,
     StreamEvent,
 )
@@ -108,6 +110,40 @@ class Client:
     def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> Stopping:
         """Stop the run of the conversation's active agent, or of another."""
         return self._run(calls.stop(conversation_id, agent, sender))
+
+    def steer(
+        self,
+        conversation_id: str,
+        text: str,
+        *,
+        target: str | None = None,
+        require_active: bool = False,
+        client_message_id: str | None = None,
+    ) -> Steered:
+        """Say something to the runs under way, or to that of one agent, once; see `receipt` for what became of it."""
+        return self._run(
+            calls.steer(
+                conversation_id,
+                text,
+                target=target,
+                require_active=require_active,
+                client_message_id=client_message_id,
+            )
+        )
+
+    def receipt(self, conversation_id: str, receipt_id: str, wait_s: float = 0.0) -> Receipt:
+        """What became of a message; with `wait_s` after an agent has seen it, if it does so in time."""
+        return self._run(calls.receipt(conversation_id, receipt_id, wait_s))
+
+    def seen(self, steered: Steered, timeout_s: float | None = None) -> Receipt:
+        """Wait until an agent has seen what was said; `AnswerPending` when none has in time."""
+        waiting = Deadline(timeout_s)
+        while True:
+            found = self.receipt(steered.conversation_id, steered.receipt_id, waiting.part_s())
+            if found.status != "accepted":
+                return found
+            if waiting.is_over:
+                raise AnswerPending(f"nobody has seen {steered.receipt_id} yet; it waits")
 
     def conversations(self, limit: int = 50, before: str | None = None, owner: str | None = None) -> ConversationPage:
         return self._run(calls.conversations(limit, before, owner))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx2
 
 from magent2.client.address import GatewayAddress
@@ -9,6 +11,7 @@ from magent2.errors import GatewayUnreachable
 
 CONNECT_MAX_S = 5.0
 ANSWER_MAX_S = 30.0
+WAIT_PART_S = 20.0  # of a longer wait, in one request
 SILENCE_MAX_S = 45.0  # on a stream, three heartbeats
 EVENT_MAX_BYTES = 80 << 20  # above the largest payload that a log can be told to take
 
@@ -42,3 +45,17 @@ def lost(error: httpx2.TransportError, address: GatewayAddress) -> GatewayUnreac
         hint = "; 'magent2 serve' starts one" if address.is_here else ""
         return GatewayUnreachable(f"no gateway answers at {address.url}{hint}")
     return GatewayUnreachable(f"the connection to {address.url} was lost ({type(error).__name__})", sent=True)
+
+
+class Deadline:
+    """How long somebody waits in all, in parts that one request can wait."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+    def part_s(self) -> float:
+        return WAIT_PART_S if self._end is None else min(WAIT_PART_S, max(0.0, self._end - time.monotonic()))

@@ -58,6 +58,41 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """Something said to runs under way. `receipt_id` is how to ask what became of it."""
+
+    conversation_id: str
+    receipt_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReceipt:
+    """One agent has it: in a turn of a run, or, without a `turn`, as what a run of its own answers."""
+
+    agent_id: str
+    run_id: str
+    turn: int | None
+    status: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a message: `accepted`, `seen`, `answered` or `dead`; `waiting` agents have not seen it yet."""
+
+    receipt_id: str
+    status: str
+    waiting: int
+    receipts: tuple[AgentReceipt, ...] = ()
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Receipt:
+        receipts = tuple(known_fields(AgentReceipt, row) for row in data["receipts"])
+        return known_fields(cls, {**data, "receipts": receipts})
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     conversation_id: str
     last_seq: int

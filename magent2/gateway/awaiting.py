@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from magent2.bus.face import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Read
-from magent2.bus.records import Page
+from magent2.bus.records import Page, Record
 from magent2.bus.watch import Watch
 from magent2.errors import TopicDeleted, TransientError
 from magent2.models.address import stream_topic
-from magent2.sessions.exchange import Exchange
+
+
+class Awaited(Protocol):
+    """Takes the records of a conversation in order; over once it has a status, for good once that is `finished`."""
+
+    status: str | None
+
+    def take(self, record: Record) -> None: ...
 
 
 class Waiters:
@@ -26,7 +34,7 @@ class Waiters:
     def waiting(self) -> int:
         return len(self._clocks)
 
-    async def see_through(self, conversation: str, after: int, exchange: Exchange, max_s: float) -> bool:
+    async def see_through(self, conversation: str, after: int, exchange: Awaited, max_s: float) -> bool:
         """Read on after a seq until the run that answers is over; whether it is. With no time: what is there already.
 
         The run goes on all the same, and so does everything else that is not waited for any more.
@@ -65,7 +73,7 @@ class Waiters:
 class _Reading:
     """How far a conversation was read, for one exchange."""
 
-    def __init__(self, bus: Engine, conversation: str, after: int, exchange: Exchange) -> None:
+    def __init__(self, bus: Engine, conversation: str, after: int, exchange: Awaited) -> None:
         self.topic = stream_topic(conversation)
         self._bus = bus
         self._conversation = conversation

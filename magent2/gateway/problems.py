@@ -110,10 +110,13 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (errors.UnknownScenario, 422, "unknown_scenario"),
     (errors.UnknownAgent, 422, "unknown_agent"),
     (errors.ArgumentsError, 422, "bad_arguments"),
+    (errors.TextTooLong, 422, "too_long"),
     (errors.InvalidInput, 422, "invalid"),
     (errors.IdConflict, 409, "id_conflict"),
     (errors.NameTaken, 409, "name_taken"),
     (errors.NotYours, 404, "unknown_conversation"),
+    (errors.NoActiveRun, 409, "no_active_run"),
+    (errors.QueueFull, 429, "queue_full"),
     (errors.UnknownCursor, 410, "cursor_gone"),
     (errors.Refused, 409, "refused"),
     (errors.TopicDeleted, 410, "conversation_deleted"),
@@ -129,7 +132,7 @@ def problem_of(error: errors.Magent2Error) -> Problem:
         return error
     for kind, status, code in _BY_ERROR:
         if isinstance(error, kind):
-            return Problem(status, code, str(error), AGAIN if status in (503, 507) else None)
+            return Problem(status, code, str(error), AGAIN if status in (429, 503, 507) else None)
     return unexpected()
 
 

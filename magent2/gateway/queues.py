@@ -45,6 +45,11 @@ class QueuedSessions(SessionStore):
         await self._count(envelope.conversation_id)
         return await super().deliver(envelope, sending)
 
+    async def steer(self, envelope: MessageEnvelope, sending: Sending | None = None, **options: Any) -> Delivered:
+        """`queue_full` also when the run that it is for has not seen what was said before."""
+        await self._count(envelope.conversation_id)
+        return await super().steer(envelope, sending, **options)
+
     async def _count(self, conversation: str) -> None:
         left = self._left.get(conversation)
         if left is None:

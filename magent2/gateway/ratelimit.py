@@ -21,11 +21,12 @@ ROUNDING_S = 1e-6
 DEBT_BURSTS = 32  # how far what others have let in is made good; more gateways than that are not expected
 COUNTED_MAX = 20_000  # principals and kinds that are remembered at a time
 STREAM_PREFIX, STREAM_SUFFIX = "/stream/", "/stream"
+STEER_SUFFIX = "/steer"
 SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute"})
 
 
 def kind_of(method: str, path: str) -> RouteKind:
-    if path in SENDS:
+    if path in SENDS or (method == "POST" and path.endswith(STEER_SUFFIX)):
         return "send"
     if method not in ("GET", "HEAD"):
         return "write"

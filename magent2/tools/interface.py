@@ -66,6 +66,7 @@ class CallScope:
     key: str
     observed: ObservedCall | None = None
     sends: list[HeldSend] = field(default_factory=list)
+    urgent: int = 0  # messages that went out at once
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
 
@@ -76,13 +77,22 @@ class CallScope:
         return self.observed.send(envelope.id, envelope.recipient, envelope.conversation_id)
 
     def hold(self, send: HeldSend) -> None:
+        self._check_room()
+        self.sends.append(send)
+
+    def count_urgent(self) -> int:
+        """The number of a message that goes out at once: the same in every attempt that sends in the same order."""
+        self._check_room()
+        self.urgent += 1
+        return self.urgent - 1
+
+    def _check_room(self) -> None:
         if self.ended:
             raise InvalidInput("this call of a tool has ended, its result is recorded; send in another call")
-        if len(self.sends) >= HELD_SENDS_MAX:
+        if len(self.sends) + self.urgent >= HELD_SENDS_MAX:
             raise LimitError(
                 f"one call of a tool sends at most {HELD_SENDS_MAX} messages; send the rest in another call"
             )
-        self.sends.append(send)
 
 
 _scope: ContextVar[CallScope | None] = ContextVar("magent2_call_scope", default=None)

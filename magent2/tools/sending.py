@@ -1,6 +1,7 @@
 """Send now, or hold: decided here and nowhere else.
 
-In a run a send is held and goes out in the append of the tool's result. Outside a run it goes out at once.
+In a run a send is held and goes out in the append of the tool's result. Outside a run it goes out at once, and so does
+a steer: it is for a run that may not be under way any more when the tool has ended.
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ from magent2.bus.operations import Append, Condition, HeadIs, SetHead
 from magent2.bus.records import Appended, NewRecord, TopicInfo
 from magent2.errors import AddressError, ConditionFailed
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.steering import steering
 from magent2.tools.interface import CallScope, HeldSend, current_scope
 
 
-def send(bus: Engine, envelope: MessageEnvelope) -> Delivered:
-    """Deliver an envelope: held when a run is under way, else at once."""
+def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Delivered:
+    """Deliver an envelope: held when a run is under way, else, and always as a steer, at once."""
     scope = current_scope()
     if scope is None:
-        return run(bus, delivering(envelope))
-    return hold(scope, envelope)
+        return run(bus, steering(envelope) if steer else delivering(envelope))
+    return urge(scope, envelope) if steer else hold(scope, envelope)
+
+
+def urge(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
+    """Steer from inside a call, under an id of the call: an attempt that runs it again says nothing twice."""
+    sending = Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
+    with scope.lock:
+        named = envelope.model_copy(update={"id": held_id(scope, f"now/{scope.count_urgent()}")})
+    return run(scope.run.bus, steering(named, sending))
 
 
 def hold(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
@@ -101,7 +111,7 @@ def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
     return replace(info, head={**info.head, **fields}) if fields else info
 
 
-def held_id(scope: CallScope, index: int) -> str:
+def held_id(scope: CallScope, index: int | str) -> str:
     """The same for every attempt at the same call, so that a repeat is told."""
     text = f"{scope.key}\x1f{index}"
     return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from agents import Agent
@@ -126,9 +126,11 @@ async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str 
     return await LaneRun(bus, claim_one(bus, worker), runner).work()
 
 
-async def work_and_die(bus: Mortal, agent: Agent[Any] | OpenAIAgentsRunner) -> bool:
+async def work_and_die(
+    bus: Mortal, agent: Agent[Any] | OpenAIAgentsRunner, labour: Callable[..., Coroutine[Any, Any, Outcome]] = work
+) -> bool:
     """Work until death; whether it came to that. The lane is free afterwards."""
-    working = asyncio.create_task(work(bus, agent, "mortal"))
+    working = asyncio.create_task(labour(bus, agent, "mortal"))
     dying = asyncio.create_task(bus.dead.wait())
     await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
     died = bus.dead.is_set()

@@ -78,6 +78,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/sdk/session/{session_id:path}/transcript"): own(),
     ("GET", "/api/sdk/session/{session_id:path}/usage"): own(),
     ("POST", "/api/sdk/session/{session_id:path}/stop"): own(202, body={"mode": "now"}),
+    ("POST", "/api/sdk/session/{session_id:path}/steer"): own(202, body={"text": "hurry"}),
+    ("GET", "/api/sdk/session/{session_id:path}/receipts/{receipt_id}"): own(
+        path="/api/sdk/session/{conversation}/receipts/m1"
+    ),
     ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
     ("GET", "/api/dead"): Row("admin"),
     ("POST", "/api/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),

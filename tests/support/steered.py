@@ -16,8 +16,9 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.steering import steering
+from magent2.worker.run import LaneRun, Outcome
 from tests.support.journalled import Improviser, Items, is_block, results_in
-from tests.support.serving import AGENT, envelope, history, stream, until
+from tests.support.serving import AGENT, claim_one, envelope, history, stream, until
 
 BLOCK = re.compile(r'^<bus-message source="([^"]*)">\n(.*)\n</bus-message>$', re.DOTALL)
 
@@ -108,3 +109,12 @@ def seen(bus: Engine, conversation: str = "one") -> list[tuple[int, str]]:
 def waiting(bus: Engine, agent: str = AGENT) -> int:
     """How much mail lies in the lanes of an agent."""
     return sum(lane.pending for lane in bus.call(Lanes(agent)))
+
+
+async def nothing_more() -> None:
+    """All that a worker could have heard of is passed on."""
+
+
+async def work_steered(bus: Engine, runner: OpenAIAgentsRunner, worker: str = "w1") -> Outcome:
+    """Work on the one lane that waits, with all steers that lie in it."""
+    return await LaneRun(bus, claim_one(bus, worker), runner, catch_up=nothing_more).work()

@@ -77,8 +77,9 @@ def send_message(
     *,
     conversation_id: str | None = None,
     context: Context | None = None,
+    steer: bool = False,
 ) -> dict[str, Any]:
-    """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`.
+    """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`; as a steer to runs under way there.
 
     Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
     """
@@ -89,7 +90,7 @@ def send_message(
     conversation = _resolve_conversation_id(address, context, conversation_id)
     envelope = _build_envelope(conversation, _resolve_sender(context), address, text)
     bus = _get(context, "bus")
-    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope)
+    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope, steer)
     return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
 
 
@@ -122,10 +123,13 @@ def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
     return _deliver(bus, envelope)[1]
 
 
-def _deliver(bus: Bus, envelope: MessageEnvelope) -> tuple[str, list[str]]:
-    """One append on an engine, which in a run has its own say in the id; else one record after the other."""
+def _deliver(bus: Bus, envelope: MessageEnvelope, steer: bool = False) -> tuple[str, list[str]]:
+    """One append on an engine, which in a run has its own say in the id; else one record after the other.
+
+    A bus with v1's `publish` alone cannot tell a steer from other mail, so there it is mail.
+    """
     if hasattr(bus, "call"):
-        delivered = send(cast(Engine, bus), envelope)
+        delivered = send(cast(Engine, bus), envelope, steer=steer)
         return delivered.envelope_id, list(delivered.topics)
     recipient = check_envelope(envelope)
     records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
@@ -151,7 +155,11 @@ def _chat_send() -> FunctionTool:
     from agents.tool_context import ToolContext
 
     def chat_send(
-        tool_context: ToolContext[Any], recipient: str, content: str, conversation_id: str | None = None
+        tool_context: ToolContext[Any],
+        recipient: str,
+        content: str,
+        conversation_id: str | None = None,
+        steer: bool = False,
     ) -> dict[str, Any]:
         """Send a chat message to a conversation or an agent.
 
@@ -159,12 +167,15 @@ def _chat_send() -> FunctionTool:
             recipient: "chat:{conversation_id}" or "agent:{AgentName}".
             content: Non-empty message text.
             conversation_id: The conversation that a message to an agent belongs to; this one when left out.
+            steer: Whether it is for an agent at work, which is to see it before its next step.
 
         Returns:
             {"ok": bool, "envelope_id": str, "published_to": list[str]}, or {"ok": false, "error": str} when refused.
         """
         try:
-            return send_message(recipient, content, conversation_id=conversation_id, context=tool_context.context)
+            return send_message(
+                recipient, content, conversation_id=conversation_id, context=tool_context.context, steer=steer
+            )
         except (InvalidInput, Refused) as refusal:  # the model can do better, if it is told what was wrong
             return {"ok": False, "error": str(refusal)}
 

@@ -8,11 +8,11 @@ from magent2.gateway.house import House
 from magent2.gateway.identity import principal_of
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes import dead
-from magent2.gateway.routes.api import agents, control, events, many, messages, routing, sessions, tools
+from magent2.gateway.routes.api import agents, control, events, many, messages, routing, sessions, steering, tools
 from magent2.gateway.routes.api.asking import API
 
 # What ends in a word of its own comes before what is found by its id alone.
-FAMILIES = (messages, routing, many, tools, agents, control, events, sessions)
+FAMILIES = (messages, routing, many, tools, agents, control, steering, events, sessions)
 
 
 def router(house: House) -> APIRouter:

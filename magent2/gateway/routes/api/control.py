@@ -82,7 +82,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
         )
         await house.sessions.post(command, Sending(principal=principal.bound))
         audit.name(request.scope, agent=agent, envelope_id=command.id)
-        return SessionStopping(session_id=session_id, agent_id=agent, mode=wanted.mode)
+        return SessionStopping(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
 
 def _at_work(session: Session) -> str | None:

@@ -257,12 +257,58 @@ class SessionStopRequest(BaseModel):
 
 
 class SessionStopping(BaseModel):
-    model_config = example(status="accepted", session_id="s-1", agent_id="general", mode="now")
+    model_config = example(status="accepted", session_id="s-1", agent_id="general", mode="now", receipt_id="0f4c…")
 
     status: Literal["accepted"] = "accepted"
     session_id: str
     agent_id: str
     mode: str
+    receipt_id: str = Field(description="the id by which the `message_received` event names this stop")
+
+
+class SteerRequest(BaseModel):
+    model_config = example(text="in Celsius, please", client_message_id="s-1", require_active=True)
+
+    text: str = Field(min_length=1)
+    client_message_id: str | None = Field(
+        default=None, min_length=1, max_length=KEY_MAX_CHARS, description="it is said once per key"
+    )
+    target: str | None = Field(default=None, description="an agent; else every one that has a run under way")
+    require_active: bool = Field(default=False, description="refuse it when no run is under way")
+
+
+class Steered(BaseModel):
+    """Accepted. `seq` is that of the message in the session; `receipt_id` is how to ask what became of it."""
+
+    model_config = example(status="accepted", session_id="s-1", receipt_id="msg-8c…", seq=12)
+
+    status: Literal["accepted"] = "accepted"
+    session_id: str
+    receipt_id: str
+    seq: int
+
+
+class AgentReceipt(BaseModel):
+    agent_id: str
+    run_id: str
+    turn: int | None = Field(description="of the answer that has seen it; none when a run of its own answers it")
+    status: Literal["seen", "answered", "dead"]
+    reason: str | None = None
+
+
+class ReceiptShown(BaseModel):
+    """What became of a message. `status` is that of the agent that is furthest; `waiting` have not seen it yet."""
+
+    model_config = example(
+        session_id="s-1", receipt_id="msg-8c…", status="seen", waiting=0,
+        receipts=[{"agent_id": "general", "run_id": "run-5f…", "turn": 2, "status": "seen", "reason": None}],
+    )  # fmt: skip
+
+    session_id: str
+    receipt_id: str
+    status: Literal["accepted", "seen", "answered", "dead"]
+    waiting: int
+    receipts: list[AgentReceipt]
 
 
 class RetryRequest(BaseModel):

@@ -1,0 +1,140 @@
+"""`…/{id}/steer` and `…/{id}/receipts/{receipt}`: saying something to a run under way, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from magent2.bus.flow import arun
+from magent2.bus.records import ID_MAX_CHARS, Record
+from magent2.gateway import audit
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import API, READING, WRITING, SessionId, asked_by, existing, json_body, parsed
+from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
+from magent2.gateway.routes.api.shapes import ReceiptShown, Steered, SteerRequest
+from magent2.gateway.schemas import problems
+from magent2.models.address import check_name
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import Principal
+from magent2.sessions.receipts import Fate, finding_fate
+from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
+
+ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
+Wait = Annotated[float, Query(ge=0, description="seconds to wait until an agent has seen it; the gateway has a limit")]
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["sessions"])
+    _steering(routes, house)
+    _receipts(routes, house)
+    return routes
+
+
+def _steering(routes: APIRouter, house: House) -> None:
+    @routes.post(
+        "/sdk/session/{session_id:path}/steer",
+        status_code=202,
+        response_model=Steered,
+        responses=problems(*WRITING),
+        openapi_extra=json_body(SteerRequest),
+    )
+    async def steer(session_id: SessionId, request: Request) -> Response:
+        """Say something to the runs under way: it is in the next request to their models.
+
+        Without `target` it goes to every agent that has a run under way, else to the active agent, whose next run it
+        begins; with `require_active` that is refused. `receipt_id` tells later what became of it.
+        """
+        wanted = await parsed(request, house, SteerRequest)
+        if not wanted.text.strip():
+            raise Problem(422, "blank", "a steer needs some text in 'text'")
+        principal = asked_by(request)
+        session = await existing(house, session_id, principal)
+        envelope = _envelope(session, principal, wanted)
+        audit.name(request.scope, session_id=session_id, envelope_id=envelope.id)
+        delivered = await house.sessions.steer(
+            envelope,
+            sending_of(house, session, principal),
+            require_active=wanted.require_active,
+            reading=house.histories.reading,
+        )
+        (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
+        answer: dict[str, Any] = {
+            "status": "accepted",
+            "session_id": session_id,
+            "receipt_id": envelope.id,
+            "seq": delivered.appended.seqs[-1],
+        }
+        return Response(orjson.dumps(answer), 202, media_type=JSON)
+
+
+def _envelope(session: Session, principal: Principal, wanted: SteerRequest) -> MessageEnvelope:
+    key = wanted.client_message_id
+    target = None if wanted.target is None else check_name(wanted.target, "target")
+    return MessageEnvelope(
+        id=envelope_id_of(session.session_id, key),
+        conversation_id=session.session_id,
+        sender=principal.name,
+        recipient=f"chat:{session.session_id}" if target is None else f"agent:{target}",
+        content=wanted.text,
+        metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
+    )
+
+
+def _receipts(routes: APIRouter, house: House) -> None:
+    @routes.get(
+        "/sdk/session/{session_id:path}/receipts/{receipt_id}",
+        response_model=ReceiptShown,
+        responses=problems(*READING),
+    )
+    async def receipt(
+        session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
+    ) -> dict[str, Any]:
+        """What became of a message of the session: accepted, seen, answered or dead."""
+        session = await existing(house, session_id, asked_by(request))
+        fate = await _fate(house, session_id, receipt_id)
+        if fate.status == "accepted" and wait_s > 0:
+            sighting = Sighting(receipt_id)
+            max_s = min(wait_s, house.limits.wait_max_s)
+            await house.waiters.see_through(session_id, session.last, sighting, max_s)
+            fate = await _fate(house, session_id, receipt_id)
+        return _shown(session_id, receipt_id, fate)
+
+
+async def _fate(house: House, session_id: str, receipt_id: str) -> Fate:
+    fate = await arun(house.bus, finding_fate(session_id, receipt_id, house.histories.reading))
+    if fate is None:
+        raise Problem(404, "unknown_message", f"this session has no message {receipt_id[:80]!r}")
+    return fate
+
+
+class Sighting:
+    """Over once an agent has seen the message: in a turn, or at the start of a run that answers it."""
+
+    def __init__(self, envelope_id: str) -> None:
+        self._id = envelope_id
+        self.status: str | None = None
+
+    def take(self, record: Record) -> None:
+        payload = record.payload
+        seen = payload.get("event") == "message_received" and any(
+            message.get("id") == self._id for message in payload.get("messages", ())
+        )
+        if seen or (payload.get("event") == "run" and payload.get("envelope_id") == self._id):
+            self.status = "finished"
+
+
+def _shown(session_id: str, receipt_id: str, fate: Fate) -> dict[str, Any]:
+    return {
+        "session_id": session_id,
+        "receipt_id": receipt_id,
+        "status": fate.status,
+        "waiting": fate.waiting,
+        "receipts": [
+            {"agent_id": one.agent, "run_id": one.run_id, "turn": one.turn, "status": one.status, "reason": one.reason}
+            for one in fate.receipts
+        ],
+    }

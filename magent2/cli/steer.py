@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 def steer(
     conversation_id: str, text: str, wait: bool, timeout_s: float | None, as_json: bool, door: Door, **how: Any
 ) -> None:
-    """Say something to the agents at work in a conversation: their models see it in their next request."""
+    """Say something to an agent at work.
+
+    ID is the conversation. Every agent that has a run under way there sees TEXT in its next request to the model; when
+    nobody is at work, it begins a run of the active agent.
+    """
     with door.open() as client:
         steered = client.steer(conversation_id, text, **how)
         if wait and not as_json:

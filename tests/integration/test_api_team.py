@@ -25,7 +25,7 @@ from magent2.tools.registry import ToolRegistry, tool
 from magent2.tools.standard import STANDARD
 from tests.support.api import answer_to, api, create, events, say, team_at_work, types, until_served
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import history, until
+from tests.support.serving import history, stream, until
 
 
 @pytest.fixture(params=ENGINES)
@@ -245,7 +245,9 @@ async def test_stop_now_ends_a_run_inside_a_tool(bus: Engine) -> None:
         stopping = await client.post("/api/sdk/session/s1/stop")
         answer = await asking
 
-    assert stopping.json() == {"status": "accepted", "session_id": "s1", "agent_id": "general", "mode": "now"}
+    told = stopping.json()
+    assert told.pop("receipt_id") in str(stream(bus, "s1"))
+    assert told == {"status": "accepted", "session_id": "s1", "agent_id": "general", "mode": "now"}
     assert (answer.status_code, answer.json()["code"]) == (409, "run_stopped")
 
 
@@ -265,7 +267,7 @@ async def test_stop_after_turn_lets_the_turn_end_and_asks_no_more(bus: Engine) -
     kinds = [record["kind"] for record in history(bus, "s1")]
     assert (answer.status_code, answer.json()["code"]) == (409, "run_stopped")
     assert kinds == ["settings", "start", "answer", "tool", "end"]
-    assert types(found)[-2:] == ["tool_result", "run"]
+    assert types(found)[-3:] == ["tool_result", "message_received", "run"]
 
 
 async def test_a_stopped_message_is_asked_again_once(bus: Engine) -> None:

@@ -48,6 +48,7 @@ from tests.support.serving import (
     stream,
     until,
 )
+from tests.support.steered import receipts
 
 
 @pytest.fixture
@@ -601,7 +602,7 @@ async def test_a_stop_that_came_first_ends_the_run_before_it_begins(bus: MemoryB
     assert await work(bus, runner) is Outcome.STOPPED
 
     assert runner.begun == []
-    assert kinds(stream(bus)) == ["started", "stopped"]
+    assert kinds(stream(bus)) == ["started", "message_received", "stopped"]
     assert stream(bus)[-1]["reason"] == "stopped by user:bob"
     assert kinds(history(bus)) == ["start", "stopped"]
     assert lanes(bus) == 0
@@ -623,15 +624,54 @@ async def test_a_stop_reaches_a_run_that_waits_to_be_tried_again(bus: MemoryBus)
     command(bus, "stop")
 
     assert await work(bus, runner) is Outcome.STOPPED
-    assert kinds(stream(bus)) == ["started", "error", "restarted", "stopped"]
+    assert kinds(stream(bus)) == ["started", "error", "restarted", "message_received", "stopped"]
     assert lanes(bus) == 0
 
 
-async def test_a_stop_for_nothing_is_settled_in_silence(bus: MemoryBus) -> None:
-    command(bus, "stop")
+async def test_a_stop_for_nothing_is_settled_and_says_so(bus: MemoryBus) -> None:
+    name = command(bus, "stop")
 
     assert await work(bus, EchoRunner()) is Outcome.CLEARED
-    assert (stream(bus), lanes(bus)) == ([], 0)
+    assert (receipts(bus), lanes(bus)) == ([(name, "nothing_to_stop")], 0)
+
+
+async def test_a_stop_for_another_run_says_that_it_was_not_meant_for_this_one(bus: MemoryBus) -> None:
+    name = command(bus, "stop")
+    send(bus, "hello")
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+    assert receipts(bus) == [(name, "not_meant")]
+
+
+async def test_a_stop_after_a_run_has_its_answer_was_too_late(bus: MemoryBus) -> None:
+    name: list[str] = []
+
+    async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield output(envelope, "done")
+        name.append(command(bus, "stop_after_turn"))
+        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+
+    assert await lane_run.work() is Outcome.ANSWERED
+    assert receipts(bus) == [(name[0], "too_late")]
+
+
+async def test_what_is_to_stop_after_its_turn_is_not_tried_again_when_that_fails(bus: MemoryBus) -> None:
+    name: list[str] = []
+
+    async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield token(envelope, "half")
+        name.append(command(bus, "stop_after_turn"))
+        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+        raise TransientError("busy")
+
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+
+    assert await lane_run.work() is Outcome.STOPPED
+    assert (receipts(bus), lanes(bus)) == ([(name[0], "stopped")], 0)
 
 
 async def test_an_unknown_command_is_answered_by_an_error_and_the_mail_by_an_answer(bus: MemoryBus) -> None:
@@ -689,7 +729,7 @@ async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
 
     assert await working is Outcome.STOPPED
     assert runner.cancelled == ["hello"]
-    assert kinds(stream(bus)) == ["started", "token", "stopped"]
+    assert kinds(stream(bus)) == ["started", "token", "message_received", "stopped"]
     assert kinds(history(bus)) == ["start", "stopped"]
 
 

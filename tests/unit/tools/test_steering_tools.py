@@ -1,0 +1,137 @@
+"""`chat_send` as a steer, and `message_status`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from magent2.bus.delivery import STEER, Sending
+from magent2.bus.memory import MemoryBus
+from magent2.models.envelope import MessageEnvelope
+from magent2.runner.context import RunContext
+from magent2.tools.chat import chat_send, send_message
+from magent2.tools.status import UNKNOWN, message_status
+from magent2.worker.run import Outcome
+from tests.support.audit import whole_log
+from tests.support.journalled import Mortal, asking, context_of, letters, recorded, work, work_and_die
+from tests.support.runners import Async, output
+from tests.support.serving import AGENT, send, serving, until
+from tests.support.steered import Talk, blocks, steer
+
+ANN = Sending(principal="user:ann")
+
+
+@pytest.fixture
+def bus() -> Iterator[MemoryBus]:
+    bus = MemoryBus()
+    send(bus, "go", sending=ANN)
+    yield bus
+    bus.close()
+
+
+def sent(bus: MemoryBus) -> dict[str, Any]:
+    """What the tool has answered."""
+    found: dict[str, Any] = json.loads(json.dumps(recorded(bus)["c1"].get("value")))
+    return found
+
+
+async def test_a_steer_goes_out_at_once_and_once_though_its_call_is_run_again(bus: MemoryBus) -> None:
+    shown = asking("chat_send", recipient="agent:Bea", content="hurry", steer=True)
+
+    assert await work_and_die(Mortal(bus, on="tool"), shown.agent(chat_send))
+    (early,) = whole_log(bus, "chat:Bea")
+    await work(bus, shown.agent(chat_send))
+
+    (letter,) = whole_log(bus, "chat:Bea")
+    assert letter.id == early.id == sent(bus)["envelope_id"]
+    assert (letter.headers[STEER], letter.headers["principal"], letter.headers["hops"]) == (True, "user:ann", 1)
+
+
+async def test_an_agent_steers_another_at_work_in_its_conversation(bus: MemoryBus) -> None:
+    talk = Talk(turns=1, name="Bea")
+    shown = asking("chat_send", recipient="chat:one", content="in Celsius", steer=True)
+    send(bus, "go", sending=ANN, recipient="agent:Bea")
+    async with serving(bus, talk.runner, agent="Bea") as service:
+        await talk.at(0)
+        assert await work(bus, shown.agent(chat_send)) is Outcome.ANSWERED
+        talk.open()
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert blocks(talk.requests[1]) == [(f"agent:{AGENT}", "in Celsius")]
+    assert sent(bus)["published_to"] == ["chat:one", "chat:Bea"]
+
+
+async def test_what_cannot_be_steered_is_told_to_the_model(bus: MemoryBus) -> None:
+    shown = asking("chat_send", recipient="agent:Bea", content="x" * 30_000, steer=True)
+
+    await work(bus, shown.agent(chat_send))
+
+    assert (sent(bus)["ok"], letters(bus, "chat:Bea")) == (False, [])
+    assert "at most" in sent(bus)["error"]
+
+
+def test_outside_a_run_a_steer_is_sent_with_its_flag(bus: MemoryBus) -> None:
+    send_message("agent:Bea", "hello", conversation_id="one", context={"bus": bus}, steer=True)
+
+    (letter,) = whole_log(bus, "chat:Bea")
+    assert letter.headers == {STEER: True}
+
+
+# --- message_status
+
+
+def status(context: RunContext, envelope_id: str, conversation_id: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = message_status(context, envelope_id, conversation_id)
+    return found
+
+
+async def test_an_agent_learns_what_became_of_what_it_sent(bus: MemoryBus) -> None:
+    context = context_of(bus)
+    steered = steer(bus, "hurry", recipient="agent:Bea", sender=f"agent:{AGENT}")
+
+    waiting = status(context, steered.envelope_id)
+    async with serving(bus, Async(answer), agent="Bea") as service:
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+    answered = status(context, steered.envelope_id)
+
+    assert (waiting["ok"], waiting["status"], waiting["waiting"]) == (True, "accepted", 1)
+    assert (answered["status"], answered["receipts"][0]["agent"]) == ("answered", "Bea")
+
+
+async def answer(envelope: MessageEnvelope, context: RunContext) -> Any:
+    yield output(envelope, "done")
+
+
+@pytest.mark.parametrize(
+    ("sender", "principal", "known"),
+    [
+        (f"agent:{AGENT}", "user:ann", True),
+        (f"agent:{AGENT}", "user:bob", False),
+        (f"agent:{AGENT}", None, False),
+        ("agent:Bea", "user:ann", False),
+        ("user:ann", "user:ann", False),
+    ],
+)
+def test_of_other_conversations_it_learns_only_of_its_own_sends(
+    bus: MemoryBus, sender: str, principal: str | None, known: bool
+) -> None:
+    context = context_of(bus)
+    context.principal = "user:ann"
+    name = send(bus, "news", "two", Sending(principal=principal), sender=sender, recipient="agent:Cy")
+
+    found = status(context, name, "two")
+
+    assert found["ok"] is known
+    assert known or found == {"ok": False, "error": UNKNOWN}
+
+
+@pytest.mark.parametrize("name", ["never-sent", ""])
+def test_an_id_that_nobody_knows_is_refused_in_words(bus: MemoryBus, name: str) -> None:
+    assert status(context_of(bus), name)["ok"] is False
+
+
+def test_a_model_is_offered_nothing_of_the_run_itself() -> None:
+    assert set(message_status.params_schema["properties"]) == {"envelope_id", "conversation_id"}

@@ -52,7 +52,8 @@ def steering(
 ) -> Flow[Delivered]:
     """Deliver a steer once; a repeat answers as the first time did, whatever has become of the run.
 
-    `NoActiveRun`: no run is under way, and only one under way was wanted. `QueueFull`: too many steers wait for it.
+    `NoActiveRun`: no run is under way, and only one under way was wanted, or nobody would begin one. `QueueFull`: too
+    many steers wait for it.
     """
     recipient = check_steer(envelope)
     chosen = replace(sending or Sending(), steer=True)
@@ -101,6 +102,10 @@ def _aiming(
     """Where it goes; or why it cannot, unless it has gone there before."""
     targets = targets_of(envelope, recipient, sending, standing, runs)
     try:
+        if not targets:
+            raise NoActiveRun(
+                f"nobody is at work in {envelope.conversation_id!r}, and nobody would begin; name an agent"
+            )
         if require_active and not any(agent in runs for agent in targets):
             raise NoActiveRun(f"no run is under way in {envelope.conversation_id!r}; send a message, it begins one")
         for agent in targets:

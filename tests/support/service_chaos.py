@@ -28,10 +28,13 @@ QUIET_DEADLINE_S = 60.0
 class Workforce:
     """Workers on the mail of one agent."""
 
+    module = SERVICE
+
     def __init__(self, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
         self.engine = engine
         self.sent: dict[str, list[tuple[str, str]]] = defaultdict(list)
         self.workers: dict[str, Child] = {}
+        self.hired: list[Child] = []
         self.happened: Counter[str] = Counter()
         self._url = url
         self._crew = crew
@@ -72,7 +75,7 @@ class Workforce:
         self._hired += 1
         name = f"worker-{self._hired}"
         self.workers[name] = self._crew.spawn(
-            SERVICE,
+            self.module,
             url=self._url,
             worker=name,
             agent=AGENT,
@@ -80,6 +83,7 @@ class Workforce:
             think_max_s=think_max_s,
             seed=self._dice.randrange(2**32),
         )
+        self.hired.append(self.workers[name])
         return self.workers[name]
 
     def await_ready(self) -> None:

@@ -70,7 +70,9 @@ def steer(
     bus: Engine, text: str, recipient: str = "chat:one", sending: Sending | None = None, **more: Any
 ) -> Delivered:
     active = {"require_active": more.pop("require_active")} if "require_active" in more else {}
-    return run(bus, steering(envelope(text, recipient=recipient, **more), sending, **active))
+    return run(
+        bus, steering(envelope(text, more.pop("conversation", "one"), recipient=recipient, **more), sending, **active)
+    )
 
 
 def blocks(request: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

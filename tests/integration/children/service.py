@@ -47,14 +47,14 @@ async def main() -> None:
     runner = SlowEcho(random.Random(given["seed"]), given["think_max_s"])
     service = WorkerService(engine, {given["agent"]: runner}, lease_s=given["lease_s"], worker=given["worker"])
     loop = asyncio.get_running_loop()
-    threading.Thread(target=_drain_on_a_line, args=(service, loop), daemon=True).start()
+    threading.Thread(target=drain_on_a_line, args=(service, loop), daemon=True).start()
     report(ready=True)
     await service.run()
     await engine.aclose()
     report(left=True, **{outcome.name: service.outcomes[outcome] for outcome in Outcome})
 
 
-def _drain_on_a_line(service: WorkerService, loop: asyncio.AbstractEventLoop) -> None:
+def drain_on_a_line(service: WorkerService, loop: asyncio.AbstractEventLoop) -> None:
     await_line()
     asyncio.run_coroutine_threadsafe(service.drain(DRAIN_S), loop)
 

@@ -81,10 +81,15 @@ def test_an_agents_own_words_do_not_come_back_to_it(bus: MemoryBus) -> None:
     assert steer(bus, "hear me", sender="agent:Ada").topics == ("chat:one", "chat:Bea")
 
 
-def test_an_agent_alone_at_work_speaks_to_nobody(bus: MemoryBus) -> None:
+def test_where_nobody_would_hear_it_nothing_is_said(bus: MemoryBus) -> None:
     begin(bus, "Ada", send(bus, "go", recipient="agent:Ada"))
 
-    assert steer(bus, "anybody?", sender="agent:Ada").topics == ("chat:one",)
+    with pytest.raises(NoActiveRun, match="name an agent"):
+        steer(bus, "anybody?", sender="agent:Ada")
+    with pytest.raises(NoActiveRun, match="name an agent"):
+        steer(bus, "anybody?", recipient="chat:two", conversation="two")
+
+    assert letters(bus, "chat:one") == ["go"]
 
 
 def test_where_nobody_is_at_work_it_goes_to_whoever_is_active(bus: MemoryBus) -> None:

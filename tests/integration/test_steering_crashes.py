@@ -1,0 +1,144 @@
+"""Steers at random moments of long runs whose workers are killed: seen once, or asked next, with one receipt."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import READ_LIMIT_MAX, Lanes, Read
+from magent2.sessions.steering import steering
+from tests.support.audit import assert_clean, whole_log
+from tests.support.lane_work import insist
+from tests.support.processes import Child, Crew
+from tests.support.service_chaos import QUIET_DEADLINE_S, Workforce
+from tests.support.serving import AGENT, dead, envelope
+from tests.support.steer_audit import steer_findings
+from tests.support.waiting import eventually
+
+CONVERSATIONS = ("c1", "c2", "c3")
+WORKERS = 2
+TURNS_MIN, TURNS_MAX = 2, 20
+RUN_EVERY = 6  # steers
+THINK_MAX_S = 0.02  # per turn
+STEERS, KILLS = 30, 2
+STEERS_SOAK, KILLS_SOAK = 200, 25
+
+
+class SteeredForce(Workforce):
+    """Workers on runs of many turns, and somebody who keeps talking to them."""
+
+    module = "tests.integration.children.steered"
+
+    def __init__(self, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
+        super().__init__(url, engine, crew, dice)
+        self.steers: dict[str, list[str]] = defaultdict(list)
+        self._read: defaultdict[str, int] = defaultdict(int)
+        self._answers = 0
+        self.killed: list[Child] = []
+
+    def begin(self, conversation: str) -> None:
+        self.post(f"go {self._dice.randint(TURNS_MIN, TURNS_MAX)}", conversation)
+
+    def steer(self, conversation: str) -> None:
+        number = sum(map(len, self.steers.values()))
+        said = envelope(f"steer {number}", conversation, recipient=f"chat:{conversation}")
+        run(self.engine, steering(said))
+        self.steers[conversation].append(said.id)
+
+    def answers(self) -> int:
+        """How many answers of models are recorded by now."""
+        for conversation in CONVERSATIONS:
+            topic = f"history:{conversation}"
+            for record in insist(self.engine, Read(topic, self._read[topic], READ_LIMIT_MAX)).records:
+                self._read[topic] = record.seq
+                self._answers += record.payload["kind"] == "answer"
+        return self._answers
+
+    def get_on(self, answers: int) -> None:
+        """Until so many more answers are recorded, or all is quiet."""
+        target = self.answers() + answers
+        eventually(lambda: self.answers() >= target or self.is_quiet(), QUIET_DEADLINE_S)
+
+    def is_quiet(self) -> bool:
+        return not insist(self.engine, Lanes(AGENT)) and not self._unsorted()
+
+    def _unsorted(self) -> bool:
+        """Whether mail was sent that no run has begun to answer, and no turn has seen."""
+        known = {name for conversation in CONVERSATIONS for name in self._fates(conversation)}
+        sent = {name for mail in self.sent.values() for name, _ in mail}
+        return not (sent | {name for names in self.steers.values() for name in names}) <= known
+
+    def _fates(self, conversation: str) -> set[str]:
+        found: set[str] = set()
+        for record in whole_log(self.engine, f"history:{conversation}"):
+            found.update(steer["id"] for steer in record.payload.get("steers", ()))
+            if record.payload["kind"] == "start":
+                found.add(record.payload["envelope"]["id"])
+        return found
+
+    def findings(self) -> list[str]:
+        findings = [
+            finding
+            for conversation in CONVERSATIONS
+            for finding in steer_findings(self.engine, conversation, self.steers[conversation])
+        ]
+        findings += [f"buried: {letter}" for letter in dead(self.engine)]
+        for child in self.hired:
+            findings += [f"shown twice: {words}" for words in child.heard() if "doubled" in words]
+        return findings
+
+    def tally(self) -> dict[str, int]:
+        """How many steers were seen on the way, and how many were asked next."""
+        events = [record.payload for name in CONVERSATIONS for record in whole_log(self.engine, f"stream:{name}")]
+        outcomes = [message["outcome"] for event in events for message in event.get("messages", ())]
+        return {outcome: outcomes.count(outcome) for outcome in ("seen", "input")}
+
+
+def talk_through(force: SteeredForce, steers: int, kills: int, dice: random.Random) -> None:
+    for _ in range(WORKERS):
+        force.hire(THINK_MAX_S)
+    force.await_ready()
+    for conversation in CONVERSATIONS:
+        force.begin(conversation)
+    deaths = set(dice.sample(range(1, steers), kills))
+    for number in range(steers):
+        conversation = dice.choice(CONVERSATIONS)
+        if number % RUN_EVERY == 0:
+            force.begin(conversation)
+        force.get_on(dice.choice((0, 0, 1, 2, 5)))
+        force.steer(conversation)
+        if number in deaths:
+            force.kill_one()
+    eventually(force.is_quiet, QUIET_DEADLINE_S)
+
+
+def check(force: SteeredForce, steers: int, kills: int) -> None:
+    force.go_home()
+    assert_clean(force.findings())
+    print(f"{steers} steers: {force.tally()}, {dict(force.happened)}, {force.takeovers()} takeovers")
+    assert sum(force.tally().values()) == steers
+    assert force.tally()["seen"] > steers // 4, "hardly any steer met a run: the test shows little"
+    assert force.happened["kills"] == kills
+    assert force.takeovers() >= 1, "no run was ever taken over: the test shows nothing"
+
+
+@pytest.mark.parametrize("log_url", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True)
+def test_steers_survive_the_death_of_workers(log_url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
+    force = SteeredForce(log_url, engine, crew, dice)
+
+    talk_through(force, STEERS, KILLS, dice)
+
+    check(force, STEERS, KILLS)
+
+
+@pytest.mark.soak
+def test_200_steers_survive_a_long_day(log_url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
+    force = SteeredForce(log_url, engine, crew, dice)
+
+    talk_through(force, STEERS_SOAK, KILLS_SOAK, dice)
+
+    check(force, STEERS_SOAK, KILLS_SOAK)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import httpx2
 from fastapi import FastAPI
 
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
+from magent2.gateway.server import listen
 from tests.support.gateway import calling_app, message
 
 
@@ -119,3 +121,8 @@ async def test_no_route_is_left_out_of_the_openapi_document(client: httpx2.Async
         "/api/tools/list",
     }
     assert all("summary" in operation for path in paths.values() for operation in path.values())
+
+
+def test_what_is_accepted_answers_without_the_delay_of_small_packets() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP

@@ -13,7 +13,17 @@ from magent2.bus.records import ID_MAX_CHARS, Record
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, READING, WRITING, SessionId, asked_by, existing, json_body, parsed
+from magent2.gateway.routes.api.asking import (
+    API,
+    OF_BODY,
+    OF_HOUSE,
+    OF_SESSION,
+    SessionId,
+    asked_by,
+    existing,
+    json_body,
+    parsed,
+)
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
 from magent2.gateway.routes.api.shapes import ReceiptShown, Steered, SteerRequest
 from magent2.gateway.schemas import problems
@@ -39,7 +49,7 @@ def _steering(routes: APIRouter, house: House) -> None:
         "/sdk/session/{session_id:path}/steer",
         status_code=202,
         response_model=Steered,
-        responses=problems(*WRITING),
+        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
         openapi_extra=json_body(SteerRequest),
     )
     async def steer(session_id: SessionId, request: Request) -> Response:
@@ -88,7 +98,7 @@ def _receipts(routes: APIRouter, house: House) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/receipts/{receipt_id}",
         response_model=ReceiptShown,
-        responses=problems(*READING),
+        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
     )
     async def receipt(
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0

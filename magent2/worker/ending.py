@@ -128,7 +128,7 @@ class Ending:
         return Outcome.STOPPED
 
     async def retried(self, plan: Answer, mail: Taken, report: Report, text: str, delay_s: float) -> Outcome:
-        await self._drop_commands(plan, mail)
+        await self._drop_commands(plan, mail, report)
         await self._pen.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
         return Outcome.RETRIED
 
@@ -144,11 +144,11 @@ class Ending:
 
     # --- inside
 
-    async def _drop_commands(self, plan: Answer, mail: Taken) -> None:
+    async def _drop_commands(self, plan: Answer, mail: Taken, report: Report | None = None) -> None:
         """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
         commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
         if commands:
-            told = self._receipts(mail, "too_late", plan)
+            told = self._receipts(mail, "too_late", plan, report)
             await self._pen.commit(*told, *self._complaints(plan.spent), mail=commands)
 
     async def _bury(
@@ -181,7 +181,7 @@ class Ending:
     def _receipts(
         self, mail: Taken, outcome: StopOutcome, plan: Answer, report: Report | None = None
     ) -> tuple[NewRecord, ...]:
-        fields = report.fields if report is not None else {"agent": self._owner.agent}
+        fields = report.fields if report is not None else {}
         return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.letter, fields)
 
     def _complaints(self, spent: Spent) -> tuple[NewRecord, ...]:

@@ -8,7 +8,7 @@ from itertools import product
 
 from magent2.bus.operations import Lanes
 from magent2.bus.records import Record
-from magent2.models.address import chat_topic, control_topic, conversation_topics, dead_topic
+from magent2.models.address import chat_topic, control_topic, conversation_topics, dead_topic, stream_topic
 from tests.simulation.lane_audit import LaneAudit, Stops
 from tests.simulation.ledger import Ledger
 from tests.simulation.people import CONVERSATIONS, People, Sent
@@ -26,6 +26,7 @@ def world_findings(ledger: Ledger, people: People, agents: Sequence[str]) -> lis
     findings += _accepted_findings(people.sent, logs, agents)
     findings += [finding for name in ledger.deleted for finding in _deleted_findings(name, logs, agents)]
     stops = Stops(ledger, people.stops, logs)
+    findings += _receipt_findings([stop for stop in people.stops if stop.conversation in kept], logs)
     for agent, conversation in product(agents, kept):
         audit = LaneAudit(agent, conversation, logs, people.sent)
         found = [*audit.findings(), *stops.findings(audit)]
@@ -45,6 +46,15 @@ def _ledger_findings(ledger: Ledger, agents: Sequence[str]) -> list[str]:
     left = [f"left over: {lane}" for agent in agents for lane in ledger.inner.call(Lanes(agent))]
     never = [f"{ref.topic} {ref.seq} was never settled" for ref in ledger.pending]
     return [*ledger.trespasses, *twice, *left, *never]
+
+
+def _receipt_findings(stops: Sequence[Sent], logs: Logs) -> Iterator[str]:
+    """Every stop that was acknowledged has one receipt."""
+    events = [record.payload for name in CONVERSATIONS for record in logs[stream_topic(name)]]
+    told = Counter(message["id"] for event in events for message in event.get("messages", ()))
+    for stop in stops:
+        if told[stop.id] != 1:
+            yield f"the stop {stop.id} has {told[stop.id]} receipts"
 
 
 def _accepted_findings(sent: Sequence[Sent], logs: Logs, agents: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from magent2.bus.delivery import MEANT
+from magent2.bus.delivery import MEANT, STEER
 from magent2.bus.records import Record
 from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
 from tests.simulation.journal_audit import journal_findings
@@ -29,9 +29,10 @@ class LaneAudit:
             for record in logs[chat_topic(agent)]
             if record.payload.get("conversation_id") == conversation
         }
-        self.mail = list(self.letters)
         self.events = _payloads(logs[stream_topic(conversation)], agent)
         self.history = _payloads(logs[history_topic(conversation)], agent)
+        self._seen = Counter(steer["id"] for mark in self.history for steer in mark.get("steers", ()))
+        self.mail = [name for name in self.letters if name not in self._seen]  # that has a run of its own
         self.runs = {event["run_id"]: event["envelope_id"] for event in self.events if event["event"] == "run"}
         self.ends = [event for event in self.events if event["event"] == "run" and event["status"] in ENDS]
         self.counts: Counter[str] = Counter(event["status"] for event in self.ends)
@@ -46,6 +47,7 @@ class LaneAudit:
         yield from self._owner_findings()
         yield from self._token_findings()
         yield from self._history_findings()
+        yield from self._steer_findings()
         yield from journal_findings(self.history, self._posted)
 
     def _message(self, name: str) -> Sent:
@@ -104,6 +106,21 @@ class LaneAudit:
                 tokens[key] += event["text"]
             elif event["event"] in ("message", "output") and tokens[key] != event["text"]:
                 yield f"the tokens of {key} are {tokens[key]!r}, its text is {event['text']!r}"
+
+    def _steer_findings(self) -> Iterator[str]:
+        """A steer is seen by one answer, or is what one run is asked; either has one receipt. Other mail has none."""
+        told = [message for event in self.events for message in event.get("messages", ()) if "text" in message]
+        receipts = Counter((message["id"], message["outcome"]) for message in told)
+        for name, letter in self.letters.items():
+            steer, seen = bool(letter.headers.get(STEER)), self._seen[name]
+            if seen > steer:
+                yield f"{name} was seen by {seen} answers"
+            if receipts[name, "seen"] != seen or receipts[name, "input"] != (steer and not seen):
+                yield f"{name} was seen by {seen} answers and has the receipts {receipts}"
+        order = [self.letters[message["id"]].seq for message in told if message["outcome"] == "seen"]
+        if order != sorted(order):
+            yield f"steers were seen in the order {order}"
+        self.counts["a steer was seen"] += sum(self._seen.values())
 
     def _history_findings(self) -> Iterator[str]:
         starts = [mark["envelope"]["id"] for mark in self.history if mark["kind"] == "start"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.moods import Temper
 from tests.support.journalled import results_in
 from tests.support.runners import Event
+from tests.support.steered import blocks
 
 CALLS = "calls"  # metadata of mail: how many tools are called in each turn before the last
 LETTER_TO = "Ada"
@@ -59,6 +61,15 @@ class Witness:
             self.findings.append(f"{call} was run before its answer was on the log")
         counts["an answer was replayed"] += not call and turn > 0 and turn - 1 in context.run.answers
 
+    def hear(self, context: RunContext, said: list[str]) -> None:
+        """What was said on the way is shown once, and what an answer has seen in every request after it."""
+        own = context.run
+        recorded = [steer["text"] for turn in own.answers for steer in own.steers(turn)]
+        missing = Counter(recorded) - Counter(said)
+        if missing:
+            self.findings.append(f"the model of {context.envelope.id} was not shown {list(missing)} again")
+        self._ledger.counts["a steer was shown"] += len(said)
+
     def compare(self, context: RunContext, shown: dict[str, Any]) -> None:
         """What the model is shown is what the tools have said."""
         wrong = {call: result for call, result in shown.items() if result != result_of(call)}
@@ -84,6 +95,7 @@ class Mind(ScriptedModel):
         turn = sum(all(name in shown for name in calls) for calls in turns)
         self._witness.see(self._context, turn)
         self._witness.compare(self._context, shown)
+        self._witness.hear(self._context, [text for _, text in blocks(call.input)])
         if turn >= self._breaks_at:
             await self._temper.suffer(self._context.envelope, self._context)
         response = build_response(Say(""), [{}])
@@ -101,6 +113,8 @@ class Mind(ScriptedModel):
 
 class Minds:
     """A runner whose every attempt has a model and tools of its own, as every process has."""
+
+    takes_steers = True
 
     def __init__(self, temper: Temper, witness: Witness, remember: Remember = lambda context: context) -> None:
         self._temper = temper

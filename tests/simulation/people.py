@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from magent2.bus.delivery import delivering
+from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import arun
 from magent2.bus.operations import Delete
 from magent2.bus.patience import insist, persist
@@ -23,11 +23,13 @@ from tests.simulation.moods import FAILS, KILLS, REFUSES
 CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
 MESSAGES = 8
+STEERS = 0.4  # how often a message is followed by a steer to its lane
 STOPS = 0.3  # how often a message is followed by a stop, to its lane or to another
 POISON = 0.12  # how often there is a message that kills whoever runs it
 DELETES = 0.2  # how often a conversation is deleted
 PAUSE_MAX_S = 0.8  # between messages of one client
 STOP_MAX_S = 3.0  # after the message that it follows
+STEER_MAX_S = 2.0
 DELETE_MAX_S = 5.0
 
 
@@ -59,13 +61,13 @@ class People:
         self._agents = agents
         self._poison = dice.randrange(MESSAGES) if dice.random() < POISON else None
         self._deletes = dice.random() < DELETES
-        self._stopping: list[asyncio.Task[None]] = []
+        self._following: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
         """Until all have written what they had to write."""
         clients = [self._write(number) for number in range(CLIENTS)]
         await asyncio.gather(*clients, *([self._delete()] if self._deletes else []))
-        await asyncio.gather(*self._stopping)
+        await asyncio.gather(*self._following)
 
     async def _write(self, client: int) -> None:
         line = self._line()
@@ -73,7 +75,9 @@ class People:
             await asyncio.sleep(self._dice.uniform(0, PAUSE_MAX_S))
             envelope = self._envelope(number)
             if self._dice.random() < STOPS:
-                self._stopping.append(asyncio.create_task(self._stop(line, number, envelope)))
+                self._following.append(asyncio.create_task(self._stop(line, number, envelope)))
+            if self._dice.random() < STEERS:
+                self._following.append(asyncio.create_task(self._steer(line, number, envelope)))
             if await self._send(line, envelope):
                 self.sent.append(Sent.of(envelope))
 
@@ -91,6 +95,14 @@ class People:
                 CALLS: [self._dice.randint(1, 3) for _ in range(self._dice.randint(0, 2))],
             },
         )
+
+    async def _steer(self, line: Line, number: int, follows: MessageEnvelope) -> None:
+        await asyncio.sleep(self._dice.uniform(0, STEER_MAX_S))
+        lane = {"conversation_id": follows.conversation_id, "recipient": follows.recipient}
+        steer = self._envelope(number).model_copy(update={"id": f"t{number}", **lane})
+        if await self._send(line, steer, Sending(steer=True)):
+            self.sent.append(Sent.of(steer))
+            self._ledger.counts["steer sent"] += 1
 
     async def _stop(self, line: Line, number: int, follows: MessageEnvelope) -> None:
         """Named by its sender, so that the log tells which stop has stopped what."""
@@ -115,16 +127,16 @@ class People:
         delete = Delete(conversation_topics(doomed), conversation=doomed)
         await persist(self._line(), delete, "client")
 
-    async def _send(self, line: Line, envelope: MessageEnvelope) -> bool:
+    async def _send(self, line: Line, envelope: MessageEnvelope, sending: Sending | None = None) -> bool:
         """Once or several times at once; whether the log has taken it."""
         times = self._dice.choice((1, 1, 2, 3))
-        taken = await asyncio.gather(*(self._deliver(line, envelope) for _ in range(times)))
+        taken = await asyncio.gather(*(self._deliver(line, envelope, sending) for _ in range(times)))
         return all(taken)
 
-    async def _deliver(self, line: Line, envelope: MessageEnvelope) -> bool:
+    async def _deliver(self, line: Line, envelope: MessageEnvelope, sending: Sending | None) -> bool:
         await asyncio.sleep(self._dice.choice((0.0, self._dice.uniform(0, PAUSE_MAX_S))))
         try:
-            await insist(lambda: arun(line, delivering(envelope)), "client")
+            await insist(lambda: arun(line, delivering(envelope, sending)), "client")
         except TopicDeleted:
             self._ledger.counts["sent too late"] += 1
             return False

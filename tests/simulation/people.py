@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from magent2.bus.delivery import Sending, delivering
@@ -23,7 +23,7 @@ from tests.simulation.moods import FAILS, KILLS, REFUSES
 CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
 MESSAGES = 8
-STEERS = 0.4  # how often a message is followed by a steer to its lane
+STEERS = 0.8  # how often a message to an agent that hears them is followed by a steer to its lane
 STOPS = 0.3  # how often a message is followed by a stop, to its lane or to another
 POISON = 0.12  # how often there is a message that kills whoever runs it
 DELETES = 0.2  # how often a conversation is deleted
@@ -53,12 +53,13 @@ class Sent:
 class People:
     """Clients of one world, and what was acknowledged to them."""
 
-    def __init__(self, ledger: Ledger, dice: random.Random, agents: Sequence[str]) -> None:
+    def __init__(self, ledger: Ledger, dice: random.Random, agents: Sequence[str], hearing: Collection[str]) -> None:
         self.sent: list[Sent] = []
         self.stops: list[Sent] = []
         self._ledger = ledger
         self._dice = dice
         self._agents = agents
+        self._hearing = hearing
         self._poison = dice.randrange(MESSAGES) if dice.random() < POISON else None
         self._deletes = dice.random() < DELETES
         self._following: list[asyncio.Task[None]] = []
@@ -76,7 +77,7 @@ class People:
             envelope = self._envelope(number)
             if self._dice.random() < STOPS:
                 self._following.append(asyncio.create_task(self._stop(line, number, envelope)))
-            if self._dice.random() < STEERS:
+            if envelope.recipient.partition(":")[2] in self._hearing and self._dice.random() < STEERS:
                 self._following.append(asyncio.create_task(self._steer(line, number, envelope)))
             if await self._send(line, envelope):
                 self.sent.append(Sent.of(envelope))

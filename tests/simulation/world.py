@@ -68,7 +68,7 @@ class World:
         self.agents = PLAIN + (JOURNALLED if self.dice.random() < MINDFUL else ())
         self.ledger = Ledger(breakage.engine(bus), loop.time, self.agents)
         self.witness = Witness(self.ledger)
-        self.people = People(self.ledger, self.dice, self.agents)
+        self.people = People(self.ledger, self.dice, self.agents, JOURNALLED)
         self._loop = loop
         self._clock = clock
         self._breakage = breakage

@@ -50,6 +50,10 @@ HAPPENS: Mapping[str, float] = {
     "an answer was asked for": 0.9,
     "an answer was replayed": 0.12,
     "a call was asked for": 0.7,
+    # what is said to them
+    "steer sent": 0.4,
+    "a steer was shown": 1.0,
+    "a steer was seen": 0.3,
 }
 
 

@@ -80,7 +80,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/sdk/session/{session_id:path}/stop"): own(202, body={"mode": "now"}),
     ("POST", "/api/sdk/session/{session_id:path}/steer"): own(202, body={"text": "hurry"}),
     ("GET", "/api/sdk/session/{session_id:path}/receipts/{receipt_id}"): own(
-        path="/api/sdk/session/{conversation}/receipts/m1"
+        404, path="/api/sdk/session/{conversation}/receipts/m1"
     ),
     ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
     ("GET", "/api/dead"): Row("admin"),

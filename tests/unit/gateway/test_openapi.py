@@ -71,7 +71,7 @@ def test_whatever_the_document_allows_is_answered_however_much_is_tried(case: sc
 def check(case: schemathesis.Case[Any]) -> None:
     bound(case)
     if case.path.startswith("/api/sdk/session/{session_id}") and case.method != "DELETE":
-        case.path_parameters = {"session_id": THERE}
+        case.path_parameters = {**(case.path_parameters or {}), "session_id": THERE}
     if isinstance(case.body, dict) and isinstance(case.body.get("session_id"), str):
         case.body["session_id"] = THERE
 

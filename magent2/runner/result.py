@@ -45,8 +45,12 @@ async def followed(result: Any) -> AsyncIterator[AsyncIterator[Any]]:
 async def _wound_up(result: Any) -> None:
     """Wait for what was cancelled: connections to be closed, tools to hear of it."""
     task = getattr(result, "run_loop_task", None)
-    if isinstance(task, asyncio.Task) and not task.done():
+    if not isinstance(task, asyncio.Task):
+        return
+    if not task.done():
         await asyncio.wait({task}, timeout=WIND_UP_MAX_S)
+    if task.done() and not task.cancelled():
+        task.exception()  # it may have failed at the moment it was left: that need not be told to the loop
 
 
 def check_ended(result: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magent2.client import Client
+from magent2.client import AsyncClient, Client
 from magent2.errors import RunStopped
 from tests.support.command_line import CommandLine, House, ended
 from tests.support.processes import Crew
@@ -195,3 +195,29 @@ def test_doctor_finds_everything_in_order(magent2: CommandLine, house: House) ->
     assert done.code == 0, done.out
     assert {by_name[name]["status"] for name in ("python", "data", "token", "bus", "gateway", "agents")} == {"ok"}
     assert "OPENAI_API_KEY is not set" in by_name["key"]["text"]
+
+
+def test_steer_waits_until_an_agent_has_seen_it(magent2: CommandLine, client: Client) -> None:
+    client.ask("general", "hello", conversation_id="steered")
+
+    refused = magent2.run("steer", "steered", "hurry", "--require-active")
+    plain = magent2.run("steer", "steered", "first", "--id", "k1", "--json")
+    again = magent2.run("steer", "steered", "first", "--id", "k1", "--json")
+    waited = magent2.run("steer", "steered", "second", "--wait", "--timeout", "30", "--target", "general")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "no run is under way" in refused.err
+    assert plain.json == again.json
+    assert waited.code == 0
+    assert waited.out.startswith("general ")
+    assert client.receipt("steered", plain.json["receipt_id"], 10.0).status in ("seen", "answered")
+
+
+async def test_the_asynchronous_client_steers_as_the_other_does(house: House) -> None:
+    async with AsyncClient(house.url, house.token) as client:
+        await client.ask("general", "hello", conversation_id="steered-too")
+        steered = await client.steer("steered-too", "and now?")
+        found = await client.seen(steered, 30.0)
+
+    assert (found.receipt_id, found.waiting) == (steered.receipt_id, 0)
+    assert [one.agent_id for one in found.receipts] == ["general"]

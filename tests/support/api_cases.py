@@ -67,6 +67,8 @@ TRANSCRIPT: Route = ("GET", "/api/sdk/session/{session_id}/transcript")
 USAGE: Route = ("GET", "/api/sdk/session/{session_id}/usage")
 STOP: Route = ("POST", "/api/sdk/session/{session_id}/stop")
 RETRY: Route = ("POST", "/api/sdk/session/{session_id}/retry")
+STEER: Route = ("POST", "/api/sdk/session/{session_id}/steer")
+RECEIPT: Route = ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}")
 MANY: Route = ("GET", "/api/stream")
 ROUTE: Route = ("POST", "/api/orchestrate")
 SWITCH: Route = ("POST", "/api/sdk/session/set_active_agent")
@@ -79,7 +81,7 @@ DEAD: Route = ("GET", "/api/dead")
 REVIVE: Route = ("POST", "/api/dead/{agent}/{seq}/retry")
 DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
 
-BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY)
+BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, STEER, RECEIPT)
 BY_BODY = (MESSAGE, ROUTE, SWITCH, EXECUTE)
 # Bodies that would do, of every route that takes one.
 BODIES: dict[Route, dict[str, Any]] = {
@@ -88,6 +90,7 @@ BODIES: dict[Route, dict[str, Any]] = {
     RENAME: {"title": "x"},
     STOP: {"mode": "now"},
     RETRY: {"message_id": "m"},
+    STEER: {"text": "in Celsius"},
     ROUTE: {"session_id": "{quiet}"},
     SWITCH: {"session_id": "{quiet}", "agent_name": "general"},
     EXECUTE: {"session_id": "{quiet}", "tool": "weather", "args": {"city": "Oslo"}},
@@ -99,17 +102,22 @@ MISSHAPEN: dict[Route, dict[str, Any]] = {
     RENAME: {"title": "x" * 201},
     STOP: {"mode": "soon"},
     RETRY: {"message_id": ""},
+    STEER: {"text": ""},
     ROUTE: {"session_id": 7},
     SWITCH: {"session_id": "{quiet}"},
     EXECUTE: {"session_id": "{quiet}", "tool": "weather", "args": []},
 }
 
 
+def _path(route: Route, session: str) -> str:
+    return route[1].replace("{session_id}", session).replace("{receipt_id}", "m")
+
+
 def _about(route: Route, session: str, status: int, code: str) -> Case:
     """The route asked about a session that is not there."""
     body = BODIES.get(route)
     if route in BY_PATH:
-        return Case(route, status, code, at=route[1].replace("{session_id}", session), body=body)
+        return Case(route, status, code, at=_path(route, session), body=body)
     return Case(route, status, code, body={**(body or {}), "session_id": session})
 
 
@@ -170,6 +178,8 @@ SUCCESSES = [
     Case(STOP, 202, at="/api/sdk/session/{idle}/stop", body={"mode": "after_turn"}),
     Case(STOP, 202, at="/api/sdk/session/{idle}/stop"),
     Case(RETRY, 202, at="/api/sdk/session/{stopped}/retry", body={"message_id": "{stopped_message}"}),
+    Case(STEER, 202, at="/api/sdk/session/{idle}/steer", body={"text": "in Celsius", "client_message_id": "s1"}),
+    Case(RECEIPT, 200, at="/api/sdk/session/{mine}/receipts/{answered_message}"),
     Case(MANY, 200, params={"session": ["{mine}:0", "never"], "max_events": 4}),
     Case(ROUTE, 200, body={"scenario_id": "default", "last_user_text": "the printer is broken"}),
     Case(ROUTE, 200, body={"session_id": "{idle}", "last_user_text": "the printer is broken"}),
@@ -210,6 +220,11 @@ REFUSALS = [
     Case(RETRY, 404, "unknown_message", at="/api/sdk/session/{mine}/retry", body={"message_id": "never"}),
     Case(RETRY, 409, "not_retryable", at="/api/sdk/session/{mine}/retry", body={"message_id": "{answered_message}"}),
     Case(RETRY, 409, "in_progress", at="/api/sdk/session/{held}/retry", body={"message_id": "{held_message}"}),
+    Case(STEER, 422, "blank", at="/api/sdk/session/{quiet}/steer", body={"text": " "}),
+    Case(STEER, 422, "bad_address", at="/api/sdk/session/{quiet}/steer", body={"text": "x", "target": " a "}),
+    Case(STEER, 409, "no_active_run", at="/api/sdk/session/{quiet}/steer", body={"text": "x", "require_active": True}),
+    Case(RECEIPT, 404, "unknown_message", at="/api/sdk/session/{mine}/receipts/never"),
+    Case(RECEIPT, 422, "bad_parameter", at="/api/sdk/session/{mine}/receipts/never", params={"wait_s": -1}),
     Case(MANY, 422, "too_many_sessions", params={"session": [f"s{number}" for number in range(51)]}),
     Case(MANY, 422, "bad_cursor", params={"session": [f"s1:{2**60}"]}),
     Case(MANY, 422, "bad_address", params={"session": [":5"]}),

@@ -98,7 +98,7 @@ def _receipts(routes: APIRouter, house: House) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/receipts/{receipt_id}",
         response_model=ReceiptShown,
-        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
+        responses=problems(*OF_HOUSE, *OF_SESSION, 422, 501),
     )
     async def receipt(
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0

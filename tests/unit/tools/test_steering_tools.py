@@ -34,7 +34,7 @@ def bus() -> Iterator[MemoryBus]:
 
 def sent(bus: MemoryBus) -> dict[str, Any]:
     """What the tool has answered."""
-    found: dict[str, Any] = json.loads(json.dumps(recorded(bus)["c1"].get("value")))
+    found: dict[str, Any] = json.loads(recorded(bus)["c1"]["output"])
     return found
 
 

@@ -121,10 +121,9 @@ class Call:
             try:
                 await self.journal.commit(*told, *records, heads=merged(heads, own_heads), conditions=conditions)
             except (Refused, TopicDeleted):
-                try:
-                    sends = await arun(self.journal.context.bus, planning_again(sends))
-                except (InvalidInput, Refused) as refusal:
-                    return f"nothing was sent: {refusal}"
+                sends, failures = await arun(self.journal.context.bus, planning_again(sends))
+                if failures:
+                    return f"nothing was sent: {failures[0].reason}"
             else:
                 self._known(told[0])
                 return None
@@ -132,7 +131,7 @@ class Call:
 
     def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
         more = {} if isinstance(value, str) else {"value": value}
-        ids = [held.envelope.id for held in sends]
+        ids = [held.id for held in sends]
         return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
 
     def _known(self, record: NewRecord) -> NewRecord:
@@ -180,7 +179,7 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
     failed = journal.failures.pop(call.id, None)
     output = _shown(context, tool, value, failed)
     told = failed or failure_in(value, as_text(value))
-    return await call.finish(value, output, told, () if failed else tuple(scope.sends))
+    return await call.finish(value, output, told, () if failed else scope.sends)
 
 
 def seen(observed: ObservedCall | None) -> AbstractContextManager[None]:

@@ -68,7 +68,7 @@ class ToolRun:
             return text, text, ()
         text = as_text(value)
         failure = failure_in(value, text)
-        return text, failure, () if failure else tuple(scope.sends)
+        return text, failure, () if failure else scope.sends
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         server, dot, tool = self._name.partition(".")

@@ -1,52 +1,107 @@
 """Send now, or hold: decided here and nowhere else.
 
-In a run a send is held and goes out in the append of the tool's result. Outside a run it goes out at once.
+Outside a run a send goes out at once. In a run it is held and goes out in the append of the tool's result, or, inside a
+Python block, in the append that ends the block. What cannot wait goes out at once there too, under an id that is the
+same in every attempt, so that a second attempt sends nothing twice.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
-from magent2.bus.delivery import Delivered, Sending, delivering
+from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition, HeadIs, SetHead
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, SetHead
 from magent2.bus.records import Appended, NewRecord, TopicInfo
-from magent2.errors import AddressError, ConditionFailed
+from magent2.errors import AddressError, ConditionFailed, InvalidInput, Refused
 from magent2.models.envelope import MessageEnvelope
-from magent2.tools.interface import CallScope, HeldSend, current_scope
+from magent2.tools.interface import CallScope, HeldSend, Planning, Prepared, SendMark, current_scope
+
+SEND_TRIES_MAX = 8  # how often the log may move on under one send
 
 
-def send(bus: Engine, envelope: MessageEnvelope) -> Delivered:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send that has left, or waits to: its id and the topics that it is in, or will be."""
+
+    id: str
+    topics: tuple[str, ...]
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A held send that cannot leave any more, and why."""
+
+    send: HeldSend
+    reason: str
+
+
+def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Flow[Sent]:
+    """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
+    if scope is None:
+        return (yield from _leaving(prepared, SendMark(send_id or str(uuid4()))))
+    place = scope.place()
+    mark = scope.mark(held_id(scope, place), prepared.target)
+    if prepared.now:
+        return (yield from _leaving(prepared, mark))
+    append = yield from _following(prepared.planning(mark), [held.append for held in scope.sends])
+    scope.hold(place, HeldSend(mark, prepared, append))
+    return Sent(mark.id, topics_of(append), held=True)
+
+
+def send(bus: Engine, envelope: MessageEnvelope) -> Sent:
     """Deliver an envelope: held when a run is under way, else at once."""
     scope = current_scope()
-    if scope is None:
-        return run(bus, delivering(envelope))
-    return hold(scope, envelope)
+    facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
+    prepared = Prepared("chat_send", envelope.recipient, {"version": 1}, delivery_of(envelope, facts))
+    return run(bus if scope is None else scope.run.bus, sending(prepared, scope, envelope.id))
 
 
-def hold(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
-    """Plan the delivery now, so that a bad address fails the call; let it wait for the call's result."""
-    sending = Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
-    with scope.lock:
-        named = envelope.model_copy(update={"id": held_id(scope, len(scope.sends))})
-        if scope.observed is not None:
-            sending = replace(sending, trace=scope.trace(named))
-        append, delivered = run(scope.run.bus, _planning(named, sending, [held.append for held in scope.sends]))
-        scope.hold(HeldSend(named, sending, append))
-    return delivered
+def delivery_of(envelope: MessageEnvelope, facts: Sending) -> Planning:
+    """How an envelope is sent."""
+    return lambda mark: planning_delivery(
+        envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace)
+    )
 
 
-def planning_again(sends: Iterable[HeldSend]) -> Flow[list[HeldSend]]:
-    """The same deliveries as things stand now, after the log has refused them."""
+def planning_delivery(envelope: MessageEnvelope, facts: Sending) -> Flow[Append]:
+    """Go through the delivery up to its append.
+
+    The delivery is told once that its append was refused: that is when it looks whether the name is free.
+    """
+    flow = delivering(envelope, facts)
+    operation = next(flow)
+    told = False
+    while not (isinstance(operation, Append) and told):
+        if isinstance(operation, Append):
+            told = True
+            operation = flow.throw(ConditionFailed("not sent yet"))
+        else:
+            found = yield operation
+            operation = flow.send(found)
+    flow.close()
+    return operation
+
+
+def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+    """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
     planned: list[HeldSend] = []
+    failures: list[Failure] = []
     for held in sends:
-        append, _ = yield from _planning(held.envelope, held.sending, [earlier.append for earlier in planned])
-        planned.append(replace(held, append=append))
-    return planned
+        try:
+            flow = held.prepared.planning(held.mark)
+            append = yield from _following(flow, [earlier.append for earlier in planned])
+        except (InvalidInput, Refused) as refusal:
+            failures.append(Failure(held, str(refusal)))
+        else:
+            planned.append(replace(held, append=append))
+    return planned, failures
 
 
 def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetHead, ...], tuple[Condition, ...]]:
@@ -62,30 +117,46 @@ def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetH
     return tuple(records), tuple(SetHead(topic, fields) for topic, fields in heads.items()), tuple(conditions)
 
 
+def topics_of(append: Append) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(record.topic for record in append.records))
+
+
+def held_id(scope: CallScope, place: int) -> str:
+    """The same for every attempt at the same call, so that a repeat is told."""
+    text = f"{scope.key}\x1f{place}"
+    return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
+    for _ in range(SEND_TRIES_MAX):
+        append = yield from _following(prepared.planning(mark), ())
+        try:
+            _appended: Appended = yield append
+        except ConditionFailed:
+            continue
+        return Sent(mark.id, topics_of(append), held=False)
+    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
+
+
+def _following(flow: Flow[Append], earlier: Sequence[Append]) -> Flow[Append]:
+    """Plan as if those before it had happened."""
+    try:
+        operation = next(flow)
+        while True:
+            try:
+                found = yield operation
+            except (InvalidInput, Refused) as refusal:
+                operation = flow.throw(refusal)
+                continue
+            seen = tuple(_after(info, earlier) for info in found) if isinstance(operation, Describe) else found
+            operation = flow.send(seen)
+    except StopIteration as planned:
+        append: Append = planned.value
+        return append
+
+
 def _is_set(heads: dict[str, dict[str, Any]], condition: Condition) -> bool:
     return isinstance(condition, HeadIs) and condition.name in heads.get(condition.topic, ())
-
-
-def _planning(envelope: MessageEnvelope, sending: Sending, earlier: Sequence[Append]) -> Flow[tuple[Append, Delivered]]:
-    """Go through the delivery up to its append, as if those before it had happened.
-
-    The delivery is told once that its append was refused: that is when it looks whether the name is free.
-    """
-    flow = delivering(envelope, sending)
-    operation = next(flow)
-    told = False
-    while not (isinstance(operation, Append) and told):
-        if isinstance(operation, Append):
-            told = True
-            operation = flow.throw(ConditionFailed("not sent yet"))
-        else:
-            state: tuple[TopicInfo, ...] = yield operation
-            operation = flow.send(tuple(_after(info, earlier) for info in state))
-    try:
-        flow.send(Appended(()))
-    except StopIteration as planned:
-        return operation, planned.value
-    raise AssertionError("a delivery ends with its append")
 
 
 def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
@@ -99,9 +170,3 @@ def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
         for name, value in head.fields.items()
     }
     return replace(info, head={**info.head, **fields}) if fields else info
-
-
-def held_id(scope: CallScope, index: int) -> str:
-    """The same for every attempt at the same call, so that a repeat is told."""
-    text = f"{scope.key}\x1f{index}"
-    return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -125,8 +125,8 @@ def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
 def _deliver(bus: Bus, envelope: MessageEnvelope) -> tuple[str, list[str]]:
     """One append on an engine, which in a run has its own say in the id; else one record after the other."""
     if hasattr(bus, "call"):
-        delivered = send(cast(Engine, bus), envelope)
-        return delivered.envelope_id, list(delivered.topics)
+        sent = send(cast(Engine, bus), envelope)
+        return sent.id, list(sent.topics)
     recipient = check_envelope(envelope)
     records = mail_records(envelope, recipient.name if recipient.kind == "agent" else None, {})
     for record in records:

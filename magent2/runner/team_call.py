@@ -74,7 +74,8 @@ class ToolRun:
         server, dot, tool = self._name.partition(".")
         if dot:
             return await self._mcp.call(server, tool, arguments)
-        return await self._tools.get(self._name).run(arguments, self._context)
+        result = await self._tools.get(self._name).run(arguments, self._context)
+        return result.tool_message
 
     async def _tell(self, text: str) -> None:
         context = self._context

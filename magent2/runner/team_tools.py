@@ -13,24 +13,25 @@ from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 
 from magent2.errors import ArgumentsError
+from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import RunFacts
-from magent2.tools.registry import ToolSpec
 
 log = logging.getLogger(__name__)
 
 GONE = "not available any more"
 
 
-def function_tool_of(spec: ToolSpec) -> FunctionTool:
+def function_tool_of(tool: ToolDefinition) -> FunctionTool:
     """The tool as a model may call it, under exactly the schema that the registry shows."""
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
-        return await spec.run(parsed(spec.name, text), facts_of(context.context))
+        result = await tool.run(parsed(tool.name, text), facts_of(context.context))
+        return result.tool_message
 
     return FunctionTool(
-        name=spec.name,
-        description=spec.description,
-        params_json_schema=dict(spec.params_schema),
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=dict(tool.params_schema),
         on_invoke_tool=with_function_tool_failure_error_handler(invoke, _note),
         strict_json_schema=False,
     )

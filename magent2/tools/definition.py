@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
-from magent2.tools.interface import CallScope, RunFacts, current_scope
+from magent2.tools.interface import CallScope, RunFacts, SendMark, current_scope
 from magent2.tools.parameters import check_arguments
 
 R = TypeVar("R")
@@ -51,8 +51,8 @@ class ToolExecutionResult(Generic[R]):
 
 
 Execute: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], Awaitable[ToolExecutionResult[Any]]]
-# From a payload and the id that it goes under: the append that is the send, as things stand now.
-ExecuteDeferred: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext, str], Flow[Append]]
+# From a payload and what it goes under: the append that is the send, as things stand now.
+ExecuteDeferred: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext, SendMark], Flow[Append]]
 
 
 def always(run: RunFacts) -> bool:

@@ -13,7 +13,7 @@ from magent2.bus.flow import Flow, arun
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.interface import Prepared
+from magent2.tools.interface import Prepared, SendMark
 from magent2.tools.sending import Sent, sending
 
 
@@ -59,7 +59,7 @@ class SendingTool(ABC, Generic[A, P]):
     def prepare(self, arguments: A, context: ToolExecutionContext) -> Flow[P]: ...
 
     @abstractmethod
-    def perform(self, payload: P, context: ToolExecutionContext, send_id: str) -> Flow[Append]: ...
+    def perform(self, payload: P, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]: ...
 
     @abstractmethod
     def target(self, payload: P) -> str:
@@ -86,8 +86,8 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
         answer = tool.answer(payload, sent)
         return ToolExecutionResult(answer, answer, deferred_payload=stored if sent.held else None)
 
-    def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, send_id: str) -> Flow[Append]:
-        return tool.perform(_parsed(tool.name, tool.payload, stored), context, send_id)
+    def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        return tool.perform(_parsed(tool.name, tool.payload, stored), context, mark)
 
     signature = ToolSignature(tool.name, tool.description, schema)
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred)

@@ -27,6 +27,9 @@ Magent2Error
 │   ├── NameTaken          agent and conversation names are one space
 │   ├── NotYours           somebody else's conversation: write to one of your own
 │   ├── UnknownEntity      nobody has made it
+│   ├── Diverged           a block that was begun again did something else than the first time
+│   ├── OutcomeUnknown     begun before a crash, and not to be done twice: find out whether it happened
+│   ├── WouldDeadlock      whoever is waited for waits for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
 ├── Fenced                 another owner exists: stop this run
 ├── TopicDeleted           gone for good
@@ -178,6 +181,18 @@ class NotYours(Refused):
 
 class UnknownEntity(Refused):
     """There is no entity of that kind and id."""
+
+
+class Diverged(Refused):
+    """A block that is run again does something else than the attempt that has sent something already."""
+
+
+class OutcomeUnknown(Refused):
+    """It was begun before a crash and must not be done twice; nobody here knows whether it was done."""
+
+
+class WouldDeadlock(Refused):
+    """The answer would have to come from somebody who waits for this very run."""
 
 
 class NotEmpty(Refused):

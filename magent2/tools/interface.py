@@ -8,7 +8,7 @@ of its own inside that of its call, and what its calls send waits for the block.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Condition
 from magent2.errors import InvalidInput, LimitError
 
 if TYPE_CHECKING:
+    from magent2.models.envelope import BaseStreamEvent
     from magent2.telemetry.turns import ObservedCall
 
 HELD_SENDS_MAX = 100  # of one call or block
+HELD_MAX_BYTES = 4 << 20  # of all that waits for one call or block
+HELD_CONDITIONS_MAX = 240  # under which it may leave: one append takes few more
+HELD_RECORDS_MAX = 900
 
 
 class RunFacts(Protocol):
@@ -66,7 +70,7 @@ class Prepared:
     """A send that was checked and has not left.
 
     `target` is whom it goes to in a person's words; `payload` all that `planning` goes by, as JSON with a `version`.
-    `now`: it cannot wait for the end of a call or a block.
+    `now`: it cannot wait for the end of a call or a block. `digest` is of what its caller asked for.
     """
 
     tool: str
@@ -74,6 +78,7 @@ class Prepared:
     payload: Mapping[str, Any]
     planning: Planning
     now: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +94,105 @@ class HeldSend:
         return self.mark.id
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A held send that cannot leave any more, and why."""
+
+    send: HeldSend
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a call comes to: its result, why it failed if it did, and an event of its own for the stream."""
+
+    result: Any
+    failure: str | None = None
+    event: BaseStreamEvent | None = None
+
+
+class Closing(Protocol):
+    """Words the result of a call once it is known which of its sends leave: the others fail by name."""
+
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told: ...
+
+
+class Pen(Protocol):
+    """Writes for a call, under the token of the run's owner, what must be on the log before the call has a result."""
+
+    def left(self, place: int) -> Mapping[str, Any] | None:
+        """What an earlier attempt has sent at once from this place: `{id, tool, digest, topics}`."""
+        ...
+
+    def places(self) -> frozenset[int]:
+        """Where earlier attempts have sent something at once."""
+        ...
+
+    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        """Send, and note it, in one append. `Refused` and `TopicDeleted`: nothing was written, plan again."""
+        ...
+
+    async def begin(self, tool: str, digest: str) -> None:
+        """Note that a tool which must not be run twice is about to. `OutcomeUnknown`: it was begun already."""
+        ...
+
+
+@dataclass(slots=True)
+class HeldWeight:
+    """How much of one append is used up by what waits."""
+
+    size: int = 0
+    records: int = 0
+    conditions: dict[Condition, int] = field(default_factory=dict)  # how many sends have each
+
+    def add(self, send: HeldSend) -> str | None:
+        """Count it in; or what there would be too much of, and it is not."""
+        size = _size(send)
+        conditions = set(send.append.conditions) - set(self.conditions)
+        if self.size + size > HELD_MAX_BYTES:
+            return f"{HELD_MAX_BYTES} bytes"
+        if self.records + len(send.append.records) > HELD_RECORDS_MAX:
+            return f"{HELD_RECORDS_MAX} records"
+        if len(self.conditions) + len(conditions) > HELD_CONDITIONS_MAX:
+            return f"to {HELD_CONDITIONS_MAX} conversations or so"
+        self.size += size
+        self.records += len(send.append.records)
+        for condition in send.append.conditions:
+            self.conditions[condition] = self.conditions.get(condition, 0) + 1
+        return None
+
+    def take(self, send: HeldSend) -> None:
+        self.size -= _size(send)
+        self.records -= len(send.append.records)
+        for condition in send.append.conditions:
+            self.conditions[condition] -= 1
+            if not self.conditions[condition]:
+                del self.conditions[condition]
+
+
+def _size(send: HeldSend) -> int:
+    return sum(len(record.body) for record in send.append.records)
+
+
 @dataclass(slots=True)
 class CallScope:
     """One call of a tool in a run. `key` is the same in every attempt: hand it to receivers that take one.
 
-    `block`: it is a Python block, whose calls share this scope.
+    `block`: it is a Python block, whose calls share this scope. `closing` words the result of a call that goes on
+    although some of its sends cannot leave.
     """
 
     run: RunFacts
     key: str
     block: bool = False
     observed: ObservedCall | None = None
+    pen: Pen | None = None
+    closing: Closing | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
     ended: bool = False
+    diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
     _places: int = 0
+    _weight: HeldWeight = field(default_factory=HeldWeight)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
 
     @property
@@ -126,10 +216,23 @@ class CallScope:
     def hold(self, place: int, send: HeldSend) -> None:
         with self._lock:
             self._check_open()
-            if len(self.held) >= HELD_SENDS_MAX:
+            full = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else self._weight.add(send)
+            if full:
                 what, more = ("block", "block") if self.block else ("call of a tool", "call")
-                raise LimitError(f"one {what} sends at most {HELD_SENDS_MAX} messages; send the rest in another {more}")
+                raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
             self.held[place] = send
+
+    def drop_from(self, place: int) -> int:
+        """Forget what is held from this place on; how many that were."""
+        with self._lock:
+            dropped = [held for held in self.held if held >= place]
+            for held in dropped:
+                self._weight.take(self.held.pop(held))
+            return len(dropped)
+
+    @property
+    def next_place(self) -> int:
+        return self._places
 
     def _check_open(self) -> None:
         if self.ended:

@@ -8,19 +8,32 @@ same in every attempt, so that a second attempt sends nothing twice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from magent2.bus.delivery import Sending, delivering
-from magent2.bus.flow import Flow, run
+from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Condition, Describe, HeadIs, SetHead
 from magent2.bus.records import Appended, NewRecord, TopicInfo
-from magent2.errors import AddressError, ConditionFailed, InvalidInput, Refused
+from magent2.errors import AddressError, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
-from magent2.tools.interface import CallScope, HeldSend, Planning, Prepared, SendMark, current_scope
+from magent2.tools.interface import CallScope, Failure, HeldSend, Pen, Planning, Prepared, SendMark, current_scope
+
+__all__ = [
+    "Failure",
+    "Sent",
+    "dispatch",
+    "held_id",
+    "joined",
+    "planning_again",
+    "planning_delivery",
+    "send",
+    "sending",
+    "topics_of",
+]
 
 SEND_TRIES_MAX = 8  # how often the log may move on under one send
 
@@ -34,14 +47,6 @@ class Sent:
     held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A held send that cannot leave any more, and why."""
-
-    send: HeldSend
-    reason: str
-
-
 def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Flow[Sent]:
     """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
     if scope is None:
@@ -53,6 +58,42 @@ def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = N
     append = yield from _following(prepared.planning(mark), [held.append for held in scope.sends])
     scope.hold(place, HeldSend(mark, prepared, append))
     return Sent(mark.id, topics_of(append), held=True)
+
+
+async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> Sent:
+    """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
+    if scope is None or scope.pen is None or not prepared.now:
+        return await arun(bus, sending(prepared, scope))
+    place = scope.place()
+    known = scope.pen.left(place)
+    if known is not None:
+        return _same_again(prepared, scope, known)
+    mark = scope.mark(held_id(scope, place), prepared.target)
+    for _ in range(SEND_TRIES_MAX):
+        append = await arun(bus, _following(prepared.planning(mark), ()))
+        sent = Sent(mark.id, topics_of(append), held=False)
+        if await _has_left(scope.pen, place, prepared, sent, append):
+            return sent
+    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
+
+
+async def _has_left(pen: Pen, place: int, prepared: Prepared, sent: Sent, append: Append) -> bool:
+    facts = {"id": sent.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
+    try:
+        await pen.leave(place, facts, append)
+    except (Refused, TopicDeleted):
+        return False
+    return True
+
+
+def _same_again(prepared: Prepared, scope: CallScope, known: Mapping[str, Any]) -> Sent:
+    """What an earlier attempt has sent from this place is not sent again; it must be the same."""
+    if (known["tool"], known["digest"]) != (prepared.tool, prepared.digest):
+        scope.diverged = (
+            f"an earlier attempt has sent a {known['tool']} here at once, this one would send another {prepared.tool}"
+        )
+        raise Diverged(scope.diverged)
+    return Sent(known["id"], tuple(known["topics"]), held=False)
 
 
 def send(bus: Engine, envelope: MessageEnvelope) -> Sent:
@@ -97,7 +138,7 @@ def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list
         try:
             flow = held.prepared.planning(held.mark)
             append = yield from _following(flow, [earlier.append for earlier in planned])
-        except (InvalidInput, Refused) as refusal:
+        except (InvalidInput, Refused, TopicDeleted) as refusal:
             failures.append(Failure(held, str(refusal)))
         else:
             planned.append(replace(held, append=append))
@@ -145,7 +186,7 @@ def _following(flow: Flow[Append], earlier: Sequence[Append]) -> Flow[Append]:
         while True:
             try:
                 found = yield operation
-            except (InvalidInput, Refused) as refusal:
+            except (InvalidInput, Refused, TopicDeleted) as refusal:
                 operation = flow.throw(refusal)
                 continue
             seen = tuple(_after(info, earlier) for info in found) if isinstance(operation, Describe) else found

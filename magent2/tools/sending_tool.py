@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magent2.bus.flow import Flow, arun
 from magent2.bus.operations import Append
+from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import Prepared, SendMark
-from magent2.tools.sending import Sent, sending
+from magent2.tools.sending import Sent, dispatch
 
 
 class Arguments(BaseModel):
@@ -31,7 +32,7 @@ class Arguments(BaseModel):
 
 
 class Payload(BaseModel):
-    """All that a send needs when it leaves: stored as JSON, read again by `version`."""
+    """All that a send needs when it leaves: kept as JSON. Give another `version` to another shape."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,16 +82,24 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
         payload = await arun(bus, tool.prepare(arguments, context))
         stored = payload.model_dump(mode="json")
         planning = partial(tool.perform, payload, context)
-        prepared = Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent)
-        sent = await arun(bus, sending(prepared, context.scope))
+        asked = digest_of({"arguments": arguments.model_dump(mode="json")})
+        prepared = Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent, digest=asked)
+        sent = await dispatch(bus, prepared, context.scope)
         answer = tool.answer(payload, sent)
         return ToolExecutionResult(answer, answer, deferred_payload=stored if sent.held else None)
 
     def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        _check_version(tool, stored)
         return tool.perform(_parsed(tool.name, tool.payload, stored), context, mark)
 
     signature = ToolSignature(tool.name, tool.description, schema)
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred)
+
+
+def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:
+    own = tool.payload.model_fields["version"].default
+    if stored.get("version") != own:
+        raise InvalidInput(f"{tool.name}: a payload of version {stored.get('version')} was kept, this reads {own}")
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -82,15 +82,24 @@ def send_message(
 
     Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
     """
+    envelope = message_of(recipient, content, conversation_id, context)
+    bus = _get(context, "bus")
+    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope)
+    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
+
+
+def message_of(
+    recipient: str, content: str, conversation_id: str | None = None, context: Context | None = None
+) -> MessageEnvelope:
+    """The envelope of such a message, checked."""
     address = str(Address.parse(recipient or ""))
     text = (content or "").strip()
     if not text:
         raise InvalidInput("content must be non-empty")
     conversation = _resolve_conversation_id(address, context, conversation_id)
     envelope = _build_envelope(conversation, _resolve_sender(context), address, text)
-    bus = _get(context, "bus")
-    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope)
-    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
+    check_envelope(envelope)
+    return envelope
 
 
 def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:

@@ -27,6 +27,7 @@ Magent2Error
 │   ├── NameTaken          agent and conversation names are one space
 │   ├── NotYours           somebody else's conversation: write to one of your own
 │   ├── UnknownEntity      nobody has made it
+│   ├── BlockFailed        a block inside a block did not end well
 │   ├── Diverged           a block that was begun again did something else than the first time
 │   ├── OutcomeUnknown     begun before a crash, and not to be done twice: find out whether it happened
 │   ├── WouldDeadlock      whoever is waited for waits for this run: send without waiting
@@ -181,6 +182,10 @@ class NotYours(Refused):
 
 class UnknownEntity(Refused):
     """There is no entity of that kind and id."""
+
+
+class BlockFailed(Refused):
+    """A block inside another one did not end well; what it held is forgotten."""
 
 
 class Diverged(Refused):

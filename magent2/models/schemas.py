@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import (
+    BlockEvent,
     EndEvent,
     ErrorEvent,
     GapEvent,
@@ -30,6 +31,7 @@ V1_1: tuple[type[BaseModel], ...] = (
     RunEvent,
     MessageEvent,
     HandoffEvent,
+    BlockEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

@@ -11,6 +11,7 @@ from magent2.bus.owner_log import OwnerLog
 from magent2.bus.records import NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
+from magent2.tools.interface import Wait
 
 if TYPE_CHECKING:
     from magent2.telemetry.runs import ObservedRun
@@ -42,6 +43,7 @@ class RunContext:
     closing: list[NewRecord] = field(default_factory=list)
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
+    waits: tuple[Wait, ...] = ()  # what the run gives up while a tool of it waits for an answer
 
     @property
     def conversation_id(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
+from magent2.bus.records import digest_of
 from magent2.tools.interface import CallScope, RunFacts, SendMark, current_scope
 from magent2.tools.parameters import check_arguments
 
@@ -89,7 +90,10 @@ class ToolDefinition:
     async def run(self, arguments: Mapping[str, Any], facts: RunFacts) -> ToolExecutionResult[Any]:
         """Check the arguments, then do it, in the scope that is open."""
         check_arguments(self.name, self.params_schema, arguments)
-        return await self.execute(arguments, ToolExecutionContext(facts, current_scope()))
+        scope = current_scope()
+        if self.repeat == "never" and scope is not None and scope.pen is not None:
+            await scope.pen.begin(self.name, digest_of({"arguments": arguments}))
+        return await self.execute(arguments, ToolExecutionContext(facts, scope))
 
     def shown(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}

@@ -8,8 +8,8 @@ of its own inside that of its call, and what its calls send waits for the block.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -137,6 +137,18 @@ class Pen(Protocol):
         ...
 
 
+class Parking(Protocol):
+    """A place that code can give up while it waits, and take again."""
+
+    async def leave(self) -> None: ...
+
+    async def come_back(self) -> None: ...
+
+
+# Around a wait: what the run gives up meanwhile.
+Wait: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+
+
 @dataclass(slots=True)
 class HeldWeight:
     """How much of one append is used up by what waits."""
@@ -191,6 +203,10 @@ class CallScope:
     held: dict[int, HeldSend] = field(default_factory=dict)
     ended: bool = False
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
+    left: set[int] = field(default_factory=set)  # places that something was sent from at once
+    depth: int = 0  # blocks inside this one that are at work
+    parked: list[Parking] = field(default_factory=list)  # who gives up a place while a call of it waits
+    waits: tuple[Wait, ...] = ()
     _places: int = 0
     _weight: HeldWeight = field(default_factory=HeldWeight)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
@@ -233,6 +249,28 @@ class CallScope:
     @property
     def next_place(self) -> int:
         return self._places
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """While code of this call waits for something else: its block's place goes to others."""
+        parking = self.parked[-1] if self.parked else None
+        if parking is None:
+            yield
+            return
+        await parking.leave()
+        try:
+            yield
+        finally:
+            await parking.come_back()
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While the call waits for an answer: it gives up all that others could use meanwhile."""
+        async with AsyncExitStack() as stack:
+            for wait in self.waits:
+                await stack.enter_async_context(wait())
+            await stack.enter_async_context(self.aside())
+            yield
 
     def _check_open(self) -> None:
         if self.ended:

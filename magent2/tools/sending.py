@@ -65,6 +65,7 @@ async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> 
     if scope is None or scope.pen is None or not prepared.now:
         return await arun(bus, sending(prepared, scope))
     place = scope.place()
+    scope.left.add(place)
     known = scope.pen.left(place)
     if known is not None:
         return _same_again(prepared, scope, known)

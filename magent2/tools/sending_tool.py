@@ -75,6 +75,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     """The tool as the registry takes it."""
     schema = tool.arguments.model_json_schema()
     schema.pop("title", None)
+    schema["properties"]["now"] = schema["properties"].pop("now")  # what all have in common comes last
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         arguments = _parsed(tool.name, tool.arguments, given)

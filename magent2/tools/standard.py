@@ -8,9 +8,10 @@ from pathlib import Path
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.sending_tool import chat_send_definition
 from magent2.tools.examples import echo_context, product_search, weather
+from magent2.tools.python_signature import python_definition
 from magent2.tools.registry import ToolRegistry
 
-STANDARD = (chat_send_definition(), echo_context, product_search, weather)
+STANDARD = (chat_send_definition(), echo_context, product_search, python_definition(), weather)
 
 
 def standard_tools(paths: Mapping[str, str] | None = None, folder: Path | None = None) -> ToolRegistry:

@@ -63,6 +63,14 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         return {"ok": True, "envelope_id": sent.id, "published_to": list(sent.topics)}
 
 
+def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+    """A block is told whether the message waits for its end."""
+    if not context.python_execution:
+        return result
+    answer = {**result.typed_result, "held": result.deferred_payload is not None}
+    return replace(result, tool_message=answer, typed_result=answer)
+
+
 def chat_send_definition() -> ToolDefinition:
     """A plain call is told what was wrong, `{"ok": false, "error": …}`; in a block a refusal is an exception."""
     inner = definition_of(ChatSend())
@@ -70,7 +78,7 @@ def chat_send_definition() -> ToolDefinition:
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
         try:
             if hasattr(context.run.bus, "call"):
-                return await inner.execute(given, context)
+                return _told(await inner.execute(given, context), context)
             asked = {name: value for name, value in given.items() if name != "now"}
             answer = send_message(**asked, context=context.run)
         except (InvalidInput, Refused, TopicDeleted) as refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, SetHead
 from magent2.errors import OutcomeUnknown
 from magent2.runner.journal import Journal
 
@@ -43,3 +43,6 @@ class CallPen:
         record = self._journal.context.key.begun(*key, tool, digest)
         await self._journal.commit(record)
         self._journal.begun[key] = record.payload
+
+    async def set_head(self, head: SetHead) -> None:
+        await self._journal.put(heads=(head,))

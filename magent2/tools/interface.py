@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition
+from magent2.bus.operations import Append, Condition, SetHead
 from magent2.errors import InvalidInput, LimitError
 
 if TYPE_CHECKING:
@@ -134,6 +134,10 @@ class Pen(Protocol):
 
     async def begin(self, tool: str, digest: str) -> None:
         """Note that a tool which must not be run twice is about to. `OutcomeUnknown`: it was begun already."""
+        ...
+
+    async def set_head(self, head: SetHead) -> None:
+        """Set it with the next append."""
         ...
 
 
@@ -260,8 +264,10 @@ class CallScope:
         await parking.leave()
         try:
             yield
-        finally:
+        except Exception:
             await parking.come_back()
+            raise
+        await parking.come_back()  # a call that was cancelled does not come back: its block is over
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:

@@ -17,6 +17,7 @@ from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import Histories, RunRecord, run_id_of
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
+from magent2.tools.interface import Wait
 from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
@@ -47,6 +48,7 @@ class LaneRun:
         quarantine: Quarantine | None = None,
         histories: Histories | None = None,
         observer: Observer | None = None,
+        waits: tuple[Wait, ...] = (),
     ) -> None:
         self.owner = claimed.owner
         self._bus = bus
@@ -56,6 +58,7 @@ class LaneRun:
         self._quarantine = quarantine or Quarantine()
         self._histories = histories or Histories(bus)
         self._observer = observer
+        self._waits = waits  # what it gives up while it waits for an answer
         self._observed: ObservedRun | None = None
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
@@ -172,6 +175,7 @@ class LaneRun:
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
             kind=str(headers.get(KIND) or TALK),
             between_turns=self._brake.between_turns,
+            waits=self._waits,
         )
         if known is None:
             run.spec = spec_of(self._runner, context)

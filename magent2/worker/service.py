@@ -7,7 +7,8 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from magent2.bus.delivery import enlisting
@@ -77,6 +78,7 @@ class WorkerService:
         self._quarantine = Quarantine()
         self._histories = Histories(bus)
         self._awake = asyncio.Event()
+        self._waiting = 0  # runs that wait for an answer: others have their slots
         self._hungry = False  # the last claim filled every slot, so there may be more to have
         self._draining = False
         self._handing_back = False
@@ -132,7 +134,7 @@ class WorkerService:
     async def _look(self) -> float | None:
         """Take what there is; when the next thing falls due."""
         commands = await self._controls.read()
-        room = 0 if self._draining else self._concurrency - len(self._runs)
+        room = 0 if self._draining else self._room()
         if not room and not commands:
             self._hungry = True
             return None
@@ -142,9 +144,23 @@ class WorkerService:
         for record in commands:
             await self._pass_on(record)
         self._hungry = len(claims.lanes) == room
-        if claims.more or self._controls.waiting or (self._hungry and len(self._runs) < self._concurrency):
+        if claims.more or self._controls.waiting or (self._hungry and self._room()):
             self._awake.set()
         return claims.wait_s if room else None
+
+    def _room(self) -> int:
+        """Free slots. A run that comes back from a wait goes on at once, so there may be fewer than none."""
+        return min(CLAIM_LIMIT_MAX, max(0, self._concurrency - len(self._runs) + self._waiting))
+
+    @asynccontextmanager
+    async def _without_slot(self) -> AsyncIterator[None]:
+        """Around a wait of a run."""
+        self._waiting += 1
+        self._awake.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def _sleep(self, wait_s: float | None) -> None:
         delay = SWEEP_S if wait_s is None else min(wait_s, SWEEP_S)
@@ -177,6 +193,7 @@ class WorkerService:
             quarantine=self._quarantine,
             histories=self._histories,
             observer=self._observer,
+            waits=(self._without_slot,),
         )
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run

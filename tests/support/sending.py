@@ -8,7 +8,7 @@ from typing import Any
 
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown
 from magent2.tools.interface import CallScope, Failure
@@ -53,6 +53,10 @@ class LogPen:
         if (tool, digest) in self.begun:
             raise OutcomeUnknown(f"{tool} was begun already")
         self.begun.add((tool, digest))
+
+    async def set_head(self, head: SetHead) -> None:
+        note = NewRecord(f"{self.topic}:heads", {"topic": head.topic})
+        await self.bus.acall(Append(records=(note,), heads=(head,)))
 
 
 def scope_of(facts: Facts, *, block: bool = True, call: str = "call", pen: bool = True) -> CallScope:

@@ -30,6 +30,10 @@ Magent2Error
 │   ├── NoActiveRun        nobody is at work there: send a message instead
 │   ├── QueueFull          enough waits there already: wait until some of it was seen
 │   ├── UnknownEntity      nobody has made it
+│   ├── BlockFailed        a block inside a block did not end well
+│   ├── Diverged           a block that was begun again did something else than the first time
+│   ├── OutcomeUnknown     begun before a crash, and not to be done twice: find out whether it happened
+│   ├── WouldDeadlock      whoever is waited for waits for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
 ├── Fenced                 another owner exists: stop this run
 ├── TopicDeleted           gone for good
@@ -193,6 +197,22 @@ class QueueFull(Refused):
 
 class UnknownEntity(Refused):
     """There is no entity of that kind and id."""
+
+
+class BlockFailed(Refused):
+    """A block inside another one did not end well; what it held is forgotten."""
+
+
+class Diverged(Refused):
+    """A block that is run again does something else than the attempt that has sent something already."""
+
+
+class OutcomeUnknown(Refused):
+    """It was begun before a crash and must not be done twice; nobody here knows whether it was done."""
+
+
+class WouldDeadlock(Refused):
+    """The answer would have to come from somebody who waits for this very run."""
 
 
 class NotEmpty(Refused):

@@ -98,7 +98,7 @@ def _openai_name(model: str) -> str:
 
 def _tool(given: AnyTool) -> Tool:
     if isinstance(given, ToolSpec):
-        return function_tool_of(given)
+        return function_tool_of(given.definition())
     if isinstance(given, SDK_TOOLS):
         return cast(Tool, given)
     if callable(given):

@@ -7,6 +7,7 @@ Mail with a principal is also conditional on the owner: it goes into a conversat
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ ACTIVE_AGENT = "active_agent"
 OWNER = "owner"
 RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
 RUNNING = "running"
+
+
+def wait_field(agent: str) -> str:
+    """The field that says which lane the agent's run in the conversation waits for, if it does."""
+    return "wait_" + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
+
 
 # Headers of mail
 PRINCIPAL = "principal"

@@ -98,6 +98,26 @@ class HandoffEvent(BaseStreamEvent, RunFields):
     reason: str | None = None
 
 
+class BlockEvent(BaseStreamEvent, RunFields):
+    """A Python block has ended: what it was, what it said, and what became of the messages that it held.
+
+    `held` counts those that waited for its end, `sent` and `failed` what became of them; `failures` has a line for each
+    that failed. A block that did not succeed has sent none of them, and `reason` names the kind of its failure.
+    """
+
+    event: Literal["block"] = "block"
+    code: str
+    output: str
+    status: Literal["success", "error"]
+    reason: str | None = None
+    held: int = 0
+    sent: int = 0
+    failed: int = 0
+    failures: list[str] = Field(default_factory=list)
+    duration_ms: int | None = None
+    tool_call_id: str | None = None
+
+
 class ErrorEvent(BaseStreamEvent, RunFields):
     """Something went wrong, and what happens next: tried again in `retry_in_s`, or, without it, given up."""
 

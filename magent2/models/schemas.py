@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import (
+    BlockEvent,
     EndEvent,
     ErrorEvent,
     GapEvent,
@@ -32,6 +33,7 @@ V1_1: tuple[type[BaseModel], ...] = (
     MessageEvent,
     MessageReceivedEvent,
     HandoffEvent,
+    BlockEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

@@ -12,6 +12,7 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.steers import Steer, no_steers
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
+from magent2.tools.interface import Wait
 
 if TYPE_CHECKING:
     from magent2.telemetry.runs import ObservedRun
@@ -45,6 +46,7 @@ class RunContext:
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
+    waits: tuple[Wait, ...] = ()  # what the run gives up while a tool of it waits for an answer
 
     @property
     def conversation_id(self) -> str:

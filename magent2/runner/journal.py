@@ -74,6 +74,8 @@ class Journal:
             turn: record["response"] for turn, record in context.run.answers.items()
         }
         self.results: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.tools)
+        self.sent: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.sent)
+        self.begun: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.begun)
         self.failures: dict[str, str] = {}  # call id → why it failed
         self.steers = SteerLedger(context.run)
         self._final: _FinalAnswer | None = None

@@ -18,13 +18,14 @@ from magent2.bus.flow import arun
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, Refused, TopicDeleted
-from magent2.models.envelope import ToolStepEvent
+from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
 from magent2.runner.answers import is_plain, storable
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
 from magent2.runner.journal import Journal, outputs_of
+from magent2.runner.journal_pen import CallPen
 from magent2.sessions.stream import stream_record
 from magent2.sessions.views import calls_of
-from magent2.tools.interface import CallScope, HeldSend, call_scope
+from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
 from magent2.tools.sending import joined, planning_again
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class Call:
 
     def scope(self) -> CallScope:
         context = self.journal.context
-        return CallScope(run=context, key=f"{context.run_id}/{self.turn}/{self.id}", observed=self.observed)
+        key = f"{context.run_id}/{self.turn}/{self.id}"
+        pen = CallPen(self.journal, self.turn, self.id)
+        return CallScope(run=context, key=key, observed=self.observed, pen=pen, waits=context.waits)
 
     def observe(self) -> None:
         """The call begins, for whoever looks on."""
@@ -98,6 +101,37 @@ class Call:
         await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
         return refusal
 
+    async def close(self, closing: Closing, sends: Sequence[HeldSend]) -> Any:
+        """Record the result that `closing` words, and let those sends go that may: one append, all or nothing."""
+        asked, failures = list(sends), list[Failure]()
+        for _ in range(SEND_TRIES_MAX):
+            told = closing.told(sends, failures)
+            if await self._closed(told, sends):
+                break
+            sends, more = await arun(self.journal.context.bus, planning_again(sends))
+            failures = _in_order(asked, [*failures, *more])
+        else:
+            changing = [Failure(held, "the recipient keeps changing; send again") for held in sends]
+            told = closing.told((), _in_order(asked, [*failures, *changing]))
+            await self._closed(told, ())
+        self.observe_end(told.failure, told.result, len(sends))
+        return told.result
+
+    async def _closed(self, told: Told, sends: Sequence[HeldSend]) -> bool:
+        records, heads, conditions = joined(sends)
+        result = self._record(told.result, told.result, sends)
+        event = () if told.event is None else (stream_record(self._placed(told.event)),)
+        own = (result, self._told(as_text(told.result), told.failure), *event)
+        try:
+            await self.journal.commit(*own, *records, heads=heads, conditions=conditions)
+        except (Refused, TopicDeleted):
+            return False
+        self._known(result)
+        return True
+
+    def _placed(self, event: BaseStreamEvent) -> dict[str, Any]:
+        return {**self.journal.event(event, self.turn, self.speaker), "tool_call_id": self.id}
+
     async def note(self, output: Any, failure: str) -> None:
         """Record what the SDK answered in the tool's place: it would again, so this rides with the next append."""
         self.observe_end(failure, output)
@@ -122,10 +156,9 @@ class Call:
             try:
                 await self.journal.commit(*told, *records, heads=merged(heads, own_heads), conditions=conditions)
             except (Refused, TopicDeleted):
-                try:
-                    sends = await arun(self.journal.context.bus, planning_again(sends))
-                except (InvalidInput, Refused) as refusal:
-                    return f"nothing was sent: {refusal}"
+                sends, failures = await arun(self.journal.context.bus, planning_again(sends))
+                if failures:
+                    return f"nothing was sent: {failures[0].reason}"
             else:
                 self._known(told[0])
                 return None
@@ -133,7 +166,7 @@ class Call:
 
     def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
         more = {} if isinstance(value, str) else {"value": value}
-        ids = [held.envelope.id for held in sends]
+        ids = [held.id for held in sends]
         return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
 
     def _known(self, record: NewRecord) -> NewRecord:
@@ -158,6 +191,11 @@ class Call:
         return self.journal.event(event, self.turn, self.speaker)
 
 
+def _in_order(asked: Sequence[HeldSend], failures: Sequence[Failure]) -> list[Failure]:
+    places = {held.id: place for place, held in enumerate(asked)}
+    return sorted(failures, key=lambda failure: places[failure.send.id])
+
+
 def merged(heads: Sequence[SetHead], more: Sequence[SetHead]) -> tuple[SetHead, ...]:
     """One head per topic; what `more` says counts."""
     fields: dict[str, dict[str, Any]] = {}
@@ -179,10 +217,12 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
         await call.fail(f"{type(error).__name__}: {error}")
         raise
     failed = journal.failures.pop(call.id, None)
+    if scope.closing is not None and failed is None:
+        return await call.close(scope.closing, scope.sends)
     told = failed or failure_in(value, as_text(value))
     value = _worded(value)
     output = _shown(context, tool, value, failed)
-    return await call.finish(value, output, told, () if failed else tuple(scope.sends))
+    return await call.finish(value, output, told, () if failed else scope.sends)
 
 
 def seen(observed: ObservedCall | None) -> AbstractContextManager[None]:

@@ -149,7 +149,7 @@ class JournalledAgents:
         if call.recorded is None:
             await self._journal.emit(self._event(call, source.name, target.name))
             heads = self._heads(target.name)
-            await call.hand_over(original.get_transfer_message(target), tuple(scope.sends), heads)
+            await call.hand_over(original.get_transfer_message(target), scope.sends, heads)
         return self.copy_of(target)
 
     def _heads(self, target: str) -> tuple[SetHead, ...]:

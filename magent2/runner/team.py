@@ -29,6 +29,7 @@ from magent2.runner.team_call import ToolRun
 from magent2.runner.team_graph import TeamGraphs
 from magent2.runner.team_route import ROUTE_MAX_S, RouteRun
 from magent2.runner.team_spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
+from magent2.sandbox.monty import MontySandbox
 from magent2.sessions.history import RunRecord
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.tools.mcp import McpServers
@@ -70,7 +71,8 @@ class TeamRunner:
         self._route_max_s = route_max_s
         self._mcp = McpServers()
         self._provider = LoopProvider(self._config.api_key, self._config.base_url)
-        self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, kind, model)
+        self._sandbox = MontySandbox()
+        self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, self._sandbox, kind, model)
         self._followed: Roster | None = None
         self._plain: dict[str, OpenAIAgentsRunner] = {}
         self._follow()
@@ -121,7 +123,7 @@ class TeamRunner:
         """The events of a run, of whatever sort, that another worker can take over at any moment."""
         spec = self._spec_of(context)
         if context.kind == TOOL:
-            return ToolRun(context, spec.members[context.agent], self.tools, self._mcp).stream()
+            return ToolRun(context, spec.members[context.agent], self.tools, self._mcp, self._sandbox).stream()
         if context.kind == ROUTE:
             return self._route(context, spec)
         if self.kind == "echo":
@@ -140,12 +142,13 @@ class TeamRunner:
         if name not in self._plain:
             spec = self._resolve(name, {}, MESSAGE)
             run = RunRecord("", name, {}, {}, 0)
-            graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self.kind, self._graphs.model)
+            graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self._sandbox, self.kind, self._graphs.model)
             self._plain[name] = OpenAIAgentsRunner(graphs.get(spec, name, run))
         return self._plain[name].stream_run(envelope)
 
     async def aclose(self) -> None:
-        """Close what was opened on this loop: servers of tools, connections to models."""
+        """Close what was opened on this loop: servers of tools, connections to models, processes of blocks."""
+        await self._sandbox.aclose()
         await self._mcp.aclose()
         await self._provider.aclose()
 

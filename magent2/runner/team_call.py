@@ -17,8 +17,10 @@ from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal import Event, Journal
 from magent2.runner.journal_calls import Call, seen
 from magent2.runner.team_spec import Member
+from magent2.runner.team_tools import own_tools
+from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS
-from magent2.tools.interface import HeldSend, call_scope
+from magent2.tools.interface import CallScope, HeldSend, call_scope
 from magent2.tools.mcp import McpServers, grants_of
 from magent2.tools.registry import ToolRegistry
 
@@ -29,11 +31,14 @@ NOT_OF_THE_TOOL = (Fenced, StorageError, TransientError)  # of the log: the work
 class ToolRun:
     """One attempt at one call."""
 
-    def __init__(self, context: RunContext, member: Member, tools: ToolRegistry, mcp: McpServers) -> None:
+    def __init__(
+        self, context: RunContext, member: Member, tools: ToolRegistry, mcp: McpServers, sandbox: Sandbox
+    ) -> None:
         self._context = context
         self._member = member
         self._tools = tools
         self._mcp = mcp
+        self._sandbox = sandbox
         self._journal = Journal(context)
         metadata = context.envelope.metadata
         self._name = str(metadata.get("tool") or "")
@@ -49,17 +54,21 @@ class ToolRun:
             text = str(call.recorded["output"])
         else:
             await call.start()
-            text, failure, sends = await self._do(call)
-            text = str(await call.finish(text, text, failure, sends))
+            scope = call.scope()
+            text, failure, sends = await self._do(call, scope)
+            if scope.closing is not None:
+                text = str(await call.close(scope.closing, sends))
+            else:
+                text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)
 
-    async def _do(self, call: Call) -> tuple[str, str | None, Sequence[HeldSend]]:
+    async def _do(self, call: Call, scope: CallScope) -> tuple[str, str | None, Sequence[HeldSend]]:
         """What the tool says, why it failed, and what it sends when it did not."""
         try:
             check_allowed(self._member, self._name)
             if not isinstance(self._args, Mapping):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
-            with call_scope(call.scope()) as scope, seen(call.observed):
+            with call_scope(scope), seen(call.observed):
                 value = await self._run(dict(self._args))
         except NOT_OF_THE_TOOL:
             raise
@@ -68,13 +77,16 @@ class ToolRun:
             return text, text, ()
         text = as_text(value)
         failure = failure_in(value, text)
-        return text, failure, () if failure else tuple(scope.sends)
+        return text, failure, () if failure else scope.sends
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         server, dot, tool = self._name.partition(".")
         if dot:
             return await self._mcp.call(server, tool, arguments)
-        return await self._tools.get(self._name).run(arguments, self._context)
+        tools = own_tools(self._tools, self._sandbox, self._member.tools)
+        chosen = next((tool for tool in tools if tool.name == self._name), None) or self._tools.get(self._name)
+        result = await chosen.run(arguments, self._context)
+        return result.tool_message
 
     async def _tell(self, text: str) -> None:
         context = self._context

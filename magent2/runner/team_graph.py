@@ -11,7 +11,8 @@ from typing import Any
 from agents import Agent, Handoff, Model, ModelSettings, RunContextWrapper, Tool
 
 from magent2.runner.team_spec import Member, TeamSpec
-from magent2.runner.team_tools import function_tool_of, gone_tool
+from magent2.runner.team_tools import function_tool_of, gone_tool, own_tools
+from magent2.sandbox.interface import Sandbox
 from magent2.sessions.history import RunRecord
 from magent2.sessions.views import calls_of
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
@@ -44,6 +45,7 @@ class TeamGraphs:
     tools: ToolRegistry
     builtins: BuiltinTools
     mcp: McpServers
+    sandbox: Sandbox
     kind: ModelKind
     model: Model | str | None = None  # for every agent, whatever it names itself
     _built: OrderedDict[tuple[str, str], Agent[Any]] = field(default_factory=OrderedDict)
@@ -90,7 +92,7 @@ class TeamGraphs:
         missing = [name for name in names if name not in self.tools]
         if missing:
             log.error("an agent's tools are missing here", extra={"agent": member.name, "tools": missing})
-        return [function_tool_of(self.tools.get(name)) for name in names if name in self.tools]
+        return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, member.tools)]
 
     def _hosted(self, member: Member) -> list[Tool]:
         """Tools that the model's provider runs, as far as this model can take them."""

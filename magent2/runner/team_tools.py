@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,27 +13,39 @@ from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 
 from magent2.errors import ArgumentsError
+from magent2.sandbox.interface import Sandbox
+from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import RunFacts
-from magent2.tools.registry import ToolSpec
+from magent2.tools.python_signature import RUN_PYTHON
+from magent2.tools.registry import ToolRegistry
 
 log = logging.getLogger(__name__)
 
 GONE = "not available any more"
 
 
-def function_tool_of(spec: ToolSpec) -> FunctionTool:
+def function_tool_of(tool: ToolDefinition) -> FunctionTool:
     """The tool as a model may call it, under exactly the schema that the registry shows."""
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
-        return await spec.run(parsed(spec.name, text), facts_of(context.context))
+        result = await tool.run(parsed(tool.name, text), facts_of(context.context))
+        return result.tool_message
 
     return FunctionTool(
-        name=spec.name,
-        description=spec.description,
-        params_json_schema=dict(spec.params_schema),
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=dict(tool.params_schema),
         on_invoke_tool=with_function_tool_failure_error_handler(invoke, _note),
         strict_json_schema=False,
     )
+
+
+def own_tools(registry: ToolRegistry, sandbox: Sandbox, names: Iterable[str]) -> list[ToolDefinition]:
+    """The tools of an agent that run here; in `run_python` the others are functions."""
+    tools = [registry.get(name) for name in names if name in registry]
+    python = PythonTool(sandbox, tools).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
+    return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
 
 
 def gone_tool(name: str) -> FunctionTool:

@@ -1,9 +1,9 @@
 """The door for `history:{conversation}`: the journal of runs and the memory of the conversation, in one log.
 
 Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came, and the
-steers that it has seen), a `tool` per call, and an `end`. A `settings` record, whole each time, says how the
-conversation is to be held from there on. Nothing else is remembered of a conversation, and nothing of a run lies
-elsewhere.
+steers that it has seen), a `tool` per call, and an `end`; a call that sends before it ends, or runs what must not be
+run twice, leaves a `sent` or a `begun` on the way. A `settings` record, whole each time, says how the conversation is
+to be held from there on. Nothing else is remembered of a conversation, and nothing of a run lies elsewhere.
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ class RunKey:
         """`output` is what the model is shown; `value=`, where it is not the same, what the tool returned."""
         return self.record("tool", turn=turn, call_id=call_id, name=name, output=output, sends=list(sends), **value)
 
+    def sent(self, turn: int, call_id: str, place: int, facts: Mapping[str, Any]) -> NewRecord:
+        """A message that left before its call has a result, by its place among those of the call."""
+        return self.record("sent", turn=turn, call_id=call_id, place=place, **facts)
+
+    def begun(self, turn: int, call_id: str, place: int, name: str, digest: str) -> NewRecord:
+        """A tool that must not be run twice is about to be run."""
+        return self.record("begun", turn=turn, call_id=call_id, place=place, name=name, digest=digest)
+
     def retry(self, attempt: int) -> NewRecord:
         """This attempt has failed, and another will follow."""
         return self.record("retry", attempt=attempt)
@@ -108,6 +116,8 @@ class RunRecord:
     seen: int
     answers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
+    sent: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by turn, call and place
+    begun: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)
     end: Mapping[str, Any] | None = None
     ended: int = 0  # the seq of its end
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
@@ -121,7 +131,9 @@ class RunRecord:
         return found
 
     def copy(self) -> RunRecord:
-        return replace(self, answers=dict(self.answers), tools=dict(self.tools))
+        return replace(
+            self, answers=dict(self.answers), tools=dict(self.tools), sent=dict(self.sent), begun=dict(self.begun)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,10 @@ def _note(run: RunRecord, kind: str, record: Record) -> None:
         run.answers.setdefault(payload["turn"], payload)
     elif kind == "tool":
         run.tools[payload["turn"], payload["call_id"]] = payload  # a later one says what a guardrail made of it
+    elif kind == "sent":
+        run.sent.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
+    elif kind == "begun":
+        run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
     elif kind == "retry":
         run.retries += 1
     elif kind == "give_back":

@@ -1,28 +1,32 @@
 """What a tool meets while it runs in a run: who it works for, and where its sends wait.
 
 The runner opens a scope around each call of a tool. A send inside it is held and leaves in the append that records the
-tool's result; when the call fails, or its worker dies before that append, it never leaves.
+tool's result; when the call fails, or its worker dies before that append, it never leaves. A Python block opens a scope
+of its own inside that of its call, and what its calls send waits for the block.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from magent2.bus.delivery import Sending
+from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Condition, SetHead
 from magent2.errors import InvalidInput, LimitError
-from magent2.models.envelope import MessageEnvelope
 
 if TYPE_CHECKING:
+    from magent2.models.envelope import BaseStreamEvent
     from magent2.telemetry.turns import ObservedCall
 
-HELD_SENDS_MAX = 100  # of one call
+HELD_SENDS_MAX = 100  # of one call or block
+HELD_MAX_BYTES = 4 << 20  # of all that waits for one call or block
+HELD_CONDITIONS_MAX = 240  # under which it may leave: one append takes few more
+HELD_RECORDS_MAX = 900
 
 
 class RunFacts(Protocol):
@@ -50,49 +54,233 @@ class RunFacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSend:
-    """A delivery that waits for its call: what is to be delivered, and the append that would do it as things stood."""
+class SendMark:
+    """What a send goes under: its id, the same in every attempt, and the span that it is traced by, if it is."""
 
-    envelope: MessageEnvelope
-    sending: Sending
+    id: str
+    trace: str | None = None
+
+
+# Makes the append that is the send, as things stand now; a refusal names the reason.
+Planning: TypeAlias = Callable[[SendMark], Flow[Append]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A send that was checked and has not left.
+
+    `target` is whom it goes to in a person's words; `payload` all that `planning` goes by, as JSON with a `version`.
+    `now`: it cannot wait for the end of a call or a block. `digest` is of what its caller asked for.
+    """
+
+    tool: str
+    target: str
+    payload: Mapping[str, Any]
+    planning: Planning
+    now: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSend:
+    """A send that waits for its call or its block, and the append that would do it as things stood when it was held."""
+
+    mark: SendMark
+    prepared: Prepared
     append: Append
+
+    @property
+    def id(self) -> str:
+        return self.mark.id
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A held send that cannot leave any more, and why."""
+
+    send: HeldSend
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a call comes to: its result, why it failed if it did, and an event of its own for the stream."""
+
+    result: Any
+    failure: str | None = None
+    event: BaseStreamEvent | None = None
+
+
+class Closing(Protocol):
+    """Words the result of a call once it is known which of its sends leave: the others fail by name."""
+
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told: ...
+
+
+class Pen(Protocol):
+    """Writes for a call, under the token of the run's owner, what must be on the log before the call has a result."""
+
+    def left(self, place: int) -> Mapping[str, Any] | None:
+        """What an earlier attempt has sent at once from this place: `{id, tool, digest, topics}`."""
+        ...
+
+    def places(self) -> frozenset[int]:
+        """Where earlier attempts have sent something at once."""
+        ...
+
+    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        """Send, and note it, in one append. `Refused` and `TopicDeleted`: nothing was written, plan again."""
+        ...
+
+    async def begin(self, tool: str, digest: str) -> None:
+        """Note that a tool which must not be run twice is about to. `OutcomeUnknown`: it was begun already."""
+        ...
+
+    async def set_head(self, head: SetHead) -> None:
+        """Set it with the next append."""
+        ...
+
+
+class Parking(Protocol):
+    """A place that code can give up while it waits, and take again."""
+
+    async def leave(self) -> None: ...
+
+    async def come_back(self) -> None: ...
+
+
+# Around a wait: what the run gives up meanwhile.
+Wait: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+
+
+@dataclass(slots=True)
+class HeldWeight:
+    """How much of one append is used up by what waits."""
+
+    size: int = 0
+    records: int = 0
+    conditions: dict[Condition, int] = field(default_factory=dict)  # how many sends have each
+
+    def add(self, send: HeldSend) -> str | None:
+        """Count it in; or what there would be too much of, and it is not."""
+        size = _size(send)
+        conditions = set(send.append.conditions) - set(self.conditions)
+        if self.size + size > HELD_MAX_BYTES:
+            return f"{HELD_MAX_BYTES} bytes"
+        if self.records + len(send.append.records) > HELD_RECORDS_MAX:
+            return f"{HELD_RECORDS_MAX} records"
+        if len(self.conditions) + len(conditions) > HELD_CONDITIONS_MAX:
+            return f"to {HELD_CONDITIONS_MAX} conversations or so"
+        self.size += size
+        self.records += len(send.append.records)
+        for condition in send.append.conditions:
+            self.conditions[condition] = self.conditions.get(condition, 0) + 1
+        return None
+
+    def take(self, send: HeldSend) -> None:
+        self.size -= _size(send)
+        self.records -= len(send.append.records)
+        for condition in send.append.conditions:
+            self.conditions[condition] -= 1
+            if not self.conditions[condition]:
+                del self.conditions[condition]
+
+
+def _size(send: HeldSend) -> int:
+    return sum(len(record.body) for record in send.append.records)
 
 
 @dataclass(slots=True)
 class CallScope:
-    """One call of a tool in a run. `key` is the same in every attempt: hand it to receivers that take one."""
+    """One call of a tool in a run. `key` is the same in every attempt: hand it to receivers that take one.
+
+    `block`: it is a Python block, whose calls share this scope. `closing` words the result of a call that goes on
+    although some of its sends cannot leave.
+    """
 
     run: RunFacts
     key: str
+    block: bool = False
     observed: ObservedCall | None = None
-    sends: list[HeldSend] = field(default_factory=list)
-    urgent: int = 0  # messages that went out at once
+    pen: Pen | None = None
+    closing: Closing | None = None
+    held: dict[int, HeldSend] = field(default_factory=dict)
     ended: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
+    diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
+    left: set[int] = field(default_factory=set)  # places that something was sent from at once
+    depth: int = 0  # blocks inside this one that are at work
+    parked: list[Parking] = field(default_factory=list)  # who gives up a place while a call of it waits
+    waits: tuple[Wait, ...] = ()
+    _places: int = 0
+    _weight: HeldWeight = field(default_factory=HeldWeight)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
 
-    def trace(self, envelope: MessageEnvelope) -> str | None:
-        """Names the send of this envelope to whoever gets it; nothing where nobody looks on."""
+    @property
+    def sends(self) -> tuple[HeldSend, ...]:
+        """In the order of the calls, also where several were made at once."""
+        return tuple(self.held[place] for place in sorted(self.held))
+
+    def mark(self, send_id: str, target: str) -> SendMark:
+        """A send begins, also for whoever looks on."""
         if self.observed is None:
-            return None
-        return self.observed.send(envelope.id, envelope.recipient, envelope.conversation_id)
+            return SendMark(send_id)
+        return SendMark(send_id, self.observed.send(send_id, target, self.run.conversation_id))
 
-    def hold(self, send: HeldSend) -> None:
-        self._check_room()
-        self.sends.append(send)
+    def place(self) -> int:
+        """The number of the next send, held or not."""
+        with self._lock:
+            self._check_open()
+            self._places += 1
+            return self._places - 1
 
-    def count_urgent(self) -> int:
-        """The number of a message that goes out at once: the same in every attempt that sends in the same order."""
-        self._check_room()
-        self.urgent += 1
-        return self.urgent - 1
+    def hold(self, place: int, send: HeldSend) -> None:
+        with self._lock:
+            self._check_open()
+            full = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else self._weight.add(send)
+            if full:
+                what, more = ("block", "block") if self.block else ("call of a tool", "call")
+                raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
+            self.held[place] = send
 
-    def _check_room(self) -> None:
+    def drop_from(self, place: int) -> int:
+        """Forget what is held from this place on; how many that were."""
+        with self._lock:
+            dropped = [held for held in self.held if held >= place]
+            for held in dropped:
+                self._weight.take(self.held.pop(held))
+            return len(dropped)
+
+    @property
+    def next_place(self) -> int:
+        return self._places
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """While code of this call waits for something else: its block's place goes to others."""
+        parking = self.parked[-1] if self.parked else None
+        if parking is None:
+            yield
+            return
+        await parking.leave()
+        try:
+            yield
+        except Exception:
+            await parking.come_back()
+            raise
+        await parking.come_back()  # a call that was cancelled does not come back: its block is over
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While the call waits for an answer: it gives up all that others could use meanwhile."""
+        async with AsyncExitStack() as stack:
+            for wait in self.waits:
+                await stack.enter_async_context(wait())
+            await stack.enter_async_context(self.aside())
+            yield
+
+    def _check_open(self) -> None:
         if self.ended:
             raise InvalidInput("this call of a tool has ended, its result is recorded; send in another call")
-        if len(self.sends) + self.urgent >= HELD_SENDS_MAX:
-            raise LimitError(
-                f"one call of a tool sends at most {HELD_SENDS_MAX} messages; send the rest in another call"
-            )
 
 
 _scope: ContextVar[CallScope | None] = ContextVar("magent2_call_scope", default=None)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from magent2.errors import ArgumentsError, InvalidInput
@@ -66,6 +66,15 @@ class Parameters:
 def facts_parameter(func: Callable[..., Any]) -> str | None:
     """The parameter that wants the facts of the run, by its annotation `RunFacts`."""
     return next((name for name, hint in _hints(func).items() if hint is RunFacts and name != "return"), None)
+
+
+def returns_of(func: Callable[..., Any]) -> dict[str, Any]:
+    """JSON Schema of what a function returns; an empty one where its annotation does not say, or says too much."""
+    hint = _hints(func).get("return", Any)
+    try:
+        return TypeAdapter(hint).json_schema(mode="serialization")
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return {}
 
 
 def check_schema(tool: str, schema: Mapping[str, Any]) -> None:

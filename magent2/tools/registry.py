@@ -20,8 +20,15 @@ from pathlib import Path
 from typing import Any, overload
 
 from magent2.errors import InvalidInput, SettingsError, UnknownTool
+from magent2.tools.definition import (
+    Repeat,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+)
 from magent2.tools.interface import RunFacts
-from magent2.tools.parameters import Parameters, check_arguments, check_schema, facts_parameter
+from magent2.tools.parameters import Parameters, check_arguments, check_schema, facts_parameter, returns_of
 
 TOOL_MAX_S = 300.0  # what one call may take, unless its tool says otherwise
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what models take as the name of a function
@@ -37,6 +44,7 @@ class ToolSpec:
     func: Callable[..., Any]
     params_schema: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = TOOL_MAX_S
+    repeat: Repeat = "again"
     _parameters: Parameters | None = field(default=None, init=False, repr=False, compare=False)
     _facts: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -78,8 +86,15 @@ class ToolSpec:
         check_arguments(self.name, self.params_schema, arguments)
         return dict(arguments) if self._parameters is None else self._parameters.values(self.name, arguments)
 
-    def shown(self) -> dict[str, Any]:
-        return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}
+    def definition(self) -> ToolDefinition:
+        """The tool as the registry keeps it: what the function returns is for the model and for code alike."""
+
+        async def execute(arguments: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+            value = await self.run(arguments, context.run)
+            return ToolExecutionResult(value, value)
+
+        signature = ToolSignature(self.name, self.description, self.params_schema)
+        return ToolDefinition(signature, returns_of(self.func), execute, repeat=self.repeat)
 
 
 @overload
@@ -93,6 +108,7 @@ def tool(
     description: str | None = None,
     params_schema: Mapping[str, Any] | None = None,
     timeout_s: float = TOOL_MAX_S,
+    repeat: Repeat = "again",
 ) -> Callable[[Callable[..., Any]], ToolSpec]: ...
 
 
@@ -108,26 +124,28 @@ def spec_of(
     description: str | None = None,
     params_schema: Mapping[str, Any] | None = None,
     timeout_s: float = TOOL_MAX_S,
+    repeat: Repeat = "again",
 ) -> ToolSpec:
     words = description or inspect.cleandoc(func.__doc__ or "").partition("\n\n")[0]
     text = " ".join(words.split())[:DESCRIPTION_MAX_CHARS]
-    return ToolSpec(name or str(getattr(func, "__name__", "")), text, func, params_schema or {}, timeout_s)
+    return ToolSpec(name or str(getattr(func, "__name__", "")), text, func, params_schema or {}, timeout_s, repeat)
 
 
 class ToolRegistry:
     """Tools that there are, each name once."""
 
-    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
-        self._specs: dict[str, ToolSpec] = {}
+    def __init__(self, tools: Iterable[ToolSpec | ToolDefinition] = ()) -> None:
+        self._tools: dict[str, ToolDefinition] = {}
         self._paths: dict[str, str] = {}
-        for spec in specs:
-            self.register(spec)
+        for given in tools:
+            self.register(given)
 
-    def register(self, spec: ToolSpec) -> ToolSpec:
-        if spec.name in self._specs:
-            raise InvalidInput(f"there is a tool {spec.name!r} already; give this one another name")
-        self._specs[spec.name] = spec
-        return spec
+    def register(self, given: ToolSpec | ToolDefinition) -> ToolDefinition:
+        definition = given.definition() if isinstance(given, ToolSpec) else given
+        if definition.name in self._tools:
+            raise InvalidInput(f"there is a tool {definition.name!r} already; give this one another name")
+        self._tools[definition.name] = definition
+        return definition
 
     def follow(self, paths: Mapping[str, str], folder: Path | None = None) -> None:
         """Register what a file of agents names, `name = "module:attribute"`; what it no longer names goes.
@@ -137,33 +155,33 @@ class ToolRegistry:
         changed = {name: path for name, path in paths.items() if self._paths.get(name) != path}
         found = {name: load_tool(name, path, folder) for name, path in changed.items()}
         for name in [name for name in self._paths if name not in paths or name in changed]:
-            del self._specs[name], self._paths[name]
-        for name, spec in found.items():
-            self.register(spec)
+            del self._tools[name], self._paths[name]
+        for name, loaded in found.items():
+            self.register(loaded)
             self._paths[name] = paths[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._specs
+        return name in self._tools
 
-    def get(self, name: str) -> ToolSpec:
-        if name not in self._specs:
+    def get(self, name: str) -> ToolDefinition:
+        if name not in self._tools:
             raise UnknownTool(f"there is no tool {name[:80]!r}; there is: {', '.join(self.names()) or 'none'}")
-        return self._specs[name]
+        return self._tools[name]
 
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._specs))
+        return tuple(sorted(self._tools))
 
     def schemas(self) -> list[dict[str, Any]]:
         """Every tool as `{name, description, params_schema}`, by name."""
-        return [self._specs[name].shown() for name in self.names()]
+        return [self._tools[name].shown() for name in self.names()]
 
     def check_arguments(self, name: str, arguments: object) -> None:
         """Raise `UnknownTool`, or `ArgumentsError` with what does not fit."""
         check_arguments(name, self.get(name).params_schema, arguments)
 
 
-def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec:
-    """The tool at `module:attribute`: a `ToolSpec`, or any function."""
+def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | ToolDefinition:
+    """The tool at `module:attribute`: a `ToolSpec`, a `ToolDefinition` of that name, or any function."""
     module, _, attribute = path.partition(":")
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -175,6 +193,10 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec:
         raise SettingsError(
             f"tool {name!r}: {path[:200]!r} cannot be loaded ({type(error).__name__}: {error})"
         ) from error
+    if isinstance(found, ToolDefinition):
+        if found.name != name:
+            raise SettingsError(f"tool {name!r}: {path[:200]!r} is called {found.name!r}; name it so in the file")
+        return found
     if isinstance(found, ToolSpec):
         return (
             found
@@ -185,6 +207,7 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec:
                 description=found.description,
                 params_schema=None if found._parameters else found.params_schema,
                 timeout_s=found.timeout_s,
+                repeat=found.repeat,
             )
         )
     if not callable(found):

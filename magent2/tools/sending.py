@@ -1,62 +1,151 @@
 """Send now, or hold: decided here and nowhere else.
 
-In a run a send is held and goes out in the append of the tool's result. Outside a run it goes out at once, and so does
-a steer: it is for a run that may not be under way any more when the tool has ended.
+Outside a run a send goes out at once. In a run it is held and goes out in the append of the tool's result, or, inside a
+Python block, in the append that ends the block. What cannot wait goes out at once there too, under an id that is the
+same in every attempt, so that a second attempt sends nothing twice.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
-from magent2.bus.delivery import Delivered, Sending, delivering
-from magent2.bus.flow import Flow, run
+from magent2.bus.delivery import Sending, delivering
+from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition, HeadIs, SetHead
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, SetHead
 from magent2.bus.records import Appended, NewRecord, TopicInfo
-from magent2.errors import AddressError, ConditionFailed
+from magent2.errors import AddressError, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import steering
-from magent2.tools.interface import CallScope, HeldSend, current_scope
+from magent2.tools.interface import CallScope, Failure, HeldSend, Pen, Planning, Prepared, SendMark, current_scope
+
+__all__ = [
+    "Failure",
+    "Sent",
+    "dispatch",
+    "held_id",
+    "joined",
+    "planning_again",
+    "planning_delivery",
+    "send",
+    "sending",
+    "topics_of",
+]
+
+SEND_TRIES_MAX = 8  # how often the log may move on under one send
 
 
-def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Delivered:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send that has left, or waits to: its id and the topics that it is in, or will be."""
+
+    id: str
+    topics: tuple[str, ...]
+    held: bool
+
+
+def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Flow[Sent]:
+    """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
+    if scope is None:
+        return (yield from _leaving(prepared, SendMark(send_id or str(uuid4()))))
+    place = scope.place()
+    mark = scope.mark(held_id(scope, place), prepared.target)
+    if prepared.now:
+        return (yield from _leaving(prepared, mark))
+    append = yield from _following(prepared.planning(mark), [held.append for held in scope.sends])
+    scope.hold(place, HeldSend(mark, prepared, append))
+    return Sent(mark.id, topics_of(append), held=True)
+
+
+async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> Sent:
+    """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
+    if scope is None or scope.pen is None or not prepared.now:
+        return await arun(bus, sending(prepared, scope))
+    place = scope.place()
+    scope.left.add(place)
+    known = scope.pen.left(place)
+    if known is not None:
+        return _same_again(prepared, scope, known)
+    mark = scope.mark(held_id(scope, place), prepared.target)
+    for _ in range(SEND_TRIES_MAX):
+        append = await arun(bus, _following(prepared.planning(mark), ()))
+        sent = Sent(mark.id, topics_of(append), held=False)
+        if await _has_left(scope.pen, place, prepared, sent, append):
+            return sent
+    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
+
+
+async def _has_left(pen: Pen, place: int, prepared: Prepared, sent: Sent, append: Append) -> bool:
+    facts = {"id": sent.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
+    try:
+        await pen.leave(place, facts, append)
+    except (Refused, TopicDeleted):
+        return False
+    return True
+
+
+def _same_again(prepared: Prepared, scope: CallScope, known: Mapping[str, Any]) -> Sent:
+    """What an earlier attempt has sent from this place is not sent again; it must be the same."""
+    if (known["tool"], known["digest"]) != (prepared.tool, prepared.digest):
+        scope.diverged = (
+            f"an earlier attempt has sent a {known['tool']} here at once, this one would send another {prepared.tool}"
+        )
+        raise Diverged(scope.diverged)
+    return Sent(known["id"], tuple(known["topics"]), held=False)
+
+
+def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Sent:
     """Deliver an envelope: held when a run is under way, else, and always as a steer, at once."""
     scope = current_scope()
-    if scope is None:
-        return run(bus, steering(envelope) if steer else delivering(envelope))
-    return urge(scope, envelope) if steer else hold(scope, envelope)
+    facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
+    planning = delivery_of(envelope, facts, steer)
+    prepared = Prepared("chat_send", envelope.recipient, {"version": 1}, planning, now=steer)
+    return run(bus if scope is None else scope.run.bus, sending(prepared, scope, envelope.id))
 
 
-def urge(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
-    """Steer from inside a call, under an id of the call: an attempt that runs it again says nothing twice."""
-    sending = Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
-    with scope.lock:
-        named = envelope.model_copy(update={"id": held_id(scope, f"now/{scope.count_urgent()}")})
-    return run(scope.run.bus, steering(named, sending))
+def delivery_of(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Planning:
+    """How an envelope is sent, as mail or as a steer."""
+    return lambda mark: planning_delivery(
+        envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace), steer
+    )
 
 
-def hold(scope: CallScope, envelope: MessageEnvelope) -> Delivered:
-    """Plan the delivery now, so that a bad address fails the call; let it wait for the call's result."""
-    sending = Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
-    with scope.lock:
-        named = envelope.model_copy(update={"id": held_id(scope, len(scope.sends))})
-        if scope.observed is not None:
-            sending = replace(sending, trace=scope.trace(named))
-        append, delivered = run(scope.run.bus, _planning(named, sending, [held.append for held in scope.sends]))
-        scope.hold(HeldSend(named, sending, append))
-    return delivered
+def planning_delivery(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Flow[Append]:
+    """Go through the delivery up to its append.
+
+    The delivery is told once that its append was refused: that is when it looks whether the name is free.
+    """
+    flow = steering(envelope, facts) if steer else delivering(envelope, facts)
+    operation = next(flow)
+    told = False
+    while not (isinstance(operation, Append) and told):
+        if isinstance(operation, Append):
+            told = True
+            operation = flow.throw(ConditionFailed("not sent yet"))
+        else:
+            found = yield operation
+            operation = flow.send(found)
+    flow.close()
+    return operation
 
 
-def planning_again(sends: Iterable[HeldSend]) -> Flow[list[HeldSend]]:
-    """The same deliveries as things stand now, after the log has refused them."""
+def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+    """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
     planned: list[HeldSend] = []
+    failures: list[Failure] = []
     for held in sends:
-        append, _ = yield from _planning(held.envelope, held.sending, [earlier.append for earlier in planned])
-        planned.append(replace(held, append=append))
-    return planned
+        try:
+            flow = held.prepared.planning(held.mark)
+            append = yield from _following(flow, [earlier.append for earlier in planned])
+        except (InvalidInput, Refused, TopicDeleted) as refusal:
+            failures.append(Failure(held, str(refusal)))
+        else:
+            planned.append(replace(held, append=append))
+    return planned, failures
 
 
 def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetHead, ...], tuple[Condition, ...]]:
@@ -72,30 +161,46 @@ def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetH
     return tuple(records), tuple(SetHead(topic, fields) for topic, fields in heads.items()), tuple(conditions)
 
 
+def topics_of(append: Append) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(record.topic for record in append.records))
+
+
+def held_id(scope: CallScope, place: int) -> str:
+    """The same for every attempt at the same call, so that a repeat is told."""
+    text = f"{scope.key}\x1f{place}"
+    return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
+    for _ in range(SEND_TRIES_MAX):
+        append = yield from _following(prepared.planning(mark), ())
+        try:
+            _appended: Appended = yield append
+        except ConditionFailed:
+            continue
+        return Sent(mark.id, topics_of(append), held=False)
+    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
+
+
+def _following(flow: Flow[Append], earlier: Sequence[Append]) -> Flow[Append]:
+    """Plan as if those before it had happened."""
+    try:
+        operation = next(flow)
+        while True:
+            try:
+                found = yield operation
+            except (InvalidInput, Refused, TopicDeleted) as refusal:
+                operation = flow.throw(refusal)
+                continue
+            seen = tuple(_after(info, earlier) for info in found) if isinstance(operation, Describe) else found
+            operation = flow.send(seen)
+    except StopIteration as planned:
+        append: Append = planned.value
+        return append
+
+
 def _is_set(heads: dict[str, dict[str, Any]], condition: Condition) -> bool:
     return isinstance(condition, HeadIs) and condition.name in heads.get(condition.topic, ())
-
-
-def _planning(envelope: MessageEnvelope, sending: Sending, earlier: Sequence[Append]) -> Flow[tuple[Append, Delivered]]:
-    """Go through the delivery up to its append, as if those before it had happened.
-
-    The delivery is told once that its append was refused: that is when it looks whether the name is free.
-    """
-    flow = delivering(envelope, sending)
-    operation = next(flow)
-    told = False
-    while not (isinstance(operation, Append) and told):
-        if isinstance(operation, Append):
-            told = True
-            operation = flow.throw(ConditionFailed("not sent yet"))
-        else:
-            state: tuple[TopicInfo, ...] = yield operation
-            operation = flow.send(tuple(_after(info, earlier) for info in state))
-    try:
-        flow.send(Appended(()))
-    except StopIteration as planned:
-        return operation, planned.value
-    raise AssertionError("a delivery ends with its append")
 
 
 def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
@@ -109,9 +214,3 @@ def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
         for name, value in head.fields.items()
     }
     return replace(info, head={**info.head, **fields}) if fields else info
-
-
-def held_id(scope: CallScope, index: int | str) -> str:
-    """The same for every attempt at the same call, so that a repeat is told."""
-    text = f"{scope.key}\x1f{index}"
-    return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from magent2.bus.delivery import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS
+from magent2.bus.delivery import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical
 from magent2.models.address import stream_topic
@@ -93,6 +93,8 @@ class Report:
     def head(self, status: str, usage: Mapping[str, Any] | None = None) -> tuple[SetHead, ...]:
         """The conversation's head says how its last run stands. A usage too long for a head stays in its event."""
         fields: dict[str, Any] = {RUN_STATUS: status, RUN_AGENT: self.agent, RUN_ENVELOPE: self.envelope_id}
+        if status != RUNNING:
+            fields[wait_field(self.agent)] = None  # a run that has ended waits for nobody
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
             fields["usage"] = dict(usage)
         return (SetHead(stream_topic(self.conversation), fields),)

@@ -21,6 +21,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
 from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
+from magent2.tools.interface import Wait
 from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
@@ -47,6 +48,7 @@ class Shared:
 
     histories: Histories
     quarantine: Quarantine = field(default_factory=Quarantine)
+    waits: tuple[Wait, ...] = ()  # what each gives up while it waits for an answer
 
 
 class LaneRun:
@@ -77,6 +79,7 @@ class LaneRun:
         self._quarantine, self._histories = shared.quarantine, shared.histories
         self._release = release
         self._observer = observer
+        self._waits = shared.waits
         self._observed: ObservedRun | None = None
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
@@ -222,6 +225,7 @@ class LaneRun:
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
             kind=str(headers.get(KIND) or TALK),
             between_turns=self._brake.between_turns,
+            waits=self._waits,
         )
         if (steers := self._steers) is not None:
             context.steers = lambda: self._look(steers, letter.record.ref)

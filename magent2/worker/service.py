@@ -7,7 +7,8 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from magent2 import __version__
@@ -76,8 +77,9 @@ class WorkerService:
         self._unsorted = False  # the last claim left mail that lies in no lane yet
         self._runs: dict[asyncio.Task[Outcome], LaneRun] = {}
         self._by_lane: dict[tuple[str, str], LaneRun] = {}
-        self._shared = Shared(Histories(bus))
+        self._shared = Shared(Histories(bus), waits=(self._without_slot,))
         self._awake = asyncio.Event()
+        self._waiting = 0  # runs that wait for an answer: others have their slots
         self._hungry = False  # the last claim filled every slot, so there may be more to have
         self._draining = False
         self._handing_back = False
@@ -147,7 +149,7 @@ class WorkerService:
         steered = lanes_of(await self._steers.read(watch))
         if commands and self._roll.leaving:  # sorts theirs too; the claim below says again whom it takes mail for
             await self._claim(0, (*self._roll.agents, *self._roll.leaving))
-        room = 0 if self._draining else self.concurrency - len(self._runs)
+        room = 0 if self._draining else self._room()
         if self._controls.waiting or self._steers.waiting:
             self._awake.set()
         if not room and not commands and not steered and not self._unsorted:
@@ -161,7 +163,7 @@ class WorkerService:
             await self._pass_on(record)
         self._call(steered, claims.more)
         self._hungry = len(claims.lanes) == room
-        if claims.more or (self._hungry and len(self._runs) < self.concurrency):
+        if claims.more or (self._hungry and self._room()):
             self._awake.set()
         return claims.wait_s if room else None
 
@@ -174,6 +176,20 @@ class WorkerService:
             if run is not None:
                 run.call()
         self._steers.passed_on()
+
+    def _room(self) -> int:
+        """Free slots. A run that comes back from a wait goes on at once, so there may be fewer than none."""
+        return min(CLAIM_LIMIT_MAX, max(0, self.concurrency - len(self._runs) + self._waiting))
+
+    @asynccontextmanager
+    async def _without_slot(self) -> AsyncIterator[None]:
+        """Around a wait of a run."""
+        self._waiting += 1
+        self._awake.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def _sleep(self, wait_s: float | None) -> None:
         delay = SWEEP_S if wait_s is None else min(wait_s, SWEEP_S)

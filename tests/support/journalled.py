@@ -35,9 +35,9 @@ Say = Callable[[Sequence[Mapping[str, Any]]], Items]
 class Improviser(ScriptedModel):
     """Answers what `say` says to the items it is shown, as often as it is asked, word for word the same each time."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, steps_max: int = STEPS_MAX) -> None:
         self._say = say
-        super().__init__([ModelStep.respond(self._respond)] * STEPS_MAX)
+        super().__init__([ModelStep.respond(self._respond)] * steps_max)
 
     def _respond(self, call: ModelCall) -> Items:
         return self._say(call.input)

@@ -83,15 +83,24 @@ def send_message(
 
     Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
     """
+    envelope = message_of(recipient, content, conversation_id, context)
+    bus = _get(context, "bus")
+    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope, steer)
+    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
+
+
+def message_of(
+    recipient: str, content: str, conversation_id: str | None = None, context: Context | None = None
+) -> MessageEnvelope:
+    """The envelope of such a message, checked."""
     address = str(Address.parse(recipient or ""))
     text = (content or "").strip()
     if not text:
         raise InvalidInput("content must be non-empty")
     conversation = _resolve_conversation_id(address, context, conversation_id)
     envelope = _build_envelope(conversation, _resolve_sender(context), address, text)
-    bus = _get(context, "bus")
-    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope, steer)
-    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
+    check_envelope(envelope)
+    return envelope
 
 
 def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
@@ -129,8 +138,8 @@ def _deliver(bus: Bus, envelope: MessageEnvelope, steer: bool = False) -> tuple[
     A bus with v1's `publish` alone cannot tell a steer from other mail, so there it is mail.
     """
     if hasattr(bus, "call"):
-        delivered = send(cast(Engine, bus), envelope, steer=steer)
-        return delivered.envelope_id, list(delivered.topics)
+        sent = send(cast(Engine, bus), envelope, steer=steer)
+        return sent.id, list(sent.topics)
     recipient = check_envelope(envelope)
     records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
     for record in records:

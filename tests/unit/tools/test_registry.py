@@ -33,7 +33,7 @@ def book(day: date, seats: Annotated[int, Field(ge=1, description="How many.")] 
 
 
 def test_the_schema_comes_from_the_signature() -> None:
-    assert book.shown() == {
+    assert book.definition().shown() == {
         "name": "book",
         "description": "Book a table.",
         "params_schema": {
@@ -195,7 +195,7 @@ def test_tools_are_found_by_their_path(folder: Path) -> None:
     registry.follow({"add": "house_tools:decorated", "shout": "house_tools:plain"}, folder)
 
     assert registry.names() == ("add", "shout")
-    assert asyncio.run(registry.get("add").run({"n": 1}, FACTS)) == 2
+    assert asyncio.run(registry.get("add").run({"n": 1}, FACTS)).typed_result == 2
     assert registry.get("shout").description == "Shout."
 
 

@@ -1,0 +1,226 @@
+"""One program in one process of the engine: its steps, its prints, and how its errors read. All of it blocks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic_monty import (
+    CollectString,
+    FunctionSnapshot,
+    FutureSnapshot,
+    Monty,
+    MontyComplete,
+    MontyCrashedError,
+    MontyError,
+    MontyRuntimeError,
+    MontySession,
+    MontySyntaxError,
+    MontyTypingError,
+    NameLookupSnapshot,
+    OSPolicy,
+    ResourceLimits,
+    SyncSnapshot,
+)
+
+from magent2.sandbox.interface import Ended, Failed, Limits, Program
+
+ERROR_MAX_CHARS = 4000
+VALUE_MAX_CHARS = 8000
+SCRIPT = "block.py"
+GIVEN_NAME = "<python-input-0>"  # what the engine calls the code
+
+# What a tool may raise by a name that the program can tell apart; anything else is an Exception there.
+NAMED = (
+    PermissionError,
+    FileNotFoundError,
+    TimeoutError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    OSError,
+)
+
+
+class TooMuch(Exception):
+    """The program has asked for more than it may."""
+
+
+class Feed:
+    """Steps one program. At most one thread is in it at a time."""
+
+    def __init__(self, program: Program, limits: Limits) -> None:
+        self._program = program
+        self._limits = limits
+        self._session: MontySession | None = None
+        self._printed: list[str] = []
+        self._collector = CollectString(limits.output_bytes)
+        self._dump: bytes | None = None
+        self._calls = 0
+        self.snapshot: FunctionSnapshot | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    # --- steps
+
+    def start(self, pool: Monty, *, checked: bool) -> SyncSnapshot:
+        program = self._program
+        stubs = None if checked else program.stubs
+        session = pool.checkout(
+            script_name=SCRIPT,
+            limits=self._resources(),
+            type_check=not checked,
+            type_check_stubs=stubs,
+            type_check_format="concise",
+            os_policy=self._policy(),
+        )
+        self._session = session.__enter__()
+        return self._session.feed_start(program.code, print_callback=self._collector)
+
+    def resume(self, result: Any) -> SyncSnapshot:
+        """Go on with what the call gave; a value that has no place in the program is an error there."""
+        snapshot, self.snapshot = self.snapshot, None
+        assert snapshot is not None  # noqa: S101  for the type checker: a call is answered once
+        return snapshot.resume(result)
+
+    def raised(self, error: Exception) -> dict[str, Any]:
+        name = next((kind.__name__ for kind in NAMED if isinstance(error, kind)), "Exception")
+        return {"exc_type": name, "message": str(error) or type(error).__name__}
+
+    def look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
+        """A function that is named and not called: it can be passed on, and called later."""
+        name = snapshot.variable_name
+        if snapshot.object_id is not None or name not in self._program.functions:
+            return snapshot.resume()
+        return snapshot.resume(value=_handle(name))
+
+    def refuse_os(self, snapshot: SyncSnapshot) -> SyncSnapshot:
+        assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker
+        return snapshot.resume_not_handled()
+
+    def refuse_futures(self, snapshot: FutureSnapshot) -> SyncSnapshot:
+        refusal = {"exc_type": "RuntimeError", "message": "functions here give their results at once; do not await"}
+        return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))  # type: ignore[arg-type]
+
+    def count(self) -> None:
+        self._calls += 1
+        if self._calls > self._limits.calls:
+            raise TooMuch(f"the block made more than {self._limits.calls} calls; do the rest in another block")
+
+    # --- waiting
+
+    def dump(self) -> None:
+        """Keep the state of the program and leave its process."""
+        assert self.snapshot is not None  # noqa: S101  for the type checker: only a call waits
+        self._dump = self.snapshot.dump()
+        self._keep_prints()
+        self.close()
+
+    def load(self, pool: Monty) -> None:
+        assert self._dump is not None  # noqa: S101  for the type checker: it has left before
+        left = self._limits.output_bytes - sum(len(text.encode()) for text in self._printed)
+        self._collector = CollectString(max(1, left))
+        session = pool.checkout(script_name=SCRIPT, limits=self._resources(), os_policy=self._policy())
+        self._session = session.__enter__()
+        snapshot = self._session.load_snapshot(self._dump, print_callback=self._collector)
+        assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker: it left in a call
+        self.snapshot, self._dump = snapshot, None
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.__exit__(None, None, None)
+
+    # --- the end
+
+    def ended(self, failure: Failed | None, done: MontyComplete | None = None) -> Ended:
+        self._keep_prints()
+        value = None if done is None else _shown(done)
+        return Ended("".join(self._printed), value, failure)
+
+    def _keep_prints(self) -> None:
+        self._printed.append(self._collector.output)
+        self._collector = CollectString(1)
+
+    def _resources(self) -> ResourceLimits:
+        limits = self._limits
+        return ResourceLimits(
+            max_feed_duration_secs=limits.run_s,
+            max_turn_duration_secs=limits.turn_s,
+            max_memory=limits.memory_bytes,
+            max_recursion_depth=limits.recursion,
+            max_suspensions=limits.calls + 1,
+        )
+
+    def _policy(self) -> OSPolicy:
+        program = self._program
+        return OSPolicy(sleep="zero", datetime=program.clock, random_start={"seed": program.seed})
+
+
+def _handle(name: str) -> Any:
+    """The engine calls a function by its own name."""
+
+    def handle() -> None: ...
+
+    handle.__name__ = name
+    return handle
+
+
+def _shown(done: MontyComplete) -> str | None:
+    """The value of the last line, as text: JSON where it is that, else as Python shows it."""
+    value = done.output
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value[:VALUE_MAX_CHARS]
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return text[:VALUE_MAX_CHARS]
+
+
+def failure_of(error: MontyError, limits: Limits) -> Failed:
+    """Why a program ended, as whoever wrote it should read it."""
+    if isinstance(error, MontyTypingError):
+        return Failed("refused", _cut(f"nothing was run; mend this first:\n{error.display().strip()}"))
+    if isinstance(error, MontySyntaxError):
+        return Failed("refused", _cut(f"nothing was run; mend this first:\n{_traceback(error)}"))
+    if isinstance(error, MontyCrashedError):
+        if error.timed_out:
+            return Failed("time", f"the block worked longer than {limits.run_s:g} s and was ended; do less at a time")
+        return Failed("crash", "the process that ran the block has died; do less at a time")
+    if isinstance(error, MontyRuntimeError):
+        return _of_runtime(error, limits)
+    return Failed("exception", _cut(str(error)))
+
+
+def _of_runtime(error: MontyRuntimeError, limits: Limits) -> Failed:
+    inner, text = error.exception(), str(error)
+    if isinstance(inner, TimeoutError) and "time limit exceeded" in text:
+        longest = f"{limits.run_s:g} s, or {limits.turn_s:g} s between two calls"
+        return Failed("time", f"the block worked longer than {longest}; do less at a time")
+    if isinstance(inner, MemoryError):
+        if f"> {limits.memory_bytes} bytes" in text:
+            return Failed(
+                "memory", f"the block used more than {limits.memory_bytes >> 20} MB of memory; do less at a time"
+            )
+        return Failed("output", f"the block printed more than {limits.output_bytes} bytes; print less")
+    if isinstance(inner, RuntimeError) and "suspension limit" in text:
+        return Failed("calls", f"the block made more than {limits.calls} calls; do the rest in another block")
+    if isinstance(inner, RecursionError):
+        return Failed("recursion", _cut(_traceback(error)))
+    return Failed("exception", _cut(_traceback(error)))
+
+
+def _traceback(error: MontyRuntimeError | MontySyntaxError) -> str:
+    return error.display("traceback").replace(GIVEN_NAME, SCRIPT)
+
+
+def _cut(text: str) -> str:
+    """The end says most: the last line names the error."""
+    return text if len(text) <= ERROR_MAX_CHARS else f"…{text[-ERROR_MAX_CHARS:]}"

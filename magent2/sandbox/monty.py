@@ -1,0 +1,218 @@
+"""Blocks in pydantic-monty: a pool of worker processes, a fresh one's state for each block, driven from threads.
+
+A process that is killed, by us or by itself, costs the block that it ran; the pool starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from pydantic_monty import (
+    FunctionSnapshot,
+    FutureSnapshot,
+    Monty,
+    MontyComplete,
+    MontyError,
+    NameLookupSnapshot,
+    SyncSnapshot,
+)
+
+from magent2.sandbox.feed import Feed, TooMuch, failure_of
+from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program
+from magent2.tools.interface import Parking
+
+R = TypeVar("R")
+
+PROCESSES_MAX = 4  # blocks that work at the same time; those that wait for an answer have given their place up
+CHECKED_MAX = 1024  # programs whose types are remembered to fit
+BLOCKS_PER_PROCESS = 200  # then a new one takes its place
+
+
+class MontySandbox:
+    """A `Sandbox`. The processes start with the first block, and end with `aclose`."""
+
+    def __init__(self, limits: Limits | None = None, processes: int = PROCESSES_MAX) -> None:
+        self.limits = limits or Limits()
+        self._places = asyncio.Semaphore(processes)
+        self._threads = ThreadPoolExecutor(processes + 1, thread_name_prefix="python-block")
+        self._processes = processes
+        self._pool: Monty | None = None
+        self._starting = threading.Lock()
+        self._checked: OrderedDict[str, None] = OrderedDict()
+
+    async def run(self, program: Program, call: Call, park: Callable[[Parking], None] | None = None) -> Ended:
+        refusal = _refusal(program)
+        if refusal is not None:
+            return Ended("", failure=refusal)
+        block = _Block(self, program, call)
+        if park is not None:
+            park(block)
+        return await block.run()
+
+    async def aclose(self) -> None:
+        """Ends the processes. Blocks under way end as crashed."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await self.in_thread(lambda: pool.__exit__(None, None, None))
+        self._threads.shutdown(wait=False)
+
+    # --- for blocks
+
+    @property
+    def places(self) -> asyncio.Semaphore:
+        return self._places
+
+    def pool(self) -> Monty:
+        with self._starting:
+            if self._pool is None:
+                limits = self.limits
+                pool = Monty(
+                    max_processes=self._processes,
+                    request_timeout=limits.run_s + limits.turn_s,
+                    max_checkouts_per_worker=BLOCKS_PER_PROCESS,
+                )
+                self._pool = pool.__enter__()
+            return self._pool
+
+    async def in_thread(self, work: Callable[[], R]) -> R:
+        """On a thread of ours. A caller that is cancelled waits for its end: no process is left at work behind it."""
+        context = copy_context()
+        future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
+            raise
+
+    def is_checked(self, program: Program) -> bool:
+        return _digest(program) in self._checked
+
+    def note_checked(self, program: Program) -> None:
+        """The check goes by code and stubs alone, so it need not be made twice."""
+        self._checked[_digest(program)] = None
+        if len(self._checked) > CHECKED_MAX:
+            self._checked.popitem(last=False)
+
+
+class _Block:
+    """One program at work: it steps from call to call, each step on a thread."""
+
+    def __init__(self, sandbox: MontySandbox, program: Program, call: Call) -> None:
+        self._sandbox = sandbox
+        self._program = program
+        self._call = call
+        self._feed = Feed(program, sandbox.limits)
+        self._clock: asyncio.Timeout | None = None
+        self._time_left_s = 0.0  # of the whole, while it waits
+        self._placed = False
+
+    async def run(self) -> Ended:
+        """Its end, however it comes."""
+        limits = self._sandbox.limits
+        try:
+            async with asyncio.timeout(limits.whole_s) as self._clock:
+                await self._take_place()
+                return await self._drive()
+        except MontyError as error:
+            return self._feed.ended(failure_of(error, limits))
+        except TooMuch as error:
+            return self._feed.ended(Failed("calls", str(error)))
+        except Abort as end:
+            return self._feed.ended(end.failure)
+        except TimeoutError:
+            if self._clock is None or not self._clock.expired():
+                raise
+            return self._feed.ended(Failed("time", f"the block took longer than {limits.whole_s:g} s with its calls"))
+        finally:
+            self._clock = None
+            if self._feed.is_open:
+                await self._sandbox.in_thread(self._feed.close)
+            self._give_place()
+
+    async def _drive(self) -> Ended:
+        sandbox, feed = self._sandbox, self._feed
+        checked = sandbox.is_checked(self._program)
+        snapshot = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked))
+        sandbox.note_checked(self._program)
+        while not isinstance(snapshot, MontyComplete):
+            answer = await self._answer(snapshot)
+            snapshot = await sandbox.in_thread(answer)
+        done = snapshot
+        return await sandbox.in_thread(lambda: feed.ended(None, done))
+
+    async def _answer(self, snapshot: SyncSnapshot) -> Callable[[], SyncSnapshot]:
+        """What takes the program on from here."""
+        feed = self._feed
+        feed.count()
+        if isinstance(snapshot, NameLookupSnapshot):
+            return lambda: feed.look_up(snapshot)
+        if isinstance(snapshot, FutureSnapshot):
+            return lambda: feed.refuse_futures(snapshot)
+        if not isinstance(snapshot, FunctionSnapshot) or snapshot.is_os_function:
+            return lambda: feed.refuse_os(snapshot)
+        result = await self._result(snapshot)
+        return lambda: feed.resume(result)
+
+    async def _result(self, snapshot: FunctionSnapshot) -> Any:
+        name = str(snapshot.function_name)
+        if name not in self._program.functions:
+            return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
+        feed = self._feed
+        feed.snapshot = snapshot
+        args, kwargs = snapshot.args, snapshot.kwargs
+        try:
+            return {"return_value": await self._call(name, args, kwargs)}
+        except Abort:
+            raise
+        except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
+            return feed.raised(error)
+
+    # --- its place
+
+    async def _take_place(self) -> None:
+        await self._sandbox.places.acquire()
+        self._placed = True
+
+    def _give_place(self) -> None:
+        if self._placed:
+            self._placed = False
+            self._sandbox.places.release()
+
+    async def leave(self) -> None:
+        """Give the place up while a call waits; the clock stands still."""
+        await self._sandbox.in_thread(self._feed.dump)
+        self._give_place()
+        if self._clock is not None and (deadline := self._clock.when()) is not None:
+            self._time_left_s = deadline - asyncio.get_running_loop().time()
+            self._clock.reschedule(None)
+
+    async def come_back(self) -> None:
+        """Take a place again, and go on where the program was."""
+        if self._clock is not None:
+            self._clock.reschedule(asyncio.get_running_loop().time() + max(0.0, self._time_left_s))
+        await self._take_place()
+        await self._sandbox.in_thread(lambda: self._feed.load(self._sandbox.pool()))
+
+
+def _digest(program: Program) -> str:
+    text = f"{len(program.stubs)}\x1f{program.stubs}{program.code}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _refusal(program: Program) -> Failed | None:
+    try:
+        size = len(program.code.encode())
+    except UnicodeEncodeError:
+        return Failed("refused", "the code has half a character in it (a lone surrogate); write it without")
+    if size > CODE_MAX_BYTES:
+        return Failed("refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; do it in several blocks")
+    return None if "\0" not in program.code else Failed("refused", "the code has a NUL character in it; leave it out")

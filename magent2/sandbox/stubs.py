@@ -1,0 +1,122 @@
+"""Tools as typed functions: what a block is checked against, and what a model reads."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.tools.definition import ToolDefinition
+
+DOC_MAX_CHARS = 300
+HEADER = "from typing import Any, Literal\n\n"
+SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+ANY = "Any"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFunction:
+    """A tool under the name that Python can call it by. `names` are its parameters in order."""
+
+    name: str
+    tool: ToolDefinition
+    names: tuple[str, ...]
+    stub: str
+
+    @classmethod
+    def of(cls, tool: ToolDefinition) -> ToolFunction:
+        name = re.sub(r"\W", "_", tool.name)
+        name = f"tool_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+        schema = tool.params_schema
+        names, signature = _signature(schema)
+        returns = type_of(tool.returns, tool.returns)
+        doc = json.dumps(" ".join(tool.description.split())[:DOC_MAX_CHARS], ensure_ascii=False)
+        return cls(name, tool, names, f"def {name}({signature}) -> {returns}:\n    {doc}\n    ...\n")
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, as a call of the function would have them."""
+        if len(args) > len(self.names):
+            raise TypeError(f"{self.name}() takes {len(self.names)} arguments, not {len(args)}")
+        bound = dict(zip(self.names, args, strict=False))
+        twice = [name for name in kwargs if name in bound]
+        if twice:
+            raise TypeError(f"{self.name}() got two values for {twice[0]!r}")
+        return {**bound, **kwargs}
+
+
+def functions_of(tools: Iterable[ToolDefinition]) -> dict[str, ToolFunction]:
+    """By the name in Python. Where two tools would have the same, the first has it."""
+    found: dict[str, ToolFunction] = {}
+    for tool in tools:
+        function = ToolFunction.of(tool)
+        found.setdefault(function.name, function)
+    return found
+
+
+def stubs_of(functions: Iterable[ToolFunction]) -> str:
+    return HEADER + "\n".join(function.stub for function in functions)
+
+
+def _signature(schema: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    required = set(schema.get("required", ()))
+    usable = [name for name in properties if name.isidentifier() and not keyword.iskeyword(name)]
+    names = (
+        *(name for name in usable if name in required),
+        *(name for name in usable if name not in required),
+    )
+    parts = [f"{name}: {type_of(properties[name], schema)}" + ("" if name in required else " = ...") for name in names]
+    if len(usable) < len(properties) or schema.get("additionalProperties") is True:
+        parts.append("**others: Any")
+    return names, ", ".join(parts)
+
+
+def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """A type that takes all that the schema takes; `Any` where Python has no word for it."""
+    if not isinstance(schema, Mapping) or depth > 8:
+        return ANY
+    if "$ref" in schema:
+        return type_of(_resolved(str(schema["$ref"]), root), root, depth + 1)
+    if "const" in schema or "enum" in schema:
+        return _literal(schema.get("enum", [schema.get("const")]))
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return _union(type_of(option, root, depth + 1) for option in options)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _union(_named(one, schema, root, depth) for one in kind)
+    return _named(kind, schema, root, depth)
+
+
+def _named(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+    if kind == "array":
+        return f"list[{type_of(schema.get('items'), root, depth + 1)}]"
+    if kind == "object":
+        more = schema.get("additionalProperties")
+        return f"dict[str, {type_of(more, root, depth + 1) if isinstance(more, Mapping) and more else ANY}]"
+    return SIMPLE.get(str(kind), ANY)
+
+
+def _union(types: Iterable[str]) -> str:
+    found = list(dict.fromkeys(types))
+    return ANY if ANY in found or not found else " | ".join(found)
+
+
+def _literal(values: Iterable[Any]) -> str:
+    given = list(values)
+    if not given or not all(value is None or isinstance(value, str | int | bool) for value in given):
+        return ANY
+    return f"Literal[{', '.join(repr(value) for value in given)}]"
+
+
+def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference inside the schema stands for."""
+    if not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for step in reference[2:].split("/"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,97 @@
+"""`chat_send` as a tool that sends: what its caller gives, what is kept until it leaves, and how it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from magent2.bus.delivery import Sending
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append
+from magent2.errors import InvalidInput, Refused, TopicDeleted
+from magent2.models.envelope import MessageEnvelope
+from magent2.tools.chat.function_tools import message_of, send_message
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
+from magent2.tools.interface import SendMark
+from magent2.tools.sending import Sent, planning_delivery
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+
+
+class ChatArguments(Arguments):
+    recipient: str = Field(description='"chat:{conversation_id}" or "agent:{AgentName}".')
+    content: str = Field(description="Non-empty message text.")
+    conversation_id: str | None = Field(
+        default=None, description="The conversation that a message to an agent belongs to; this one when left out."
+    )
+    steer: bool = Field(
+        default=False, description="Whether it is for an agent at work, which is to see it before its next step."
+    )
+
+    @property
+    def urgent(self) -> bool:
+        return self.now or self.steer
+
+
+class ChatPayload(Payload):
+    conversation_id: str
+    sender: str
+    recipient: str
+    content: str
+    created_at: datetime
+    steer: bool = False
+
+
+class ChatSend(SendingTool[ChatArguments, ChatPayload]):
+    name = "chat_send"
+    description = "Send a chat message to a conversation or an agent."
+    arguments = ChatArguments
+    payload = ChatPayload
+
+    def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
+        yield from ()  # a flow, though it has nothing to ask
+        envelope = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
+        said = envelope.model_dump(include={"conversation_id", "sender", "recipient", "content", "created_at"})
+        return ChatPayload.model_validate({**said, "steer": arguments.steer})
+
+    def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        envelope = MessageEnvelope(id=mark.id, type="message", **payload.model_dump(exclude={"version", "steer"}))
+        run = context.run
+        facts = Sending(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
+        return planning_delivery(envelope, facts, payload.steer)
+
+    def target(self, payload: ChatPayload) -> str:
+        return payload.recipient
+
+    def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
+        return {"ok": True, "envelope_id": sent.id, "published_to": list(sent.topics)}
+
+
+def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+    """A block is told whether the message waits for its end."""
+    if not context.python_execution:
+        return result
+    answer = {**result.typed_result, "held": result.deferred_payload is not None}
+    return replace(result, tool_message=answer, typed_result=answer)
+
+
+def chat_send_definition() -> ToolDefinition:
+    """A plain call is told what was wrong, `{"ok": false, "error": …}`; in a block a refusal is an exception."""
+    inner = definition_of(ChatSend())
+
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+        try:
+            if hasattr(context.run.bus, "call"):
+                return _told(await inner.execute(given, context), context)
+            asked = {name: value for name, value in given.items() if name != "now"}
+            answer = send_message(**asked, context=context.run)
+        except (InvalidInput, Refused, TopicDeleted) as refusal:
+            if context.python_execution:
+                raise
+            answer = {"ok": False, "error": str(refusal)}
+        return ToolExecutionResult(answer, answer)
+
+    return replace(inner, execute=execute)

@@ -1,0 +1,115 @@
+"""A tool that sends, as its author writes it: `prepare` and `perform`. When it leaves is decided elsewhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magent2.bus.flow import Flow, arun
+from magent2.bus.operations import Append
+from magent2.bus.records import digest_of
+from magent2.errors import InvalidInput
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.interface import Prepared, SendMark
+from magent2.tools.sending import Sent, dispatch
+
+
+class Arguments(BaseModel):
+    """What the caller of a sending tool gives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    now: bool = Field(default=False, description="Send at once, even if the script around this call fails later.")
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it cannot wait for the end of a block."""
+        return self.now
+
+
+class Payload(BaseModel):
+    """All that a send needs when it leaves: kept as JSON. Give another `version` to another shape."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+
+
+A = TypeVar("A", bound=Arguments)
+P = TypeVar("P", bound=Payload)
+
+
+class SendingTool(ABC, Generic[A, P]):
+    """The two halves of a send.
+
+    `prepare` validates, resolves the target and pins what is sent; it changes nothing. `perform` makes the append that
+    is the send, as things stand when it leaves; it is asked again when the log has moved on. Both refuse with
+    `InvalidInput` or `Refused`, in words that tell the model what to do.
+    """
+
+    name: str
+    description: str
+    arguments: type[A]
+    payload: type[P]
+
+    @abstractmethod
+    def prepare(self, arguments: A, context: ToolExecutionContext) -> Flow[P]: ...
+
+    @abstractmethod
+    def perform(self, payload: P, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]: ...
+
+    @abstractmethod
+    def target(self, payload: P) -> str:
+        """Whom it goes to, for the status line: "@bob", "agent:Sales"."""
+
+    def answer(self, payload: P, sent: Sent) -> dict[str, Any]:
+        """What the caller is told."""
+        return {"ok": True, "envelope_id": sent.id, "held": sent.held}
+
+
+def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
+    """The tool as the registry takes it."""
+    schema = tool.arguments.model_json_schema()
+    schema.pop("title", None)
+    schema["properties"]["now"] = schema["properties"].pop("now")  # what all have in common comes last
+
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
+        arguments = _parsed(tool.name, tool.arguments, given)
+        bus = context.run.bus
+        payload = await arun(bus, tool.prepare(arguments, context))
+        stored = payload.model_dump(mode="json")
+        planning = partial(tool.perform, payload, context)
+        asked = digest_of({"arguments": arguments.model_dump(mode="json")})
+        prepared = Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent, digest=asked)
+        sent = await dispatch(bus, prepared, context.scope)
+        answer = tool.answer(payload, sent)
+        return ToolExecutionResult(answer, answer, deferred_payload=stored if sent.held else None)
+
+    def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        _check_version(tool, stored)
+        return tool.perform(_parsed(tool.name, tool.payload, stored), context, mark)
+
+    signature = ToolSignature(tool.name, tool.description, schema)
+    return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred)
+
+
+def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:
+    own = tool.payload.model_fields["version"].default
+    if stored.get("version") != own:
+        raise InvalidInput(f"{tool.name}: a payload of version {stored.get('version')} was kept, this reads {own}")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _parsed(tool: str, model: type[M], given: Mapping[str, Any]) -> M:
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults[:3])
+        raise InvalidInput(f"{tool}: {told}") from error

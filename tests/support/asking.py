@@ -1,0 +1,81 @@
+"""A tool that sends and can wait for the answer, as an author writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from magent2.bus.delivery import Sending
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append
+from magent2.models.envelope import MessageEnvelope
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
+from magent2.tools.interface import SendMark
+from magent2.tools.sending import planning_delivery
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.waiting import Lane, checking_wait, wait_for_answer, with_wait
+
+
+class AskArguments(Arguments):
+    agent: str
+    conversation: str
+    text: str
+    wait: bool = True
+    timeout_s: float = 30.0
+
+    @property
+    def urgent(self) -> bool:
+        return self.now or self.wait
+
+
+class AskPayload(Payload):
+    agent: str
+    conversation: str
+    text: str
+    wait: bool
+
+
+class Ask(SendingTool[AskArguments, AskPayload]):
+    name = "ask"
+    description = "Ask an agent something in a conversation, and wait for the answer."
+    arguments = AskArguments
+    payload = AskPayload
+
+    def prepare(self, arguments: AskArguments, context: ToolExecutionContext) -> Flow[AskPayload]:
+        if arguments.wait:
+            yield from checking_wait(context.run, Lane(arguments.agent, arguments.conversation))
+        return AskPayload(**arguments.model_dump(include={"agent", "conversation", "text", "wait"}))
+
+    def perform(self, payload: AskPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=payload.conversation,
+            sender=f"agent:{context.run.agent}",
+            recipient=f"agent:{payload.agent}",
+            type="message",
+            content=payload.text,
+        )
+        append = yield from planning_delivery(envelope, Sending(hops=context.run.hops + 1))
+        if not payload.wait:
+            return append
+        return (yield from with_wait(context.run, Lane(payload.agent, payload.conversation), append))
+
+    def target(self, payload: AskPayload) -> str:
+        return f"agent:{payload.agent}"
+
+
+def ask_definition() -> ToolDefinition:
+    inner = definition_of(Ask())
+
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+        result = await inner.execute(given, context)
+        arguments = AskArguments.model_validate(dict(given))
+        if not arguments.wait:
+            return result
+        lane = Lane(arguments.agent, arguments.conversation)
+        answer = await wait_for_answer(context, lane, result.typed_result["envelope_id"], arguments.timeout_s)
+        told = {"status": answer.status, "text": answer.text, "reason": answer.reason}
+        return ToolExecutionResult(told, told)
+
+    return replace(inner, execute=execute)

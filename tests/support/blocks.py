@@ -1,0 +1,54 @@
+"""Blocks in journalled runs, on the real sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agents.testing import function_call
+
+from magent2.bus.interface import Engine
+from magent2.runner.team_tools import function_tool_of
+from magent2.sandbox.interface import Limits, Sandbox
+from magent2.sandbox.monty import MontySandbox
+from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.definition import ToolDefinition
+from magent2.tools.registry import ToolSpec
+from magent2.tools.standard import standard_tools
+from tests.support.journalled import Shown
+from tests.support.serving import stream
+
+SHORT = Limits(run_s=0.5, turn_s=0.5, whole_s=5.0, memory_bytes=16 << 20, calls=120, output_bytes=8 << 10)
+
+
+def short_sandbox(processes: int = 2) -> MontySandbox:
+    return MontySandbox(SHORT, processes)
+
+
+def python_tool(sandbox: Sandbox, *more: ToolSpec | ToolDefinition) -> ToolDefinition:
+    tools = [standard_tools().get("chat_send"), standard_tools().get("weather")]
+    return PythonTool(sandbox, [*tools, *_definitions(more)]).definition()
+
+
+def _definitions(tools: Iterable[ToolSpec | ToolDefinition]) -> Sequence[ToolDefinition]:
+    return [tool.definition() if isinstance(tool, ToolSpec) else tool for tool in tools]
+
+
+class Blocks(Shown):
+    """A model that runs this code, and is shown what came of it."""
+
+    def __init__(self, sandbox: Sandbox, code: str, *tools: ToolSpec | ToolDefinition) -> None:
+        super().__init__(function_call("run_python", {"code": code}, call_id="c1"))
+        self.made = self.agent(function_tool_of(python_tool(sandbox, *tools)))
+
+    @property
+    def text(self) -> str:
+        return str(self.results["c1"])
+
+
+def block_events(bus: Engine, conversation: str = "one") -> list[Mapping[str, Any]]:
+    return [event for event in stream(bus, conversation) if event["event"] == "block"]
+
+
+def numbers(event: Mapping[str, Any]) -> tuple[str, int, int, int]:
+    return event["status"], event["held"], event["sent"], event["failed"]

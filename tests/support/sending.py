@@ -1,0 +1,74 @@
+"""A run for tools that send, its pen, and the append that ends a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, SetHead
+from magent2.bus.records import NewRecord
+from magent2.errors import OutcomeUnknown
+from magent2.tools.interface import CallScope, Failure
+from magent2.tools.sending import joined, planning_again
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Whose run it is."""
+
+    bus: Engine
+    conversation_id: str = "one"
+    agent: str = "Ada"
+    run_id: str = "run-1"
+    hops: int = 0
+    principal: str | None = None
+
+
+@dataclass
+class LogPen:
+    """Keeps its notes on the log, as that of a run does, and reads them again in the next attempt."""
+
+    bus: Engine
+    call: str = "call"
+    begun: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def topic(self) -> str:
+        return f"pen:{self.call}"
+
+    def left(self, place: int) -> Mapping[str, Any] | None:
+        return {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(place)
+
+    def places(self) -> frozenset[int]:
+        return frozenset(record.payload["place"] for record in self.bus.read(self.topic))
+
+    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        note = NewRecord(self.topic, {"place": place, **facts})
+        await self.bus.acall(Append(records=(note, *append.records), conditions=append.conditions, heads=append.heads))
+
+    async def begin(self, tool: str, digest: str) -> None:
+        if (tool, digest) in self.begun:
+            raise OutcomeUnknown(f"{tool} was begun already")
+        self.begun.add((tool, digest))
+
+    async def set_head(self, head: SetHead) -> None:
+        note = NewRecord(f"{self.topic}:heads", {"topic": head.topic})
+        await self.bus.acall(Append(records=(note,), heads=(head,)))
+
+
+def scope_of(facts: Facts, *, block: bool = True, call: str = "call", pen: bool = True) -> CallScope:
+    """The scope of one attempt at a call."""
+    return CallScope(facts, f"{facts.run_id}/0/{call}", block, pen=LogPen(facts.bus, call) if pen else None)
+
+
+def commit(scope: CallScope) -> list[Failure]:
+    """End the call well: what is held leaves in one append, but for what is refused by now."""
+    bus = scope.run.bus
+    sends, failures = run(bus, planning_again(scope.sends))
+    records, heads, conditions = joined(sends)
+    if records:
+        bus.call(Append(records=records, conditions=conditions, heads=heads))
+    return failures

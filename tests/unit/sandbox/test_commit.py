@@ -1,0 +1,238 @@
+"""A block and what it sends: all of it or nothing, in one append with its result."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Delete
+from magent2.sandbox.monty import MontySandbox
+from magent2.tools.registry import tool
+from magent2.tools.standard import standard_tools
+from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
+from tests.support.journalled import Mortal, letters, recorded, steps, work, work_and_die
+from tests.support.serving import send
+from tests.unit.runner.test_journal_sends import Spying
+
+
+@pytest.fixture
+def bus() -> Iterator[MemoryBus]:
+    bus = MemoryBus()
+    send(bus, "go")
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[MontySandbox]:
+    sandbox = short_sandbox()
+    yield sandbox
+    await sandbox.aclose()
+
+
+NAMES = ("Bea", "Cy", "Dee")
+THREE = """
+for name in ("Bea", "Cy", "Dee"):
+    chat_send(f"agent:{name}", f"hello {name}", f"to-{name}")
+print("done")
+"""
+
+
+async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
+    bus: MemoryBus, sandbox: MontySandbox
+) -> None:
+    spying, blocks = Spying(bus), Blocks(sandbox, THREE)
+
+    await work(spying, blocks.made)
+
+    assert blocks.text == "done\n\n[Messages: 3 sent]"
+    assert [letters(bus, f"chat:{name}") for name in ("Bea", "Cy", "Dee")] == [
+        ["hello Bea"],
+        ["hello Cy"],
+        ["hello Dee"],
+    ]
+    (together,) = (topics for topics in spying.appends if "chat:Bea" in topics)
+    sent = ["chat:to-Bea", "chat:Bea", "chat:to-Cy", "chat:Cy", "chat:to-Dee", "chat:Dee"]
+    assert together == ["history:one", "stream:one", "stream:one", *sent]
+    assert len(recorded(bus)["c1"]["sends"]) == 3
+    (event,) = block_events(bus)
+    assert numbers(event) == ("success", 3, 3, 0)
+    assert (event["code"], event["output"], event["tool_call_id"]) == (THREE, blocks.text, "c1")
+    assert [status for status, _ in steps(bus)] == ["start", "success"]
+
+
+@tool
+def fail(reason: str) -> str:
+    """Fails."""
+    raise RuntimeError(reason)
+
+
+SENDS = 'chat_send("agent:Bea", "one")\nchat_send("agent:Bea", "two")\n'
+
+FAILURES = {
+    "exception": (SENDS + 'raise ValueError("boo")', "exception", "ValueError: boo"),
+    "tool error": (SENDS + 'fail("no luck")', "exception", "RuntimeError: no luck"),
+    "bad argument": (SENDS + 'chat_send("Bea", "x")', "exception", "recipient must be"),
+    "infinite loop": (SENDS + "while True: pass", "time", "longer than"),
+    "memory": (SENDS + "x = [0] * 10**9", "memory", "16 MB"),
+    "recursion": (SENDS + "def f(): return f()\nf()", "recursion", "RecursionError"),
+    "call flood": (SENDS + 'while True: weather("Oslo")', "calls", "more than 120 calls"),
+    "output": (SENDS + 'print("x" * 10000)', "output", "8192 bytes"),
+    "crash": (SENDS + "x = 7\nfor i in range(60): x = x * x", "time", "was ended"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_block_that_fails_sends_nothing(bus: MemoryBus, sandbox: MontySandbox, name: str) -> None:
+    code, reason, text = FAILURES[name]
+    blocks = Blocks(sandbox, code, fail)
+
+    await work(bus, blocks.made)
+
+    assert text in blocks.text
+    assert blocks.text.endswith("\n\n[Messages: 2 NOT sent (script failed)]")
+    assert letters(bus, "chat:Bea") == []
+    (event,) = block_events(bus)
+    assert (numbers(event), event["reason"]) == (("error", 2, 0, 0), reason)
+    assert [status for status, _ in steps(bus)] == ["start", "error"]
+
+
+async def test_types_are_checked_before_anything_runs(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    blocks = Blocks(sandbox, SENDS + 'chat_send("agent:Bea", 3, now=True)')
+
+    await work(bus, blocks.made)
+
+    assert blocks.text.startswith("nothing was run; mend this first:\nblock.py:3:24: error[invalid-argument-type]")
+    assert "[Messages" not in blocks.text
+    assert letters(bus, "chat:Bea") == []
+    assert numbers(block_events(bus)[0]) == ("error", 0, 0, 0)
+
+
+async def test_a_target_that_is_gone_by_the_end_fails_by_name_and_the_others_go(
+    bus: MemoryBus, sandbox: MontySandbox
+) -> None:
+    spying = Spying(bus, lambda: bus.call(Delete(("stream:to-Cy", "chat:to-Cy", "history:to-Cy"), "to-Cy")))
+    blocks = Blocks(sandbox, THREE)
+
+    await work(spying, blocks.made)
+
+    failed = "- chat_send to agent:Cy: 'to-Cy' was deleted; send to another conversation"
+    assert blocks.text == f"done\n\n[Messages: 2 sent, 1 failed]\n{failed}"
+    assert [letters(bus, f"chat:{name}") for name in NAMES] == [["hello Bea"], [], ["hello Dee"]]
+    (event,) = block_events(bus)
+    assert (numbers(event), event["failures"]) == (("success", 3, 2, 1), [failed[2:]])
+
+
+async def test_now_leaves_although_the_block_fails(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    blocks = Blocks(sandbox, 'chat_send("agent:Bea", "at once", now=True)\nchat_send("agent:Bea", "held")\n1/0')
+
+    await work(bus, blocks.made)
+
+    assert letters(bus, "chat:Bea") == ["at once"]
+    assert blocks.text.endswith("ZeroDivisionError: division by zero\n\n[Messages: 1 NOT sent (script failed)]")
+
+
+async def test_a_recorded_block_is_not_run_again(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    runs: list[int] = []
+
+    @tool
+    def count() -> int:
+        """Counts its calls."""
+        runs.append(1)
+        return len(runs)
+
+    blocks = Blocks(sandbox, 'count()\nchat_send("agent:Bea", "once")', count)
+    assert await work_and_die(Mortal(bus, on="tool", after=True), blocks.made)
+    await work(bus, blocks.made)
+
+    assert (len(runs), letters(bus, "chat:Bea")) == (1, ["once"])
+    assert blocks.text.endswith("[Messages: 1 sent]")
+
+
+async def test_a_block_that_was_cut_short_is_run_again_and_sends_nothing_twice(
+    bus: MemoryBus, sandbox: MontySandbox
+) -> None:
+    code = 'chat_send("agent:Bea", "at once", now=True)\nchat_send("agent:Bea", "held")'
+    blocks = Blocks(sandbox, code)
+
+    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
+    assert letters(bus, "chat:Bea") == ["at once"]
+    await work(bus, blocks.made)
+
+    assert letters(bus, "chat:Bea") == ["at once", "held"]
+    assert blocks.text.endswith("[Messages: 1 sent]")
+
+
+@pytest.mark.parametrize("later", ['chat_send("agent:Bea", "another", now=True)', "pass"], ids=["other", "none"])
+async def test_a_block_that_does_something_else_the_second_time_has_diverged(
+    bus: MemoryBus, sandbox: MontySandbox, later: str
+) -> None:
+    runs: list[int] = []
+
+    @tool
+    def first() -> bool:
+        """Whether this is the first time."""
+        runs.append(1)
+        return len(runs) == 1
+
+    branches = f'if first():\n    chat_send("agent:Bea", "at once", now=True)\nelse:\n    {later}'
+    blocks = Blocks(sandbox, f'chat_send("agent:Bea", "held")\ntry:\n    pass\nfinally:\n    pass\n{branches}', first)
+
+    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
+    await work(bus, blocks.made)
+
+    assert letters(bus, "chat:Bea") == ["at once"]
+    assert block_events(bus)[0]["reason"] == "diverged"
+    assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
+
+
+async def test_what_must_not_be_run_twice_is_reported_as_unknown(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    runs: list[int] = []
+
+    @tool(repeat="never")
+    def pay(amount: int) -> str:
+        """Pays."""
+        runs.append(amount)
+        return "paid"
+
+    blocks = Blocks(sandbox, 'chat_send("agent:Bea", "held")\npay(3)', pay)
+
+    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
+    await work(bus, blocks.made)
+
+    assert runs == [3]
+    assert "pay was begun before a crash, and whether it was done is unknown" in blocks.text
+    assert letters(bus, "chat:Bea") == []
+
+
+async def test_a_block_in_a_block_belongs_to_the_outer_one(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    code = """
+chat_send("agent:Bea", "first")
+print(run_python("chat_send('agent:Bea', 'inner')\\nprint('in')\\n7"))
+try:
+    run_python("chat_send('agent:Bea', 'lost')\\n1/0")
+except Exception as error:
+    print("inner failed")
+chat_send("agent:Bea", "last")
+None
+"""
+    blocks = Blocks(sandbox, code)
+
+    await work(bus, blocks.made)
+
+    assert blocks.text == "in\n7\ninner failed\n\n[Messages: 3 sent]"
+    assert letters(bus, "chat:Bea") == ["first", "inner", "last"]
+
+
+async def test_a_tool_that_needs_approval_is_refused_by_name(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    wipe = replace(standard_tools().get("echo_context"), needs_approval=True)
+    blocks = Blocks(sandbox, 'chat_send("agent:Bea", "held")\necho_context("x")', wipe)
+
+    await work(bus, blocks.made)
+
+    assert "PermissionError: echo_context needs a person's approval; call it by itself" in blocks.text
+    assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
+    assert letters(bus, "chat:Bea") == []

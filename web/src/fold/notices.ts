@@ -1,0 +1,92 @@
+// Handoffs, approvals, receipts and what went wrong.
+import type { Event } from "../api/shapes";
+import type { Draft } from "./draft";
+import { count, list, moment, record, text, texts } from "./reading";
+import type { ApprovalItem } from "./state";
+
+export function takeHandoff(draft: Draft, event: Event): void {
+  const to = event.agent_id ?? text(event.data, "target");
+  if (to === null) return;
+  const from = text(event.data, "source");
+  const { seq, timestamp_ms: at, reason } = event;
+  draft.put({ kind: "handoff", key: `handoff-${seq}`, seq, at, from, to, reason });
+  draft.agent = to;
+  const way = `${from ?? ""}→${to}`;
+  draft.handoffs = { ...draft.handoffs, [way]: (draft.handoffs[way] ?? 0) + 1 };
+}
+
+/** Which messages a run has seen; the receipt of a steer. */
+export function takeReceipt(draft: Draft, event: Event): void {
+  const named = [...texts(event.data, "ids", "message_ids", "envelope_ids"), ...messageIds(event)];
+  const ids = event.message_id === null ? named : [...named, event.message_id];
+  for (const id of ids) {
+    const item = draft.item(id);
+    if (item?.kind === "user" && item.seenAt === null) draft.put({ ...item, steer: true, seenAt: event.timestamp_ms });
+  }
+}
+
+function messageIds(event: Event): string[] {
+  return list(event.data, "messages", "steers", "ids").flatMap((one) => {
+    const id = one !== null && typeof one === "object" ? text(one as Record<string, unknown>, "id", "message_id") : null;
+    return id === null ? [] : [id];
+  });
+}
+
+const DECIDED: Readonly<Record<string, ApprovalItem["status"]>> = {
+  approve: "approved", approved: "approved", reject: "rejected", rejected: "rejected", expired: "expired",
+};
+
+export function takeApproval(draft: Draft, event: Event): void {
+  const calls = list(event.data, "calls", "approvals").filter((one) => one !== null && typeof one === "object");
+  const told = calls.length > 0 ? (calls as Record<string, unknown>[]) : [event.data];
+  for (const call of told) takeOneApproval(draft, event, call);
+}
+
+function takeOneApproval(draft: Draft, event: Event, call: Readonly<Record<string, unknown>>): void {
+  const callId = text(call, "call_id", "tool_call_id", "id");
+  if (callId === null) return;
+  const key = `approval:${text(event.data, "run_id") ?? ""}:${callId}`;
+  const known = draft.item(key);
+  const status = DECIDED[text(call, "decision") ?? text(call, "status") ?? text(event.data, "status") ?? ""];
+  const begun: ApprovalItem = known?.kind === "approval" ? known : {
+    kind: "approval",
+    key,
+    seq: event.seq,
+    at: event.timestamp_ms,
+    callId,
+    tool: text(call, "name", "tool") ?? "a tool",
+    agent: event.agent_id,
+    args: record(call, "args"),
+    status: "pending",
+    reason: null,
+    expiresAt: moment(call, "expires_at", "expires_ms", "expires") ?? moment(event.data, "expires_at", "expires_ms"),
+  };
+  draft.put({ ...begun, status: status ?? begun.status, reason: event.reason ?? text(call, "reason") });
+}
+
+export function takeError(draft: Draft, event: Event): void {
+  const again = count(event.data, "retry_in_s");
+  const { seq, timestamp_ms: at } = event;
+  draft.put({
+    kind: "notice",
+    key: `error-${seq}`,
+    seq,
+    at,
+    tone: again === null ? "error" : "warning",
+    text: again === null ? "This message could not be answered." : `Something went wrong; tried again in ${waited(again)}.`,
+    detail: [event.reason, event.text].filter(Boolean).join(": ") || null,
+    retryOf: null,
+  });
+}
+
+function waited(seconds: number): string {
+  return seconds < 1 ? "a moment" : `${Math.round(seconds)} s`;
+}
+
+export function takeGap(draft: Draft, event: Event): void {
+  const { seq, timestamp_ms: at } = event;
+  draft.put({
+    kind: "notice", key: `gap-${seq}`, seq, at, tone: "warning",
+    text: "Older records of this conversation are no longer kept.", detail: null, retryOf: null,
+  });
+}

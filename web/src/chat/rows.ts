@@ -41,10 +41,10 @@ function rowOf(session: Session, item: Item, run: Run | null, known: Map<string,
 function stateOf(session: Session, item: Item, run: Run | null): ItemState {
   if (item.kind === "user") return run !== null && item.runId === null && item.seenAt === null ? WAITING : PLAIN;
   if (item.kind !== "notice" || item.retryOf === null) return PLAIN;
-  const place = session.items.findLastIndex((one) => one.kind === "notice" && one.retryOf === item.retryOf);
-  const last = session.runs.findLast((one) => one.messageId === item.retryOf);
-  const ended = last?.status === "failed" || last?.status === "stopped";
-  return ended && session.items[place] === item ? RETRYABLE : PLAIN;
+  const last = session.runs.findLast((one) => one.kind === null);
+  const ended = last?.messageId === item.retryOf && (last.status === "failed" || last.status === "stopped");
+  const newest = session.items.findLast((one) => one.kind === "notice" && one.retryOf === item.retryOf);
+  return ended && newest === item ? RETRYABLE : PLAIN;
 }
 
 /** Whether the run shows signs of life of its own: text that streams, a tool at work, somebody being asked. */

@@ -66,6 +66,7 @@ function takeOneApproval(draft: Draft, event: Event, call: Readonly<Record<strin
 
 export function takeError(draft: Draft, event: Event): void {
   const again = count(event.data, "retry_in_s");
+  if (again === null && text(event.data, "run_id") !== null) return; // the end of its run says it, with a way to try again
   const { seq, timestamp_ms: at } = event;
   draft.put({
     kind: "notice",

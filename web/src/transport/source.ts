@@ -36,7 +36,7 @@ export async function follow(api: Api, cursors: Cursors, news: News, signal: Abo
     await read(answer.body, news, silence);
   } catch (error) {
     if (silence.isTooLong) throw silence.heard ? new Problem(0, "silent", "the server went silent") : new Held("no word");
-    throw error;
+    throw error instanceof TypeError ? new Problem(0, "broken", "the connection broke") : error;
   } finally {
     silence.end();
   }

@@ -39,8 +39,9 @@ function Shown({ conversation, session, standing }: { conversation: Conversation
   }
   return (
     <>
+      <h2 className="sr-only">Conversation</h2>
       <Log key={conversation.id} session={session} outgoing={outgoing} />
-      <Announcer key={`said-${conversation.id}`} session={session} />
+      <Announcer key={`said-${conversation.id}`} session={session} fresh={standing === "new"} />
     </>
   );
 }

@@ -4,7 +4,7 @@ import { fold } from "../fold/session";
 import { EMPTY, type Session } from "../fold/state";
 import { Cell } from "./cell";
 
-const HIDDEN_EVERY_MS = 500; // a tab that nobody sees gets no animation frames
+const HIDDEN_EVERY_MS = 300; // how often a tab that nobody sees looks at what has come
 const RAW_MAX = 50_000; // events kept for the list of raw events
 
 export type Standing = "loading" | "open" | "new" | "unknown" | "deleted";
@@ -31,8 +31,12 @@ export class Conversation {
     for (const event of events) this.waiting.push(event);
     if (this.due) return;
     this.due = true;
-    if (document.hidden) setTimeout(() => this.takeIn(), HIDDEN_EVERY_MS);
-    else requestAnimationFrame(() => this.takeIn());
+    // Whichever comes first: a tab that is hidden, or becomes so, gets no frames.
+    const timer = setTimeout(() => this.takeIn(), HIDDEN_EVERY_MS);
+    requestAnimationFrame(() => {
+      clearTimeout(timer);
+      this.takeIn();
+    });
   }
 
   restart(): void {
@@ -42,6 +46,7 @@ export class Conversation {
   }
 
   private takeIn(): void {
+    if (!this.due) return;
     this.due = false;
     const events = this.waiting;
     this.waiting = [];

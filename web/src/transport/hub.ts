@@ -85,7 +85,8 @@ export class Hub {
     while (this.members.size > 0) {
       const connection = (this.connection = new AbortController());
       try {
-        await (this.isHeldBack() ? this.poll(connection.signal) : follow(this.api, this.cursors, this.news(), connection.signal));
+        const news = this.news(connection.signal);
+        await (this.isHeldBack() ? this.poll(news, connection.signal) : follow(this.api, this.cursors, news, connection.signal));
       } catch (error) {
         if (!connection.signal.aborted) await this.failed(error);
         else if (!this.online) await this.waitOffline();
@@ -132,11 +133,11 @@ export class Hub {
     while (!this.online && this.members.size > 0) await this.pause(null);
   }
 
-  private async poll(signal: AbortSignal): Promise<void> {
+  private async poll(news: News, signal: AbortSignal): Promise<void> {
     this.pace = pace(Date.now());
     while (!signal.aborted && this.members.size > 0 && this.isHeldBack()) {
-      const news = await ask(this.api, this.cursors, this.news());
-      this.pace = asked(this.pace, news, Date.now());
+      const found = await ask(this.api, this.cursors, news);
+      this.pace = asked(this.pace, found, Date.now());
       const visible = [...this.members].some((member) => member.visible);
       const wait = nextIn(this.pace, visible, Date.now());
       this.setState({ is: wait === "idle" ? "paused" : "polling" });
@@ -198,22 +199,30 @@ export class Hub {
     return wanted;
   }
 
-  private news(): News {
-    return {
-      heard: () => this.heard(),
-      events: (session, events) => this.tellEvents(session, events),
-      over: (session, reason) => this.tellOver(session, reason),
-      restart: (session) => this.restart(session),
-      sessions: (sessions) => {
-        this.list = new Map(sessions.map((one) => [one.session_id, one]));
-        this.tellAll({ kind: "sessions", sessions });
-      },
-      changed: (changed, removed) => {
-        for (const one of changed) this.list?.set(one.session_id, one);
-        for (const id of removed) this.list?.delete(id);
-        this.tellAll({ kind: "changed", changed, removed });
-      },
+  /** What a connection has to say, until it is given up: its last words would be taken for the next one's. */
+  private news(signal: AbortSignal): News {
+    const unless = <A extends unknown[]>(act: (...given: A) => void) => (...given: A): void => {
+      if (!signal.aborted) act(...given);
     };
+    return {
+      heard: unless(() => this.heard()),
+      events: unless((session, events) => this.tellEvents(session, events)),
+      over: unless((session, reason) => this.tellOver(session, reason)),
+      restart: unless((session) => this.restart(session)),
+      sessions: unless((sessions) => this.relist(sessions)),
+      changed: unless((changed, removed) => this.tellChanged(changed, removed)),
+    };
+  }
+
+  private relist(sessions: SessionItem[]): void {
+    this.list = new Map(sessions.map((one) => [one.session_id, one]));
+    this.tellAll({ kind: "sessions", sessions });
+  }
+
+  private tellChanged(changed: SessionItem[], removed: string[]): void {
+    for (const one of changed) this.list?.set(one.session_id, one);
+    for (const id of removed) this.list?.delete(id);
+    this.tellAll({ kind: "changed", changed, removed });
   }
 
   private heard(): void {

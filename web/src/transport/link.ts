@@ -17,7 +17,7 @@ interface Policy {
 
 let policy: Policy | null = null;
 
-const WORKER_MAX_MS = 3_000; // a worker that says nothing for so long is not there
+const WORKER_MAX_MS = 8_000; // a worker that says nothing for so long is not there
 
 export interface Link {
   send: (message: ToHub) => void;
@@ -27,8 +27,7 @@ export interface Link {
 export function openLink(base: string, token: string | null, tell: Tell): Link {
   const tab = newId();
   const hello: ToHub = { kind: "hello", tab, base, token, visible: !document.hidden };
-  holdLock(tab);
-  const way = new Way(tell, hello);
+  const way = new Way(tell, hello, holdLock(tab));
   const unwatch = watch((message) => way.send(message));
   return {
     send: (message) => way.send(message),
@@ -39,8 +38,15 @@ export function openLink(base: string, token: string | null, tell: Tell): Link {
   };
 }
 
-function holdLock(tab: string): void {
-  void navigator.locks?.request(`magent2.tab.${tab}`, () => new Promise(() => {}));
+/** Held from then on, for as long as the tab lives: the worker takes whoever does not hold theirs for gone. */
+function holdLock(tab: string): Promise<void> {
+  return new Promise((held) => {
+    if (!("locks" in navigator)) return held();
+    void navigator.locks.request(`magent2.tab.${tab}`, () => {
+      held();
+      return new Promise(() => {});
+    });
+  });
 }
 
 /** Begins with the worker and changes over when that does not answer; what was said is said again. */
@@ -48,7 +54,11 @@ class Way {
   private post: (message: ToHub) => void;
   private following: ToHub | null = null;
 
-  constructor(private readonly tell: Tell, private readonly hello: ToHub) {
+  constructor(
+    private readonly tell: Tell,
+    private readonly hello: ToHub,
+    private readonly held: Promise<void>,
+  ) {
     this.post = "SharedWorker" in globalThis && "locks" in navigator ? this.byWorker() : this.alone();
     this.post(hello);
   }
@@ -74,7 +84,7 @@ class Way {
       this.tell(data);
     };
     worker.port.start();
-    return (message) => worker.port.postMessage(message);
+    return (message) => void this.held.then(() => worker.port.postMessage(message));
   }
 
   private goAlone(worker: SharedWorker): void {

@@ -76,7 +76,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker bench-run bench-api bench-steer ## run all benchmarks
+bench: bench-bus bench-worker bench-run bench-api bench-steer bench-page ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -97,6 +97,14 @@ bench-api: redis $(READY) ## measure the session API and its door; the last line
 .PHONY: bench-steer
 bench-steer: redis $(READY) ## measure steering; the last line is one JSON object
 	@$(BIN)/python -m bench.steer $(ARGS)
+
+.PHONY: bench-page
+bench-page: browser $(READY) $(PAGE) ## measure the page in a browser; the last line is one JSON object
+	@$(BIN)/python -m bench.page $(ARGS)
+
+.PHONY: screenshots
+screenshots: browser $(READY) $(PAGE) ## take the pictures of the page in docs/images
+	@$(BIN)/python -m tests.support.screenshots docs/images
 
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas

@@ -7,10 +7,10 @@ export type components = {
          * Accepted
          * @description The run goes on: follow the session after `seq`. `message_id` is the question's.
          * @example {
-         *       "message_id": "msg-8c…",
-         *       "seq": 2,
+         *       "status": "in_progress",
          *       "session_id": "s-1",
-         *       "status": "in_progress"
+         *       "message_id": "msg-8c…",
+         *       "seq": 2
          *     }
          */
         Accepted: {
@@ -51,7 +51,27 @@ export type components = {
             /** Agents */
             agents: components["schemas"]["Agent"][];
         };
-        /** AgentShown */
+        /**
+         * AgentShown
+         * @example {
+         *       "name": "general",
+         *       "role": "Answers what nobody else is for.",
+         *       "model": null,
+         *       "voice": "alloy",
+         *       "tools": [
+         *         "weather"
+         *       ],
+         *       "mcp": [],
+         *       "handoffs": [
+         *         "sales",
+         *         "support"
+         *       ],
+         *       "scenarios": [
+         *         "default"
+         *       ],
+         *       "alive": true
+         *     }
+         */
         AgentShown: {
             /**
              * Alive
@@ -78,7 +98,31 @@ export type components = {
             /** Voice */
             voice: string | null;
         };
-        /** AgentsShown */
+        /**
+         * AgentsShown
+         * @example {
+         *       "agents": [
+         *         {
+         *           "name": "general",
+         *           "role": "Answers what nobody else is for.",
+         *           "model": null,
+         *           "voice": "alloy",
+         *           "tools": [
+         *             "weather"
+         *           ],
+         *           "mcp": [],
+         *           "handoffs": [
+         *             "sales",
+         *             "support"
+         *           ],
+         *           "scenarios": [
+         *             "default"
+         *           ],
+         *           "alive": true
+         *         }
+         *       ]
+         *     }
+         */
         AgentsShown: {
             /** Agents */
             agents: components["schemas"]["AgentShown"][];
@@ -87,16 +131,46 @@ export type components = {
          * Answer
          * @description What came of a message. `message_id` is the answer's; the question's is `reply_to`.
          * @example {
-         *       "events": [],
          *       "final_output": "In Oslo it is …",
          *       "message_id": "run-5f…/1",
          *       "reply_to": "msg-8c…",
-         *       "seq": 2,
          *       "session_id": "s-1",
-         *       "tool_calls": [],
+         *       "seq": 2,
+         *       "events": [
+         *         {
+         *           "session_id": "s-1",
+         *           "seq": 2,
+         *           "type": "message",
+         *           "message_id": "m-1",
+         *           "token_seq": null,
+         *           "role": "user",
+         *           "agent_id": null,
+         *           "text": "weather in Oslo",
+         *           "final": true,
+         *           "reason": null,
+         *           "data": {
+         *             "sender": "user:local"
+         *           },
+         *           "timestamp_ms": 1790000000000
+         *         }
+         *       ],
          *       "usage": {
          *         "total_tokens": 42
-         *       }
+         *       },
+         *       "tool_calls": [
+         *         {
+         *           "tool_call_id": "call-1",
+         *           "name": "weather",
+         *           "agent_id": "general",
+         *           "args": {
+         *             "city": "Oslo"
+         *           },
+         *           "status": "success",
+         *           "result": "In Oslo it is …",
+         *           "error": null,
+         *           "duration_ms": 1
+         *         }
+         *       ]
          *     }
          */
         Answer: {
@@ -125,6 +199,15 @@ export type components = {
         /**
          * BuiltinStatus
          * @description `enabled` is what the settings say; `available`, whether it would work; `missing`, which settings it wants.
+         * @example {
+         *       "name": "FileSearchTool",
+         *       "enabled": false,
+         *       "available": false,
+         *       "missing": [
+         *         "FILE_SEARCH_VECTOR_STORES"
+         *       ],
+         *       "reason": "not set up: FILE_SEARCH_VECTOR_STORES"
+         *     }
          */
         BuiltinStatus: {
             /** Available */
@@ -173,7 +256,12 @@ export type components = {
              */
             next: string | null;
         };
-        /** Done */
+        /**
+         * Done
+         * @example {
+         *       "status": "ok"
+         *     }
+         */
         Done: {
             /**
              * Status
@@ -186,17 +274,20 @@ export type components = {
          * Event
          * @description One record of a session.
          * @example {
+         *       "session_id": "s-1",
+         *       "seq": 2,
+         *       "type": "message",
+         *       "message_id": "m-1",
+         *       "token_seq": null,
+         *       "role": "user",
+         *       "agent_id": null,
+         *       "text": "weather in Oslo",
+         *       "final": true,
+         *       "reason": null,
          *       "data": {
          *         "sender": "user:local"
          *       },
-         *       "final": true,
-         *       "message_id": "m-1",
-         *       "role": "user",
-         *       "seq": 2,
-         *       "session_id": "s-1",
-         *       "text": "weather in Oslo",
-         *       "timestamp_ms": 1790000000000,
-         *       "type": "message"
+         *       "timestamp_ms": 1790000000000
          *     }
          */
         Event: {
@@ -246,10 +337,27 @@ export type components = {
         /**
          * Events
          * @example {
-         *       "events": [],
-         *       "has_more": false,
-         *       "next_since": 7,
-         *       "session_id": "s-1"
+         *       "session_id": "s-1",
+         *       "events": [
+         *         {
+         *           "session_id": "s-1",
+         *           "seq": 2,
+         *           "type": "message",
+         *           "message_id": "m-1",
+         *           "token_seq": null,
+         *           "role": "user",
+         *           "agent_id": null,
+         *           "text": "weather in Oslo",
+         *           "final": true,
+         *           "reason": null,
+         *           "data": {
+         *             "sender": "user:local"
+         *           },
+         *           "timestamp_ms": 1790000000000
+         *         }
+         *       ],
+         *       "next_since": 2,
+         *       "has_more": true
          *     }
          */
         Events: {
@@ -294,7 +402,14 @@ export type components = {
              */
             ready: number;
         };
-        /** LastRun */
+        /**
+         * LastRun
+         * @example {
+         *       "status": "finished",
+         *       "agent_id": "general",
+         *       "message_id": "msg-8c…"
+         *     }
+         */
         LastRun: {
             /** Agent Id */
             agent_id: string | null;
@@ -309,6 +424,16 @@ export type components = {
         /**
          * Letter
          * @description Mail that nobody could answer.
+         * @example {
+         *       "agent": "general",
+         *       "seq": 1,
+         *       "conversation_id": "s-1",
+         *       "reason": "gave up after 3 attempts",
+         *       "attempts": 3,
+         *       "buried_at": "2026-09-21T14:13:20Z",
+         *       "envelope_id": "msg-8c…",
+         *       "text": "weather in Oslo"
+         *     }
          */
         Letter: {
             /** Agent */
@@ -331,7 +456,13 @@ export type components = {
             /** Text */
             text: string | null;
         };
-        /** LetterList */
+        /**
+         * LetterList
+         * @example {
+         *       "letters": [],
+         *       "next": null
+         *     }
+         */
         LetterList: {
             /** Letters */
             letters: components["schemas"]["Letter"][];
@@ -340,6 +471,24 @@ export type components = {
              * @description give it back as `after` to go on
              */
             next: number | null;
+        };
+        /**
+         * ProblemDocument
+         * @description What went wrong (RFC 9457). `code` is stable; `detail` is for people and names the next step.
+         */
+        ProblemDocument: {
+            /** Code */
+            code: string;
+            /** Detail */
+            detail: string;
+            /** Status */
+            status: number;
+            /** Title */
+            title: string;
+            /** Type */
+            type: string;
+        } & {
+            [key: string]: unknown;
         };
         /** Ready */
         Ready: {
@@ -356,19 +505,20 @@ export type components = {
          * Routed
          * @description Who answers, and why. `by` is who decided; `fallback`, why the supervisor did not, when it was asked.
          * @example {
-         *       "by": "keywords",
-         *       "changed": true,
          *       "chosen_root": "support",
-         *       "evidence": {
-         *         "support": [
-         *           "broken"
-         *         ]
-         *       },
          *       "reason": "support: broken",
+         *       "changed": true,
+         *       "by": "keywords",
+         *       "fallback": null,
          *       "scores": {
          *         "general": 0,
          *         "sales": 0,
          *         "support": 3
+         *       },
+         *       "evidence": {
+         *         "support": [
+         *           "broken"
+         *         ]
          *       }
          *     }
          */
@@ -392,7 +542,19 @@ export type components = {
                 [key: string]: number;
             };
         };
-        /** ScenarioShown */
+        /**
+         * ScenarioShown
+         * @example {
+         *       "id": "default",
+         *       "title": "",
+         *       "root": "general",
+         *       "supervisor": "supervisor",
+         *       "agents": [
+         *         "supervisor",
+         *         "general"
+         *       ]
+         *     }
+         */
         ScenarioShown: {
             /** Agents */
             agents: string[];
@@ -405,7 +567,24 @@ export type components = {
             /** Title */
             title: string;
         };
-        /** ScenariosShown */
+        /**
+         * ScenariosShown
+         * @example {
+         *       "scenarios": [
+         *         {
+         *           "id": "default",
+         *           "title": "",
+         *           "root": "general",
+         *           "supervisor": "supervisor",
+         *           "agents": [
+         *             "supervisor",
+         *             "general"
+         *           ]
+         *         }
+         *       ],
+         *       "default": "default"
+         *     }
+         */
         ScenariosShown: {
             /** Default */
             default: string;
@@ -438,14 +617,14 @@ export type components = {
          * SessionItem
          * @description A session as a list shows it.
          * @example {
-         *       "active_agent_id": "general",
-         *       "last_active_ms": 1790000000000,
-         *       "last_seq": 9,
-         *       "owner": "user:local",
-         *       "run_status": "finished",
-         *       "scenario_id": "default",
          *       "session_id": "s-1",
-         *       "title": "Oslo"
+         *       "title": "Oslo",
+         *       "active_agent_id": "general",
+         *       "scenario_id": "default",
+         *       "run_status": "finished",
+         *       "last_seq": 9,
+         *       "last_active_ms": 1790000000000,
+         *       "owner": "user:local"
          *     }
          */
         SessionItem: {
@@ -466,7 +645,24 @@ export type components = {
             /** Title */
             title: string | null;
         };
-        /** SessionList */
+        /**
+         * SessionList
+         * @example {
+         *       "sessions": [
+         *         {
+         *           "session_id": "s-1",
+         *           "title": "Oslo",
+         *           "active_agent_id": "general",
+         *           "scenario_id": "default",
+         *           "run_status": "finished",
+         *           "last_seq": 9,
+         *           "last_active_ms": 1790000000000,
+         *           "owner": "user:local"
+         *         }
+         *       ],
+         *       "next": null
+         *     }
+         */
         SessionList: {
             /**
              * Next
@@ -479,13 +675,15 @@ export type components = {
         /**
          * SessionMade
          * @example {
-         *       "agent_name": "general",
          *       "session_id": "s-1",
+         *       "agent_name": "general",
+         *       "model": null,
          *       "tools": [
          *         "WebSearchTool",
          *         "echo_context",
          *         "weather"
-         *       ]
+         *       ],
+         *       "overlay": null
          *     }
          */
         SessionMade: {
@@ -504,19 +702,19 @@ export type components = {
          * SessionShown
          * @description A session as it stands.
          * @example {
+         *       "session_id": "s-1",
          *       "active_agent_id": "general",
-         *       "last_active_ms": 1790000000000,
+         *       "scenario_id": "default",
+         *       "title": "Oslo",
+         *       "state": "idle",
+         *       "last_seq": 9,
          *       "last_run": {
          *         "agent_id": "general",
          *         "message_id": "msg-8c…",
          *         "status": "finished"
          *       },
-         *       "last_seq": 9,
+         *       "last_active_ms": 1790000000000,
          *       "owner": "user:local",
-         *       "scenario_id": "default",
-         *       "session_id": "s-1",
-         *       "state": "idle",
-         *       "title": "Oslo",
          *       "usage": {
          *         "total_tokens": 42
          *       }
@@ -553,10 +751,10 @@ export type components = {
         /**
          * SessionStopping
          * @example {
-         *       "agent_id": "general",
-         *       "mode": "now",
+         *       "status": "accepted",
          *       "session_id": "s-1",
-         *       "status": "accepted"
+         *       "agent_id": "general",
+         *       "mode": "now"
          *     }
          */
         SessionStopping: {
@@ -591,8 +789,8 @@ export type components = {
         /**
          * Switched
          * @example {
-         *       "active_agent_id": "sales",
          *       "changed": true,
+         *       "active_agent_id": "sales",
          *       "seq": 10
          *     }
          */
@@ -607,7 +805,21 @@ export type components = {
              */
             seq: number;
         };
-        /** ToolCall */
+        /**
+         * ToolCall
+         * @example {
+         *       "tool_call_id": "call-1",
+         *       "name": "weather",
+         *       "agent_id": "general",
+         *       "args": {
+         *         "city": "Oslo"
+         *       },
+         *       "status": "success",
+         *       "result": "In Oslo it is …",
+         *       "error": null,
+         *       "duration_ms": 1
+         *     }
+         */
         ToolCall: {
             /** Agent Id */
             agent_id: string | null;
@@ -631,14 +843,32 @@ export type components = {
         /**
          * ToolDone
          * @example {
-         *       "agent_id": "general",
-         *       "duration_ms": 1,
-         *       "events": [],
-         *       "message_id": "msg-8c…",
-         *       "result": "…",
          *       "session_id": "s-1",
+         *       "tool": "weather",
+         *       "agent_id": "general",
          *       "status": "success",
-         *       "tool": "weather"
+         *       "result": "…",
+         *       "error": null,
+         *       "message_id": "msg-8c…",
+         *       "duration_ms": 1,
+         *       "events": [
+         *         {
+         *           "session_id": "s-1",
+         *           "seq": 2,
+         *           "type": "message",
+         *           "message_id": "m-1",
+         *           "token_seq": null,
+         *           "role": "user",
+         *           "agent_id": null,
+         *           "text": "weather in Oslo",
+         *           "final": true,
+         *           "reason": null,
+         *           "data": {
+         *             "sender": "user:local"
+         *           },
+         *           "timestamp_ms": 1790000000000
+         *         }
+         *       ]
          *     }
          */
         ToolDone: {
@@ -664,7 +894,28 @@ export type components = {
             /** Tool */
             tool: string;
         };
-        /** ToolShown */
+        /**
+         * ToolShown
+         * @example {
+         *       "name": "weather",
+         *       "kind": "custom",
+         *       "description": "The weather in a city.",
+         *       "params_schema": {
+         *         "properties": {
+         *           "city": {
+         *             "type": "string"
+         *           }
+         *         },
+         *         "required": [
+         *           "city"
+         *         ],
+         *         "type": "object"
+         *       },
+         *       "agents": [
+         *         "general"
+         *       ]
+         *     }
+         */
         ToolShown: {
             /**
              * Agents
@@ -688,12 +939,53 @@ export type components = {
                 [key: string]: unknown;
             } | null;
         };
-        /** ToolsShown */
+        /**
+         * ToolsShown
+         * @example {
+         *       "tools": [
+         *         {
+         *           "name": "weather",
+         *           "kind": "custom",
+         *           "description": "The weather in a city.",
+         *           "params_schema": {
+         *             "properties": {
+         *               "city": {
+         *                 "type": "string"
+         *               }
+         *             },
+         *             "required": [
+         *               "city"
+         *             ],
+         *             "type": "object"
+         *           },
+         *           "agents": [
+         *             "general"
+         *           ]
+         *         }
+         *       ]
+         *     }
+         */
         ToolsShown: {
             /** Tools */
             tools: components["schemas"]["ToolShown"][];
         };
-        /** ToolsStatus */
+        /**
+         * ToolsStatus
+         * @example {
+         *       "model_kind": "openai",
+         *       "builtins": [
+         *         {
+         *           "name": "FileSearchTool",
+         *           "enabled": false,
+         *           "available": false,
+         *           "missing": [
+         *             "FILE_SEARCH_VECTOR_STORES"
+         *           ],
+         *           "reason": "not set up: FILE_SEARCH_VECTOR_STORES"
+         *         }
+         *       ]
+         *     }
+         */
         ToolsStatus: {
             /** Builtins */
             builtins: components["schemas"]["BuiltinStatus"][];
@@ -703,7 +995,25 @@ export type components = {
              */
             model_kind: string;
         };
-        /** Transcript */
+        /**
+         * Transcript
+         * @example {
+         *       "session_id": "s-1",
+         *       "messages": [
+         *         {
+         *           "seq": 9,
+         *           "message_id": "run-5f…/1",
+         *           "role": "assistant",
+         *           "agent_id": "general",
+         *           "text": "In Oslo it is …",
+         *           "reply_to": "msg-8c…",
+         *           "timestamp_ms": 1790000000000
+         *         }
+         *       ],
+         *       "next_since": 9,
+         *       "has_more": false
+         *     }
+         */
         Transcript: {
             /** Has More */
             has_more: boolean;
@@ -714,7 +1024,18 @@ export type components = {
             /** Session Id */
             session_id: string;
         };
-        /** TranscriptMessage */
+        /**
+         * TranscriptMessage
+         * @example {
+         *       "seq": 9,
+         *       "message_id": "run-5f…/1",
+         *       "role": "assistant",
+         *       "agent_id": "general",
+         *       "text": "In Oslo it is …",
+         *       "reply_to": "msg-8c…",
+         *       "timestamp_ms": 1790000000000
+         *     }
+         */
         TranscriptMessage: {
             /** Agent Id */
             agent_id: string | null;
@@ -735,15 +1056,15 @@ export type components = {
          * Usage
          * @description What the models of a session have used, in all and by agent.
          * @example {
+         *       "session_id": "s-1",
+         *       "usage": {
+         *         "total_tokens": 42
+         *       },
+         *       "runs": 2,
          *       "by_agent": {
          *         "general": {
          *           "total_tokens": 42
          *         }
-         *       },
-         *       "runs": 2,
-         *       "session_id": "s-1",
-         *       "usage": {
-         *         "total_tokens": 42
          *       }
          *     }
          */

@@ -4,6 +4,7 @@ import { fold } from "../fold/session";
 import { EMPTY, type Session } from "../fold/state";
 import { Cell } from "./cell";
 
+const EVERY_MS = 45; // text that grows more often than that costs the browser a lot and the eye sees no difference
 const HIDDEN_EVERY_MS = 300; // how often a tab that nobody sees looks at what has come
 const RAW_MAX = 50_000; // events kept for the list of raw events
 
@@ -16,6 +17,7 @@ export class Conversation {
   readonly log: Event[] = [];
   private waiting: Event[] = [];
   private due = false;
+  private last = 0;
 
   constructor(
     readonly id: string,
@@ -26,12 +28,18 @@ export class Conversation {
     return this.waiting.at(-1)?.seq ?? this.session.get().cursor;
   }
 
-  /** Events are taken in once per frame, however many pieces they come in. */
+  /** Events are taken in twenty times a second at most, however many pieces they come in. */
   take(events: readonly Event[]): void {
     for (const event of events) this.waiting.push(event);
     if (this.due) return;
     this.due = true;
-    // Whichever comes first: a tab that is hidden, or becomes so, gets no frames.
+    const wait = this.last + EVERY_MS - performance.now();
+    if (wait > 0) setTimeout(() => this.schedule(), wait);
+    else this.schedule();
+  }
+
+  /** With the next frame; a tab that is hidden, or becomes so, gets none, and goes by the clock. */
+  private schedule(): void {
     const timer = setTimeout(() => this.takeIn(), HIDDEN_EVERY_MS);
     requestAnimationFrame(() => {
       clearTimeout(timer);
@@ -48,6 +56,7 @@ export class Conversation {
   private takeIn(): void {
     if (!this.due) return;
     this.due = false;
+    this.last = performance.now();
     const events = this.waiting;
     this.waiting = [];
     const before = this.session.get();

@@ -58,6 +58,6 @@ def test_what_the_page_is_made_of_is_pinned_and_names_no_host() -> None:
     lock = json.loads((WEB / "package-lock.json").read_text())
 
     versions = {**package["dependencies"], **package["devDependencies"], **package["overrides"]}
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values()), versions
+    assert all(re.fullmatch(r"(?:npm:[\w-]+@)?\d+\.\d+\.\d+", version) for version in versions.values()), versions
     assert not any("resolved" in entry for entry in lock["packages"].values())
     assert all("integrity" in entry for name, entry in lock["packages"].items() if name)

@@ -15,7 +15,7 @@ describe("recorded logs", () => {
 
     expect(kinds(session)).toEqual(["user", "tool", "answer"]);
     expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", byHand: false });
-    expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { total: 76 } });
+    expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { requests: 2 } });
     expect(session.clientIds).toEqual(new Set(["k1"]));
     expect(runUnderWay(session)).toBeNull();
   });

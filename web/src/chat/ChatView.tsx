@@ -1,7 +1,7 @@
 // The middle of the page: a conversation, or the beginning of one.
 import type { ReactElement } from "react";
 import type { Session } from "../fold/state";
-import { EMPTY } from "../fold/state";
+import { EMPTY, runUnderWay } from "../fold/state";
 import { go } from "../store/address";
 import { Cell, useCell } from "../store/cell";
 import type { Conversation, Standing } from "../store/conversation";
@@ -26,7 +26,7 @@ export function ChatView(): ReactElement {
   return (
     <div className="flex min-h-0 min-w-0 flex-1 flex-col">
       {conversation === null ? <FirstRun /> : <Shown conversation={conversation} session={session} standing={standing} />}
-      <Composer session={session} agent={agent} />
+      <Composer run={runUnderWay(session)} agent={agent} />
     </div>
   );
 }

@@ -1,6 +1,6 @@
 // Where one writes. It stays open while a run is under way: what is sent then steers it, or waits for its turn.
-import { type FormEvent, type KeyboardEvent, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
-import { type Run, runUnderWay, type Session } from "../fold/state";
+import { type FormEvent, type KeyboardEvent, memo, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
+import type { Run } from "../fold/state";
 import { useCell } from "../store/cell";
 import { keptHere } from "../store/kept";
 import { useDoing } from "../ui/asking";
@@ -12,15 +12,14 @@ const TEXT_MAX_CHARS = 500_000; // the server's limit
 const HIGHEST_PX = 240;
 
 interface Props {
-  session: Session;
+  run: Run | null;
   agent: string | null;
 }
 
-export function Composer({ session, agent }: Props): ReactElement {
+export const Composer = memo(function Composer({ run, agent }: Props): ReactElement {
   const app = useApp();
   const id = useCell(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
-  const run = runUnderWay(session);
   const canSteer = useCell(app.routes).has("/api/sdk/session/{session_id}/steer");
   const tooLong = text.length > TEXT_MAX_CHARS;
   const send = (event?: FormEvent): void => {
@@ -49,7 +48,7 @@ export function Composer({ session, agent }: Props): ReactElement {
       </p>
     </form>
   );
-}
+});
 
 function hintOf(run: Run | null, canSteer: boolean, agent: string | null): string {
   if (run === null) return agent === null ? "Message the team" : `Message ${agent}`;

@@ -2,7 +2,7 @@
 import type { ReactElement } from "react";
 import type { Agent } from "../api/shapes";
 import { runUnderWay } from "../fold/state";
-import { useCell } from "../store/cell";
+import { useCell, usePart } from "../store/cell";
 import { useDoing } from "../ui/asking";
 import { useApp } from "../ui/context";
 import { Avatar, Badge, Button, Failure, Hint } from "../ui/parts";
@@ -11,10 +11,11 @@ import type { PanelProps } from "./Inspector";
 export function AgentsPanel({ conversation, session }: PanelProps): ReactElement {
   const app = useApp();
   const team = useCell(app.team);
+  const agent = usePart(session, (now) => now.agent);
+  const working = usePart(session, (now) => runUnderWay(now)?.agent ?? null);
   const { busy, problem, run } = useDoing();
   if (team === null) return <Hint>Loading…</Hint>;
-  const active = session.agent ?? team.root;
-  const working = runUnderWay(session)?.agent ?? null;
+  const active = agent ?? team.root;
   const id = conversation?.standing.get() === "open" ? conversation.id : null;
   const take = (name: string): void => {
     if (id !== null) void run(() => app.api.switchTo(id, name)).then(() => app.hurry());

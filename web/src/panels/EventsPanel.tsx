@@ -2,13 +2,15 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactElement, useMemo, useRef, useState } from "react";
 import type { Event } from "../api/shapes";
+import { useCell } from "../store/cell";
 import { figure, plural } from "../ui/format";
 import { CopyButton, Hint } from "../ui/parts";
 import type { PanelProps } from "./Inspector";
 
 const LINE_PX = 30;
 
-export function EventsPanel({ conversation, session }: PanelProps): ReactElement {
+export function EventsPanel({ conversation, session: watched }: PanelProps): ReactElement {
+  const session = useCell(watched);
   const [tokens, setTokens] = useState(false);
   const [open, setOpen] = useState<number | null>(null);
   const events = useMemo(() => (conversation?.log ?? []).filter((event) => tokens || event.type !== "token"), [conversation, session, tokens]);

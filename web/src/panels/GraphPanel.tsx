@@ -4,7 +4,7 @@ import "@xyflow/react/dist/base.css";
 import { type ReactElement, useMemo } from "react";
 import type { Agent } from "../api/shapes";
 import { runUnderWay, type Session } from "../fold/state";
-import { useCell } from "../store/cell";
+import { useCell, usePart } from "../store/cell";
 import { useApp } from "../ui/context";
 import { plural } from "../ui/format";
 import { Hint } from "../ui/parts";
@@ -14,10 +14,11 @@ export default function GraphPanel({ session }: PanelProps): ReactElement {
   const app = useApp();
   const team = useCell(app.team);
   const agents = team?.agents ?? [];
-  const active = session.agent ?? team?.root ?? null;
-  const working = runUnderWay(session)?.agent ?? null;
+  const handoffs = usePart(session, (now) => now.handoffs);
+  const active = usePart(session, (now) => now.agent) ?? team?.root ?? null;
+  const working = usePart(session, (now) => runUnderWay(now)?.agent ?? null);
   const nodes = useMemo(() => nodesOf(agents, active, working), [agents, active, working]);
-  const edges = useMemo(() => edgesOf(agents, session.handoffs), [agents, session.handoffs]);
+  const edges = useMemo(() => edgesOf(agents, handoffs), [agents, handoffs]);
   if (team === null) return <Hint>Loading…</Hint>;
   return (
     <div className="flex min-h-0 flex-1 flex-col">
@@ -27,8 +28,8 @@ export default function GraphPanel({ session }: PanelProps): ReactElement {
         </ReactFlow>
       </div>
       <ul className="space-y-1 p-4 text-sm text-muted">
-        {Object.entries(session.handoffs).map(([way, times]) => <li key={way}>{way.replace("→", " → ")}: {plural(times, "handoff")}</li>)}
-        {Object.keys(session.handoffs).length === 0 && <li>No handoff in this conversation yet.</li>}
+        {Object.entries(handoffs).map(([way, times]) => <li key={way}>{way.replace("→", " → ")}: {plural(times, "handoff")}</li>)}
+        {Object.keys(handoffs).length === 0 && <li>No handoff in this conversation yet.</li>}
       </ul>
     </div>
   );

@@ -13,9 +13,10 @@ import { TimelinePanel } from "./TimelinePanel";
 import { ToolsPanel } from "./ToolsPanel";
 import { UsagePanel } from "./UsagePanel";
 
+/** Each panel watches the part of the session that it shows. */
 export interface PanelProps {
   conversation: Conversation | null;
-  session: Session;
+  session: Cell<Session>;
 }
 
 type Panel = ComponentType<PanelProps> | LazyExoticComponent<ComponentType<PanelProps>>;
@@ -50,7 +51,6 @@ export function Inspector({ close }: { close: () => void }): ReactElement {
   const chosen = useCell(chosenPanel);
   const tab = tabs.find((one) => one.id === chosen) ?? tabs[0];
   const conversation = useCell(app.current);
-  const session = useCell(conversation?.session ?? NO_SESSION);
   if (tab === undefined) return <></>;
   return (
     <aside aria-label="Details" className="flex h-full flex-col bg-surface">
@@ -60,7 +60,7 @@ export function Inspector({ close }: { close: () => void }): ReactElement {
       </div>
       <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab.id}`} tabIndex={0} className="flex min-h-0 flex-1 flex-col overflow-y-auto">
         <h2 className="px-4 pt-3 pb-1 text-sm font-semibold">{tab.title}</h2>
-        <Suspense fallback={<Hint>Loading…</Hint>}><tab.panel conversation={conversation} session={session} /></Suspense>
+        <Suspense fallback={<Hint>Loading…</Hint>}><tab.panel conversation={conversation} session={conversation?.session ?? NO_SESSION} /></Suspense>
       </div>
     </aside>
   );

@@ -1,6 +1,7 @@
 // Each run as a bar of time: when the model spoke, when tools worked.
 import { type ReactElement, useEffect, useState } from "react";
 import type { Run, Span } from "../fold/state";
+import { usePart } from "../store/cell";
 import { clock, duration, figure } from "../ui/format";
 import { Badge, Hint } from "../ui/parts";
 import type { PanelProps } from "./Inspector";
@@ -12,13 +13,14 @@ const EVERY_MS = 500;
 const TONES = { running: "accent", finished: "good", failed: "bad", stopped: "plain" } as const;
 
 export function TimelinePanel({ session }: PanelProps): ReactElement {
-  const runs = session.runs.slice(-RUNS_SHOWN).reverse();
+  const all = usePart(session, (now) => now.runs);
+  const runs = all.slice(-RUNS_SHOWN).reverse();
   const now = useNow(runs.some((run) => run.to === null));
   if (runs.length === 0) return <Hint>Runs appear here, with what took how long.</Hint>;
   return (
     <ol className="space-y-2 p-3">
       {runs.map((run) => <RunEntry key={run.id} run={run} now={now} />)}
-      {session.runs.length > RUNS_SHOWN && <li className="px-1 text-xs text-faint">The last {RUNS_SHOWN} of {figure(session.runs.length)} runs.</li>}
+      {all.length > RUNS_SHOWN && <li className="px-1 text-xs text-faint">The last {RUNS_SHOWN} of {figure(all.length)} runs.</li>}
     </ol>
   );
 }

@@ -1,7 +1,7 @@
 // The tools that the active agent may use; each can be run by hand, and its last result stays in sight.
 import { type FormEvent, type ReactElement, useState } from "react";
 import type { Tool, ToolDone } from "../api/shapes";
-import { useCell } from "../store/cell";
+import { useCell, usePart } from "../store/cell";
 import { useDoing } from "../ui/asking";
 import { useApp } from "../ui/context";
 import { duration, pretty } from "../ui/format";
@@ -13,10 +13,12 @@ import { argumentsOf, type Field, fieldsOf, type Texts } from "./schema";
 export function ToolsPanel({ conversation, session }: PanelProps): ReactElement {
   const app = useApp();
   const team = useCell(app.team);
-  const agent = team?.agents.find((one) => one.name === (session.agent ?? team.root));
+  const active = usePart(session, (now) => now.agent);
+  const begun = usePart(session, (now) => now.events > 0);
+  const agent = team?.agents.find((one) => one.name === (active ?? team.root));
   if (team === null || agent === undefined) return <Hint>Loading…</Hint>;
   const tools = agent.tools.map((name) => team.tools.find((tool) => tool.name === name) ?? unknownTool(name));
-  const id = conversation !== null && session.events > 0 ? conversation.id : null;
+  const id = conversation !== null && begun ? conversation.id : null;
   return (
     <div className="space-y-2 p-3">
       <p className="px-1 text-sm text-muted">What <strong className="font-medium text-ink">{agent.name}</strong> may use, and nothing else.{id === null && " Begin a conversation to run one by hand."}</p>

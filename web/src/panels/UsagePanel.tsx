@@ -1,14 +1,16 @@
 // What the models have used, and how much of the conversation they are shown.
 import type { ReactElement } from "react";
 import type { Usage } from "../fold/state";
+import { useCell } from "../store/cell";
 import { useAsked } from "../ui/asking";
 import { useApp } from "../ui/context";
 import { figure } from "../ui/format";
 import { Failure, Hint } from "../ui/parts";
 import type { PanelProps } from "./Inspector";
 
-export function UsagePanel({ conversation, session }: PanelProps): ReactElement {
+export function UsagePanel({ conversation, session: watched }: PanelProps): ReactElement {
   const app = useApp();
+  const session = useCell(watched);
   const runs = session.runs.length;
   const shown = useAsked(() => (conversation === null || runs === 0 ? Promise.resolve(null) : app.api.session(conversation.id)), `${conversation?.id}/${runs}`);
   if (conversation === null || session.events === 0) return <Hint>Figures appear with the first answer.</Hint>;

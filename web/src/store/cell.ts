@@ -27,3 +27,8 @@ export class Cell<T> {
 export function useCell<T>(cell: Cell<T>): T {
   return useSyncExternalStore(cell.watch, cell.get);
 }
+
+/** A part of a value; who uses it is drawn again only when the part is another. */
+export function usePart<T, P>(cell: Cell<T>, pick: (value: T) => P): P {
+  return useSyncExternalStore(cell.watch, () => pick(cell.get()));
+}

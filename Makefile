@@ -123,13 +123,9 @@ clean: ## remove all that these commands made
 	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist web/node_modules magent2/web
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: redis nginx
-redis nginx:
+.PHONY: redis nginx browser
+redis nginx browser:
 	@scripts/ensure $@
-
-.PHONY: browser
-browser:
-	@scripts/ensure-browser
 
 $(PAGE_TOOLS): web/package.json web/package-lock.json | $(READY)
 	@echo "setup: web/node_modules from package-lock.json" >&2

@@ -36,7 +36,7 @@ class PageScale:
 def chromium_page() -> Iterator[Page]:
     path = os.environ.get("CHROMIUM") or next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
-        raise SystemExit("bench: no Chromium; scripts/ensure-browser says how to install one")
+        raise SystemExit("bench: no Chromium; `scripts/ensure browser` installs one or says how")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         page = browser.new_page(viewport={"width": 1360, "height": 860}, bypass_csp=True)  # for our own looking

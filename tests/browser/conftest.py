@@ -20,10 +20,11 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A module that says `ROOT_PATH` has it there, as behind a proxy."""
     support.skip_if_left_out()
     with Crew() as crew:
-        yield House(crew, tmp_path_factory.mktemp("house"))
+        yield House(crew, tmp_path_factory.mktemp("house"), getattr(request.module, "ROOT_PATH", ""))
 
 
 @pytest.fixture

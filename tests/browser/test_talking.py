@@ -89,7 +89,21 @@ def test_a_run_that_fails_says_so_and_can_be_tried_again(visitor: Visitor) -> No
     expect(visitor.log.get_by_role("button", name="Try again")).to_be_visible()
 
 
-def test_what_is_written_while_a_run_is_under_way_waits_and_is_answered_next(visitor: Visitor) -> None:
+def test_a_steer_waits_then_is_seen_and_changes_what_the_run_says(visitor: Visitor) -> None:
+    visitor.say("gated: weather in Oslo")
+    expect(visitor.log.get_by_text("general is at work")).to_be_visible()
+    expect(visitor.box).to_have_attribute("placeholder", "Steer general while it works")
+
+    visitor.say("in Celsius, please")
+    expect(visitor.log.get_by_text("Waiting", exact=True)).to_be_visible()
+    visitor.house.open_gate()
+
+    expect(visitor.log.get_by_text("Seen", exact=True)).to_be_visible()
+    expect(visitor.log.get_by_text("Waiting", exact=True)).to_have_count(0)
+    expect(visitor.answers().last).to_contain_text("in Celsius, please")
+
+
+def test_what_comes_too_late_for_a_run_is_answered_next(visitor: Visitor) -> None:
     visitor.say("held: a long story about nothing")
     expect(visitor.log.get_by_text("Streaming")).to_be_visible()
     visitor.say("and something else")

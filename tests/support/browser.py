@@ -40,7 +40,7 @@ def skip_if_left_out() -> None:
 def chromium() -> str:
     found = os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        pytest.fail("no Chromium: set CHROMIUM, install one (scripts/ensure-browser says how), or use SKIP=browser")
+        pytest.fail("no Chromium: `scripts/ensure browser` installs one or says how; SKIP=browser leaves these tests out")
     if not BUILT.is_file():
         pytest.fail("the page is not built: make web, or leave these tests out: SKIP=browser")
     return found
@@ -60,7 +60,8 @@ def browser() -> Iterator[Browser]:
 class House:
     """A running gateway with its team, which can be killed and started again at the same place."""
 
-    def __init__(self, crew: Crew, folder: Path) -> None:
+    def __init__(self, crew: Crew, folder: Path, root_path: str = "") -> None:
+        self._root_path = root_path
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
         self._folder = folder
         self._crew = crew
@@ -68,7 +69,7 @@ class House:
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
-        child = self._crew.spawn(HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port)
+        child = self._crew.spawn(HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port, root_path=self._root_path)
         return child, child.hear()
 
     @property

@@ -1,6 +1,7 @@
 """The demo model, for tests of the page: it can be held in the middle of an answer, and made to fail.
 
-`held: TEXT` says the first half of the text, waits until the gate is opened, and says the rest. `fail: TEXT` is refused.
+`held: TEXT` says the first half of the text, waits until the gate is opened, and says the rest. `gated: TEXT` waits
+before it does anything, then does what TEXT says. `fail: TEXT` is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from magent2.runner.demo import DemoModel
 from magent2.runner.team import TeamRunner
 from magent2.tools.builtins import BuiltinTools
 
-HELD, FAIL = "held:", "fail:"
+HELD, GATED, FAIL = "held:", "gated:", "fail:"
 
 
 class GatedModel(DemoModel):
@@ -31,6 +32,9 @@ class GatedModel(DemoModel):
         text = _last_text(input)
         if text.startswith(FAIL):
             raise ModelRefused("told to fail")
+        if text.startswith(GATED):
+            await self.gate.wait()
+            input = _without(GATED, input)  # noqa: A001
         events = super().stream_response(system_instructions, input, *more, **state)
         async for event in self._held(events) if text.startswith(HELD) else events:
             yield event
@@ -49,6 +53,18 @@ def _last_text(asked: str | list[TResponseInputItem]) -> str:
     said = [item for item in asked if isinstance(item, dict) and item.get("role") == "user"]
     content = said[-1].get("content") if said else ""
     return content if isinstance(content, str) else str(content)
+
+
+def _without(prefix: str, asked: str | list[TResponseInputItem]) -> Any:
+    """The same, its texts without the prefix."""
+    if isinstance(asked, str):
+        return asked.removeprefix(prefix).strip()
+    return [_plain(prefix, item) for item in asked]
+
+
+def _plain(prefix: str, item: Any) -> Any:
+    content = item.get("content") if isinstance(item, dict) else None
+    return {**item, "content": content.removeprefix(prefix).strip()} if isinstance(content, str) else item
 
 
 def gated_team(model: GatedModel) -> TeamRunner:

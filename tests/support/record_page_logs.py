@@ -58,6 +58,17 @@ async def stopped(client: httpx2.AsyncClient, model: GatedModel) -> None:
     await until_there(client, lambda event: event["data"].get("status") == "finished")
 
 
+async def steered(client: httpx2.AsyncClient, model: GatedModel) -> None:
+    """Told something before its second turn, and something after its last."""
+    await say(client, "gated: weather in Oslo", wait=False)
+    await until_there(client, lambda event: event["data"].get("status") == "started")
+    await client.post("/api/sdk/session/s1/steer", json={"text": "in Celsius", "client_message_id": "k2"})
+    model.gate.set()
+    await until_there(client, lambda event: event["data"].get("status") == "finished")
+    await client.post("/api/sdk/session/s1/steer", json={"text": "and in Bergen?"})
+    await until_there(client, lambda event: (event["text"] or "").startswith("and in Bergen?") and event["role"] == "assistant")
+
+
 async def failed(client: httpx2.AsyncClient, _: GatedModel) -> None:
     await say(client, "fail: this")
 
@@ -68,6 +79,7 @@ SCENES: dict[str, Scene] = {
     "tool_that_fails": tool_that_fails,
     "by_hand": by_hand,
     "stopped": stopped,
+    "steered": steered,
     "failed": failed,
 }
 

@@ -7,7 +7,7 @@ import { event, log } from "./logs";
 const kinds = (session: Session): string[] => session.items.map((item) => item.kind);
 const only = <K extends Item["kind"]>(session: Session, kind: K): Extract<Item, { kind: K }>[] =>
   session.items.filter((item): item is Extract<Item, { kind: K }> => item.kind === kind);
-const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "failed"];
+const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "failed"];
 
 describe("recorded logs", () => {
   test("a tool run shows the question, the tool with its result, and the answer with its usage", () => {
@@ -112,33 +112,40 @@ describe("tokens", () => {
 });
 
 describe("steering", () => {
-  const begun = [
-    event(1, "message", { message_id: "m1", role: "user", text: "go" }),
-    event(2, "run", { data: { run_id: "r1", status: "started", envelope_id: "m1" } }),
-    event(3, "message", { message_id: "m2", role: "user", text: "shorter", data: { steer: true, client_message_id: "k2" } }),
-  ];
-  const second = (session: Session): UserItem => only(session, "user")[1] as UserItem;
+  const users = (session: Session): UserItem[] => only(session, "user");
   const waits = (session: Session): boolean[] =>
     rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "user" ? [row.state.waiting] : []));
 
-  test("what is said while a run is under way waits, until the receipt says that it was seen", () => {
-    const waiting = fold(EMPTY, begun);
-    const seen = fold(waiting, [event(4, "message_received", { data: { ids: ["m2"], turn: 1, run_id: "r1" } })]);
+  test("what is said while a run is under way waits until the receipt says that it was seen", () => {
+    const events = log("steered");
+    const receipt = events.findIndex((one) => one.type === "message_received");
+    const before = fold(EMPTY, events.slice(0, receipt));
+    const after = fold(before, events.slice(receipt, receipt + 1));
 
-    expect(waits(waiting)).toEqual([false, true]);
-    expect(waits(seen)).toEqual([false, false]);
-    expect(second(seen).seenAt).not.toBeNull();
+    expect(waits(before)).toEqual([false, true]);
+    expect(waits(after)).toEqual([false, false]);
+    expect(users(after)[1]).toMatchObject({ text: "in Celsius", steer: true, clientId: "k2", runId: null });
+    expect(users(after)[1]?.seenAt).not.toBeNull();
   });
 
-  test("what came too late for the run is answered by the next", () => {
-    const session = fold(EMPTY, [
-      ...begun,
-      event(4, "run", { data: { run_id: "r1", status: "finished", envelope_id: "m1" } }),
-      event(5, "run", { data: { run_id: "r2", status: "started", envelope_id: "m2" } }),
-    ]);
+  test("what came too late for the run is answered by the next, and was not seen by the first", () => {
+    const last = users(fold(EMPTY, log("steered"))).at(-1);
 
-    expect(second(session)).toMatchObject({ seenAt: null, runId: "r2" });
-    expect(waits(session)).toEqual([false, false]);
+    expect(last).toMatchObject({ text: "and in Bergen?", seenAt: null });
+    expect(last?.runId).not.toBeNull();
+  });
+
+  test("what an agent says to another's run is shown though no message told it", () => {
+    const message = { id: "e1", source: "agent:sales", seq: 3, outcome: "seen", text: "they are in a hurry" };
+    const session = fold(EMPTY, [event(1, "message_received", { data: { run_id: "r1", turn: 1, messages: [message] } })]);
+
+    expect(users(session)[0]).toMatchObject({ sender: "agent:sales", text: "they are in a hurry", steer: true });
+  });
+
+  test("the receipt of a stop shows nothing of its own", () => {
+    const session = fold(EMPTY, [event(1, "message_received", { data: { messages: [{ id: "c1", outcome: "stopped", text: "stop" }] } })]);
+
+    expect(session.items).toEqual([]);
   });
 });
 

@@ -1,6 +1,6 @@
 """A gateway and a team in one process, as `magent2 serve` runs them, with a model that can be held.
 
-Settings: `url` of the bus, `data_dir`, `port` (0 for a free one). A line `open` opens the model's gate, `close` closes it.
+Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `root_path`. A line `open` opens the model's gate, `close` closes it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 
+from magent2.cli.options import Listening
 from magent2.cli.running import Place, keep_house, leaving_on_signals
 from magent2.gateway.catalogue import Catalogue
 from magent2.loop import run_on_loop
@@ -31,7 +32,7 @@ def obey(model: GatedModel, loop: asyncio.AbstractEventLoop) -> None:
 async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
-    place = Place.open("127.0.0.1", given["port"], None, given["url"])
+    place = Place.open(Listening("127.0.0.1", given["port"], root_path=given["root_path"] or None), given["url"])
     model = GatedModel()
     team = gated_team(model)
     threading.Thread(target=obey, args=(model, asyncio.get_running_loop()), daemon=True).start()

@@ -51,6 +51,25 @@ export type components = {
             /** Agents */
             agents: components["schemas"]["Agent"][];
         };
+        /** AgentReceipt */
+        AgentReceipt: {
+            /** Agent Id */
+            agent_id: string;
+            /** Reason */
+            reason?: string | null;
+            /** Run Id */
+            run_id: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "seen" | "answered" | "dead";
+            /**
+             * Turn
+             * @description of the answer that has seen it; none when a run of its own answers it
+             */
+            turn: number | null;
+        };
         /**
          * AgentShown
          * @example {
@@ -502,6 +521,39 @@ export type components = {
             status: "ready";
         };
         /**
+         * ReceiptShown
+         * @description What became of a message. `status` is that of the agent that is furthest; `waiting` have not seen it yet.
+         * @example {
+         *       "session_id": "s-1",
+         *       "receipt_id": "msg-8c…",
+         *       "status": "seen",
+         *       "waiting": 0,
+         *       "receipts": [
+         *         {
+         *           "agent_id": "general",
+         *           "run_id": "run-5f…",
+         *           "turn": 2,
+         *           "status": "seen"
+         *         }
+         *       ]
+         *     }
+         */
+        ReceiptShown: {
+            /** Receipt Id */
+            receipt_id: string;
+            /** Receipts */
+            receipts: components["schemas"]["AgentReceipt"][];
+            /** Session Id */
+            session_id: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "accepted" | "seen" | "answered" | "dead";
+            /** Waiting */
+            waiting: number;
+        };
+        /**
          * Routed
          * @description Who answers, and why. `by` is who decided; `fallback`, why the supervisor did not, when it was asked.
          * @example {
@@ -754,7 +806,8 @@ export type components = {
          *       "status": "accepted",
          *       "session_id": "s-1",
          *       "agent_id": "general",
-         *       "mode": "now"
+         *       "mode": "now",
+         *       "receipt_id": "0f4c…"
          *     }
          */
         SessionStopping: {
@@ -762,6 +815,35 @@ export type components = {
             agent_id: string;
             /** Mode */
             mode: string;
+            /**
+             * Receipt Id
+             * @description the id by which the `message_received` event names this stop
+             */
+            receipt_id: string;
+            /** Session Id */
+            session_id: string;
+            /**
+             * Status
+             * @default accepted
+             * @constant
+             */
+            status: "accepted";
+        };
+        /**
+         * Steered
+         * @description Accepted. `seq` is that of the message in the session; `receipt_id` is how to ask what became of it.
+         * @example {
+         *       "status": "accepted",
+         *       "session_id": "s-1",
+         *       "receipt_id": "msg-8c…",
+         *       "seq": 12
+         *     }
+         */
+        Steered: {
+            /** Receipt Id */
+            receipt_id: string;
+            /** Seq */
+            seq: number;
             /** Session Id */
             session_id: string;
             /**

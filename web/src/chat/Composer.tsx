@@ -9,6 +9,7 @@ import { Icon } from "../ui/icons";
 import { Spinner } from "../ui/parts";
 
 const TEXT_MAX_CHARS = 500_000; // the server's limit
+const STEER_MAX_CHARS = 20_000; // likewise; what is longer waits for its turn
 const HIGHEST_PX = 240;
 
 interface Props {
@@ -25,7 +26,7 @@ export const Composer = memo(function Composer({ run, agent }: Props): ReactElem
   const send = (event?: FormEvent): void => {
     event?.preventDefault();
     if (text.trim() === "" || tooLong) return;
-    app.say(text, run !== null && canSteer ? "steer" : "message", agent);
+    app.say(text, run !== null && canSteer && text.length <= STEER_MAX_CHARS ? "steer" : "message", agent);
     setText("");
   };
   const press = (event: KeyboardEvent): void => {

@@ -1,7 +1,7 @@
 // Handoffs, approvals, receipts and what went wrong.
 import type { Event } from "../api/shapes";
 import type { Draft } from "./draft";
-import { count, list, moment, record, text, texts } from "./reading";
+import { count, list, moment, record, text } from "./reading";
 import type { ApprovalItem } from "./state";
 
 export function takeHandoff(draft: Draft, event: Event): void {
@@ -15,21 +15,23 @@ export function takeHandoff(draft: Draft, event: Event): void {
   draft.handoffs = { ...draft.handoffs, [way]: (draft.handoffs[way] ?? 0) + 1 };
 }
 
-/** Which messages a run has seen; the receipt of a steer. */
+/** Which messages a run has seen: the receipt of a steer. One that an agent sent is told nowhere else. */
 export function takeReceipt(draft: Draft, event: Event): void {
-  const named = [...texts(event.data, "ids", "message_ids", "envelope_ids"), ...messageIds(event)];
-  const ids = event.message_id === null ? named : [...named, event.message_id];
-  for (const id of ids) {
-    const item = draft.item(id);
-    if (item?.kind === "user" && item.seenAt === null) draft.put({ ...item, steer: true, seenAt: event.timestamp_ms });
+  for (const one of list(event.data, "messages")) {
+    const told = one !== null && typeof one === "object" ? (one as Record<string, unknown>) : {};
+    const id = text(told, "id");
+    if (id !== null && text(told, "outcome") === "seen") takeSeen(draft, event, id, told);
   }
 }
 
-function messageIds(event: Event): string[] {
-  return list(event.data, "messages", "steers", "ids").flatMap((one) => {
-    const id = one !== null && typeof one === "object" ? text(one as Record<string, unknown>, "id", "message_id") : null;
-    return id === null ? [] : [id];
-  });
+function takeSeen(draft: Draft, event: Event, key: string, told: Readonly<Record<string, unknown>>): void {
+  const { seq, timestamp_ms: at } = event;
+  const known = draft.item(key);
+  if (known !== null && known.kind !== "user") return;
+  const sender = text(told, "source") ?? "agent";
+  const said = text(told, "text") ?? "";
+  const fresh = { kind: "user" as const, key, seq, at, text: said, sender, clientId: null, runId: null };
+  draft.put({ ...(known ?? fresh), steer: true, seenAt: known?.seenAt ?? at });
 }
 
 const DECIDED: Readonly<Record<string, ApprovalItem["status"]>> = {

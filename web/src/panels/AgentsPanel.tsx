@@ -25,7 +25,7 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
       {problem && <Failure text={problem} />}
       <ul className="space-y-2">
         {team.agents.map((agent) => (
-          <Card key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} take={id === null || busy ? null : () => take(agent.name)} />
+          <Card key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} take={id === null || busy || team.supervisors.has(agent.name) ? null : () => take(agent.name)} />
         ))}
       </ul>
     </div>

@@ -52,7 +52,7 @@ function matches(one: SessionItem, sought: string): boolean {
 }
 
 export function nameOf(one: SessionItem): string {
-  return one.title?.split("\n")[0] || one.session_id;
+  return one.title?.split("\n")[0]?.replace(/^#+\s*/, "") || one.session_id;
 }
 
 const PAUSE_MS = 250;

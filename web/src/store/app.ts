@@ -17,6 +17,8 @@ export interface Team {
   agents: readonly Agent[];
   tools: readonly Tool[];
   root: string | null;
+  /** Those who only route. */
+  supervisors: ReadonlySet<string>;
 }
 
 export class App {
@@ -143,7 +145,8 @@ export class App {
         this.api.agents(), this.api.tools(), this.api.scenarios(),
       ]);
       const root = scenarios.find((one) => one.id === first)?.root ?? agents[0]?.name ?? null;
-      this.team.set({ agents, tools, root });
+      const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
+      this.team.set({ agents, tools, root, supervisors });
       this.routes.set(await this.api.routes());
       this.isAdmin.set(await this.mayLookAtLetters());
     } catch (error) {

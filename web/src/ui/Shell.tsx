@@ -57,7 +57,7 @@ function toggleRight(): void {
 
 /** Beside the conversation where there is room, above it where there is not. */
 function Side({ side, close, children }: { side: "left" | "right"; close: () => void; children: ReactNode }): ReactElement {
-  const look = side === "left" ? "left-0 w-[min(20rem,88vw)] md:w-68 border-r" : "right-0 w-[min(24rem,100vw)] lg:w-88 border-l";
+  const look = side === "left" ? "left-0 w-[min(20rem,88vw)] md:w-68 border-r" : "right-0 w-full sm:w-96 lg:w-88 border-l";
   const still = side === "left" ? "md:static md:shadow-none" : "lg:static lg:shadow-none";
   return (
     <>
@@ -79,11 +79,11 @@ function Header(): ReactElement {
   return (
     <header className="flex h-13 shrink-0 items-center gap-1 border-b border-line bg-surface px-2">
       <IconButton icon="menu" label="Conversations" onClick={() => left.update((open) => !open)} />
-      <h1 className="pl-1 font-semibold tracking-tight">magent2</h1>
+      <h1 className={`pl-1 font-semibold tracking-tight ${title === "" ? "" : "max-sm:sr-only"}`}>magent2</h1>
       <span className="mx-2 min-w-0 flex-1 truncate pt-px text-sm text-muted">{title}</span>
       <Connection link={link} />
       <ThemeButton />
-      <IconButton icon="help" label="Keyboard help" className="hidden sm:inline-flex" onClick={() => help.set(true)} />
+      <IconButton icon="help" label="Keyboard help" className="max-sm:hidden" onClick={() => help.set(true)} />
       {app.api.token !== null && <IconButton icon="leave" label="Sign out" onClick={() => app.forgetToken()} />}
       <IconButton icon="panel" label="Details" onClick={toggleRight} />
     </header>

@@ -2,6 +2,13 @@
 
 ARG PYTHON_VERSION=3.11
 
+FROM node:24-slim AS page
+WORKDIR /app/web
+COPY web/package.json web/package-lock.json web/.npmrc ./
+RUN --mount=type=cache,target=/root/.npm npm ci
+COPY web ./
+RUN npm run build
+
 FROM python:${PYTHON_VERSION}-slim AS build
 ENV UV_COMPILE_BYTECODE=1 \
     UV_LINK_MODE=copy \
@@ -14,6 +21,7 @@ COPY pyproject.toml uv.lock ./
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-install-project
 COPY README.md LICENSE ./
 COPY magent2 magent2
+COPY --from=page /app/magent2/web magent2/web
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-editable
 
 FROM python:${PYTHON_VERSION}-slim

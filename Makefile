@@ -1,6 +1,6 @@
 # Everything here sets itself up: Python 3.11 or newer and make are enough.
 #   make test ARGS="-k lanes"   hands arguments to pytest
-#   make test SKIP=redis,nginx  leaves Redis and nginx out on purpose
+#   make test SKIP=redis,nginx  leaves Redis and nginx out on purpose; SKIP=browser leaves out the page
 #   make test JOBS=8            as many test processes as you like
 #   make run ARGS="--port 9000" hands arguments to `magent2 serve`
 
@@ -17,6 +17,13 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 BIN := .venv/bin
 READY := .venv/.ready
 
+# The page. Node and npm come with the environment.
+PAGE := magent2/web/index.html
+PAGE_TOOLS := web/node_modules/.ready
+PAGE_SOURCES := $(shell find web/src web/public -type f 2>/dev/null) web/index.html web/vite.config.ts
+TESTED_PAGE = $(if $(findstring browser,$(SKIP)),,$(PAGE))
+IN_WEB := cd web && PATH="$(CURDIR)/$(BIN):$$PATH"
+
 # One test at a time to whoever is free: by whole files, a few long ones at the end leave a core idle.
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist worksteal
 # A part of the tests measures nothing: with SKIP or ARGS the bar is off.
@@ -28,14 +35,22 @@ help: ## show this list
 
 .PHONY: run
 run: $(READY) ## serve an agent: gateway, worker and page in one process
+	@$(MAKE) web || echo "setup: the page was not built; the gateway shows a plain one" >&2
 	@$(BIN)/magent2 serve $(ARGS)
 
+.PHONY: web
+web: $(PAGE) ## build the page into the package
+
+.PHONY: page-types
+page-types: $(PAGE_TOOLS) ## write the page's types from the OpenAPI document
+	@scripts/page-types
+
 .PHONY: test
-test: redis nginx $(READY) ## run the tests
+test: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests
 	@$(PYTEST) $(ARGS)
 
 .PHONY: cover
-cover: redis nginx $(READY) ## run the tests, half as slow again, and measure how much of the code they reach
+cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests, half as slow again, and measure how much of the code they reach
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@$(PYTEST) $(COVERAGE) $(ARGS)
 
@@ -61,7 +76,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker bench-run bench-api bench-steer ## run all benchmarks
+bench: bench-bus bench-worker bench-run bench-api bench-steer bench-page ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -83,6 +98,14 @@ bench-api: redis $(READY) ## measure the session API and its door; the last line
 bench-steer: redis $(READY) ## measure steering; the last line is one JSON object
 	@$(BIN)/python -m bench.steer $(ARGS)
 
+.PHONY: bench-page
+bench-page: browser $(READY) $(PAGE) ## measure the page in a browser; the last line is one JSON object
+	@$(BIN)/python -m bench.page $(ARGS)
+
+.PHONY: screenshots
+screenshots: browser $(READY) $(PAGE) ## take the pictures of the page in docs/images
+	@$(BIN)/python -m tests.support.screenshots docs/images
+
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas
 	$(BIN)/python -m magent2.models.schemas docs/schemas
@@ -97,12 +120,21 @@ lock: ## bring uv.lock up to date with pyproject.toml
 
 .PHONY: clean
 clean: ## remove all that these commands made
-	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist
+	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist web/node_modules magent2/web
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: redis nginx
-redis nginx:
+.PHONY: redis nginx browser
+redis nginx browser:
 	@scripts/ensure $@
+
+$(PAGE_TOOLS): web/package.json web/package-lock.json | $(READY)
+	@echo "setup: web/node_modules from package-lock.json" >&2
+	@$(IN_WEB) npm ci --silent
+	@touch $@
+
+$(PAGE): $(PAGE_SOURCES) $(PAGE_TOOLS)
+	@echo "setup: the page" >&2
+	@$(IN_WEB) node_modules/.bin/vite build --logLevel error
 
 $(READY): pyproject.toml uv.lock
 	@echo "setup: .venv from uv.lock" >&2

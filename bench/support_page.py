@@ -1,0 +1,103 @@
+"""A gateway and one agent that answers with a long text in equal pieces. Run as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agents.items import TResponseStreamEvent
+from openai.types.responses import ResponseTextDeltaEvent
+
+from bench.support import run
+from magent2.bus.memory import MemoryBus
+from magent2.gateway.auth import Access
+from magent2.gateway.server import Gateway, listen
+from magent2.roster.default import default_roster
+from magent2.runner.config import RunnerConfig
+from magent2.runner.demo import DemoModel, build_response, stream_events
+from magent2.runner.demo_script import Say
+from magent2.runner.team import TeamRunner
+from magent2.tools.builtins import BuiltinTools
+from magent2.worker.service import WorkerService
+
+CHARS, DELTAS = 8_000, 200
+PAUSE_S = 0.02  # between two pieces, as a quick model has it
+
+SECTION = """## Part {n}
+
+What a turn does is **recorded** before its tools run, so that nothing is *asked for twice*. See `journal.py`, or the
+[guarantees](https://example.org/guarantees), and keep in mind:
+
+- an answer that was recorded is never asked for again,
+- a tool that was recorded never runs again, and
+- what it sent leaves with its result.
+
+| record | survives |
+|---|---|
+| answer | yes |
+| result | yes |
+
+```python
+def settle(run: Run, part: int = {n}) -> None:
+    for record in run.records:
+        append(record)
+```
+
+"""
+
+
+def text() -> str:
+    whole = "".join(SECTION.format(n=n) for n in range(CHARS // len(SECTION) + 1))
+    return whole[:CHARS]
+
+
+class LongModel(DemoModel):
+    """Says the same long text to everything."""
+
+    async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[TResponseStreamEvent]:
+        said = text()
+        size = CHARS // DELTAS
+        pieces = iter([said[at : at + size] for at in range(0, CHARS, size)])
+        for event in stream_events(build_response(Say(said), [{"role": "user", "content": "go"}])):
+            if not isinstance(event, ResponseTextDeltaEvent):
+                for piece in pieces if event.type == "response.output_item.done" else ():
+                    await asyncio.sleep(PAUSE_S)
+                    yield last.model_copy(update={"delta": piece})
+                yield event
+            last = event
+
+
+async def serve(port: int, token: str) -> None:
+    """Until SIGTERM."""
+    leaving = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+    bus = MemoryBus()
+    team = TeamRunner(
+        default_roster(), kind="demo", config=RunnerConfig(), model=LongModel(), builtins=BuiltinTools()
+    )
+    gateway = Gateway(bus, access=Access.by_token(token, loopback=True))
+    serving = asyncio.create_task(gateway.serve([listen("127.0.0.1", port)]))
+    service = WorkerService(bus, dict.fromkeys(team.agents(), team))
+    working = asyncio.create_task(service.run())
+    await leaving.wait()
+    await service.drain(0.0)
+    await working
+    gateway.drain()
+    await serving
+    await team.aclose()
+    await bus.aclose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.support_page", description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--token", required=True)
+    chosen = parser.parse_args()
+    run(serve(chosen.port, chosen.token))
+
+
+if __name__ == "__main__":
+    main()

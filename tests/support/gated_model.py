@@ -1,0 +1,71 @@
+"""The demo model, for tests of the page: it can be held in the middle of an answer, and made to fail.
+
+`held: TEXT` says the first half of the text, waits until the gate is opened, and says the rest. `gated: TEXT` waits
+before it does anything, then does what TEXT says. `fail: TEXT` is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agents import TResponseInputItem
+from agents.items import TResponseStreamEvent
+
+from magent2.errors import ModelRefused
+from magent2.roster.default import default_roster
+from magent2.runner.config import RunnerConfig
+from magent2.runner.demo import DemoModel
+from magent2.runner.team import TeamRunner
+from magent2.tools.builtins import BuiltinTools
+
+HELD, GATED, FAIL = "held:", "gated:", "fail:"
+
+
+class GatedModel(DemoModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def stream_response(self, system_instructions: str | None, input: Any, *more: Any, **state: Any) -> Any:  # noqa: A002
+        text = _last_text(input)
+        if text.startswith(FAIL):
+            raise ModelRefused("told to fail")
+        if text.startswith(GATED):
+            await self.gate.wait()
+            input = _without(GATED, input)  # noqa: A001
+        events = super().stream_response(system_instructions, input, *more, **state)
+        async for event in self._held(events) if text.startswith(HELD) else events:
+            yield event
+
+    async def _held(self, events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[TResponseStreamEvent]:
+        found = [event async for event in events]
+        for place, event in enumerate(found):
+            if place == len(found) // 2:
+                await self.gate.wait()
+            yield event
+
+
+def _last_text(asked: str | list[TResponseInputItem]) -> str:
+    if isinstance(asked, str):
+        return asked
+    said = [item for item in asked if isinstance(item, dict) and item.get("role") == "user"]
+    content = said[-1].get("content") if said else ""
+    return content if isinstance(content, str) else str(content)
+
+
+def _without(prefix: str, asked: str | list[TResponseInputItem]) -> Any:
+    """The same, its texts without the prefix."""
+    if isinstance(asked, str):
+        return asked.removeprefix(prefix).strip()
+    return [_plain(prefix, item) for item in asked]
+
+
+def _plain(prefix: str, item: Any) -> Any:
+    content = item.get("content") if isinstance(item, dict) else None
+    return {**item, "content": content.removeprefix(prefix).strip()} if isinstance(content, str) else item
+
+
+def gated_team(model: GatedModel) -> TeamRunner:
+    return TeamRunner(default_roster(), kind="demo", config=RunnerConfig(), model=model, builtins=BuiltinTools())

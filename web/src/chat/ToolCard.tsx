@@ -1,0 +1,86 @@
+// A tool call, folded to one line; a Python block shows its code and what became of its messages.
+import { type ReactElement, useId, useState } from "react";
+import type { Block, ToolItem } from "../fold/state";
+import { CodeBlock } from "../ui/code";
+import { brief, duration, pretty } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { Badge, CopyButton, Spinner } from "../ui/parts";
+
+export function ToolCard({ item }: { item: ToolItem }): ReactElement {
+  const [open, setOpen] = useState(item.block !== null);
+  const body = useId();
+  return (
+    <div className="pb-3 pl-9.5">
+      <section aria-label={`Tool ${item.name}`} className="overflow-hidden rounded-xl border border-line bg-surface">
+        <button type="button" aria-expanded={open} aria-controls={body} onClick={() => setOpen(!open)} className="flex w-full items-center gap-2.5 px-3 py-2 text-left text-sm hover:bg-sunken">
+          <Icon name={item.block === null ? "tool" : "code"} size={16} className="text-muted" />
+          <span className="font-medium">{item.block === null ? item.name : "Python"}</span>
+          <span className="min-w-0 flex-1 truncate text-muted">{item.block === null ? brief(item.args) : statusOf(item.block)}</span>
+          {item.byHand && <Badge>by hand</Badge>}
+          <ToolMark item={item} />
+          <Icon name="chevron" size={14} className={`text-faint transition-transform ${open ? "rotate-90" : ""}`} />
+        </button>
+        <div id={body} hidden={!open} className="border-t border-line px-3 py-2.5">
+          {open && (item.block === null ? <Details item={item} /> : <BlockDetails block={item.block} item={item} />)}
+        </div>
+      </section>
+    </div>
+  );
+}
+
+function ToolMark({ item }: { item: ToolItem }): ReactElement {
+  const took = item.durationMs === null ? null : <span className="text-xs text-faint tabular-nums">{duration(item.durationMs)}</span>;
+  if (item.status === "running") return <Badge tone="accent"><Spinner size={11} /> Running</Badge>;
+  if (item.status === "cut") return <Badge>Not finished</Badge>;
+  if (item.status === "error") return <>{took}<Badge tone="bad">Failed</Badge></>;
+  return <>{took}<Badge tone="good"><Icon name="check" size={12} /> Done</Badge></>;
+}
+
+function Details({ item }: { item: ToolItem }): ReactElement {
+  return (
+    <div className="space-y-2.5">
+      <Text title="Arguments" text={JSON.stringify(item.args, null, 2)} />
+      {item.result !== null && <Text title="Result" text={pretty(item.result)} />}
+      {item.error !== null && <Text title="Error" text={item.error} bad />}
+    </div>
+  );
+}
+
+function statusOf(block: Block): string {
+  return block.status.replace(/^\[|\]$/g, "").split("\n")[0] ?? "";
+}
+
+function BlockDetails({ block, item }: { block: Block; item: ToolItem }): ReactElement {
+  const output = block.output || item.result || "";
+  return (
+    <div className="space-y-2.5">
+      <div className="-my-3"><CodeBlock code={block.code} language="python" growing={item.status === "running"} /></div>
+      {output !== "" && <Text title="Output" text={output} />}
+      {(block.error ?? item.error) !== null && <Text title="Error" text={block.error ?? item.error ?? ""} bad />}
+      {block.status !== "" && <HeldSends block={block} />}
+    </div>
+  );
+}
+
+/** What became of the messages that the block wanted to send: they leave together with its result, or not at all. */
+function HeldSends({ block }: { block: Block }): ReactElement {
+  const tone = !block.ok ? "bad" : block.failed > 0 ? "warn" : "good";
+  return (
+    <div className="flex flex-wrap items-center gap-2 text-sm">
+      <Badge tone={tone}><Icon name="mail" size={12} /> {statusOf(block)}</Badge>
+      {block.failures.map((line) => <span key={line} className="w-full text-xs text-bad wrap-anywhere">{line}</span>)}
+    </div>
+  );
+}
+
+function Text({ title, text, bad = false }: { title: string; text: string; bad?: boolean }): ReactElement {
+  return (
+    <div>
+      <div className="flex items-center justify-between text-xs font-medium text-muted">
+        {title}
+        <CopyButton text={() => text} label={`Copy ${title.toLowerCase()}`} />
+      </div>
+      <pre tabIndex={0} aria-label={title} className={`max-h-72 overflow-auto rounded-lg bg-sunken px-3 py-2 font-mono text-[12.5px] leading-relaxed whitespace-pre-wrap wrap-anywhere ${bad ? "text-bad" : ""}`}>{text}</pre>
+    </div>
+  );
+}

@@ -1,0 +1,194 @@
+import { describe, expect, test } from "vitest";
+import { rowsOf } from "../src/chat/rows";
+import { fold } from "../src/fold/session";
+import { type AnswerItem, EMPTY, type Item, runUnderWay, type Session, type ToolItem, type UserItem } from "../src/fold/state";
+import { event, log } from "./logs";
+
+const kinds = (session: Session): string[] => session.items.map((item) => item.kind);
+const only = <K extends Item["kind"]>(session: Session, kind: K): Extract<Item, { kind: K }>[] =>
+  session.items.filter((item): item is Extract<Item, { kind: K }> => item.kind === kind);
+const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "failed"];
+
+describe("recorded logs", () => {
+  test("a tool run shows the question, the tool with its result, and the answer with its usage", () => {
+    const session = fold(EMPTY, log("tool"));
+
+    expect(kinds(session)).toEqual(["user", "tool", "answer"]);
+    expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", byHand: false });
+    expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { requests: 2 } });
+    expect(session.clientIds).toEqual(new Set(["k1"]));
+    expect(runUnderWay(session)).toBeNull();
+  });
+
+  test("a handoff shows who goes on and why, and who is active then", () => {
+    const session = fold(EMPTY, log("handoff"));
+
+    expect(only(session, "handoff").map(({ from, to, reason }) => [from, to, reason])).toEqual([
+      ["general", "sales", null],
+      ["sales", "support", "manual_switch"],
+    ]);
+    expect(session.agent).toBe("support");
+    expect(only(session, "answer").map((item) => item.agent)).toEqual(["sales", "sales"]);
+  });
+
+  test("a tool that fails says why", () => {
+    const [tool] = only(fold(EMPTY, log("tool_that_fails")), "tool");
+
+    expect(tool?.status).toBe("error");
+    expect(tool?.error).toContain("ArgumentsError");
+  });
+
+  test("a tool run by hand is no part of the talk", () => {
+    const session = fold(EMPTY, log("by_hand"));
+
+    expect(kinds(session)).toEqual(["tool"]);
+    expect(only(session, "tool")[0]).toMatchObject({ byHand: true, status: "success" });
+  });
+
+  test("a stopped answer keeps what was said, and can be tried again until it was", () => {
+    const events = log("stopped");
+    const end = events.findIndex((one) => one.data["status"] === "stopped") + 1;
+    const stopped = fold(EMPTY, events.slice(0, end));
+    const tried = fold(stopped, events.slice(end));
+    const retryable = (session: Session): boolean[] =>
+      rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "notice" ? [row.state.retryable] : []));
+
+    expect(only(stopped, "answer")[0]).toMatchObject({ streaming: false, text: "held: one two " });
+    expect(retryable(stopped)).toEqual([true]);
+    expect(retryable(tried)).toEqual([false]);
+    expect(only(tried, "answer").at(-1)?.text).toBe("held: one two three four five six");
+  });
+
+  test("a failed run is told once, with its reason and a way to try again", () => {
+    const notices = only(fold(EMPTY, log("failed")), "notice");
+
+    expect(notices).toHaveLength(1);
+    expect(notices[0]).toMatchObject({ tone: "error", detail: "ModelRefused: told to fail" });
+    expect(notices[0]?.retryOf).toMatch(/^msg-/);
+  });
+
+  test.each(LOGS)("%s is the same in one batch, in single events, and with repeats", (name) => {
+    const events = log(name);
+    const whole = fold(EMPTY, events);
+    const single = events.reduce((session, one) => fold(session, [one]), EMPTY);
+    const repeated = fold(fold(whole, events), events.slice(3));
+
+    expect(single).toEqual(whole);
+    expect(repeated).toBe(whole);
+  });
+
+  test.each(LOGS)("%s leaves nothing open at its end", (name) => {
+    const session = fold(EMPTY, log(name));
+
+    expect(only(session, "answer").filter((item) => item.streaming)).toEqual([]);
+    expect(only(session, "tool").filter((item) => item.status === "running")).toEqual([]);
+    expect(session.runs.filter((run) => run.status === "running")).toEqual([]);
+  });
+});
+
+describe("tokens", () => {
+  const token = (seq: number, piece: number, text: string, attempt = 1) =>
+    event(seq, "token", { message_id: "run-1/0", token_seq: piece, text, data: { run_id: "run-1", attempt } });
+  const answer = (session: Session): AnswerItem | undefined => only(session, "answer")[0];
+
+  test("drafts of a new attempt replace those of the one before; late ones of the old are passed over", () => {
+    const session = fold(EMPTY, [token(1, 0, "one "), token(2, 1, "two "), token(3, 0, "uno ", 2), token(4, 2, "three ", 1), token(5, 1, "dos ", 2)]);
+
+    expect(answer(session)?.text).toBe("uno dos ");
+  });
+
+  test("the text that was recorded stands, whatever the drafts were", () => {
+    const end = event(3, "message", { message_id: "run-1/0", role: "assistant", text: "whole", data: { run_id: "run-1" } });
+    const session = fold(EMPTY, [token(1, 0, "ha"), token(2, 1, "lf"), end, token(4, 2, "late")]);
+
+    expect(answer(session)).toMatchObject({ text: "whole", streaming: false });
+  });
+
+  test("a session that does not change is the same object", () => {
+    const session = fold(EMPTY, [token(1, 0, "a")]);
+
+    expect(fold(session, [token(1, 0, "a")])).toBe(session);
+  });
+});
+
+describe("steering", () => {
+  const users = (session: Session): UserItem[] => only(session, "user");
+  const waits = (session: Session): boolean[] =>
+    rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "user" ? [row.state.waiting] : []));
+
+  test("what is said while a run is under way waits until the receipt says that it was seen", () => {
+    const events = log("steered");
+    const receipt = events.findIndex((one) => one.type === "message_received");
+    const before = fold(EMPTY, events.slice(0, receipt));
+    const after = fold(before, events.slice(receipt, receipt + 1));
+
+    expect(waits(before)).toEqual([false, true]);
+    expect(waits(after)).toEqual([false, false]);
+    expect(users(after)[1]).toMatchObject({ text: "in Celsius", steer: true, clientId: "k2", runId: null });
+    expect(users(after)[1]?.seenAt).not.toBeNull();
+  });
+
+  test("what came too late for the run is answered by the next, and was not seen by the first", () => {
+    const last = users(fold(EMPTY, log("steered"))).at(-1);
+
+    expect(last).toMatchObject({ text: "and in Bergen?", seenAt: null });
+    expect(last?.runId).not.toBeNull();
+  });
+
+  test("what an agent says to another's run is shown though no message told it", () => {
+    const message = { id: "e1", source: "agent:sales", seq: 3, outcome: "seen", text: "they are in a hurry" };
+    const session = fold(EMPTY, [event(1, "message_received", { data: { run_id: "r1", turn: 1, messages: [message] } })]);
+
+    expect(users(session)[0]).toMatchObject({ sender: "agent:sales", text: "they are in a hurry", steer: true });
+  });
+
+  test("the receipt of a stop shows nothing of its own", () => {
+    const session = fold(EMPTY, [event(1, "message_received", { data: { messages: [{ id: "c1", outcome: "stopped", text: "stop" }] } })]);
+
+    expect(session.items).toEqual([]);
+  });
+});
+
+describe("approvals", () => {
+  const asked = event(1, "approval", { data: { run_id: "r1", call_id: "c1", name: "delete_all", args: { table: "x" }, status: "pending" } });
+
+  test("a pending one is shown with what it is about, and changes when it is decided", () => {
+    const pending = fold(EMPTY, [asked]);
+    const decided = fold(pending, [event(2, "approval", { reason: "no", data: { run_id: "r1", call_id: "c1", status: "rejected" } })]);
+
+    expect(only(pending, "approval")[0]).toMatchObject({ tool: "delete_all", args: { table: "x" }, status: "pending" });
+    expect(only(decided, "approval")).toHaveLength(1);
+    expect(only(decided, "approval")[0]).toMatchObject({ tool: "delete_all", status: "rejected", reason: "no" });
+  });
+});
+
+describe("Python blocks", () => {
+  const call = event(1, "tool_call", { data: { name: "run_python", args: { code: "say('hi')" }, tool_call_id: "c1", run_id: "r1", status: "start" } });
+  const tool = (session: Session): ToolItem => only(session, "tool")[0] as ToolItem;
+
+  test("a block that ends well shows its code, its output and what was sent, on one card", () => {
+    const session = fold(EMPTY, [
+      call,
+      event(2, "block", { data: { run_id: "r1", tool_call_id: "c1", code: "say('hi')", output: "done", status: "\n\n[Messages: 1 sent]", held: 1, sent: 1, failed: 0 } }),
+      event(3, "tool_result", { text: "done\n\n[Messages: 1 sent]", data: { name: "run_python", tool_call_id: "c1", run_id: "r1", status: "success" } }),
+    ]);
+
+    expect(kinds(session)).toEqual(["tool"]);
+    expect(tool(session)).toMatchObject({ status: "success", block: { output: "done", status: "[Messages: 1 sent]", sent: 1, ok: true } });
+  });
+
+  test("one that fails says that nothing was sent", () => {
+    const session = fold(EMPTY, [
+      call,
+      event(2, "block", { data: { run_id: "r1", tool_call_id: "c1", code: "1/0", output: "", error: "ZeroDivisionError", status: "[Messages: 2 NOT sent (script failed)]", held: 2, sent: 0, failed: 0 } }),
+    ]);
+
+    expect(tool(session)).toMatchObject({ status: "error", block: { ok: false, sent: 0, held: 2, error: "ZeroDivisionError" } });
+  });
+});
+
+test("records of kinds that the page does not know are counted and do no harm", () => {
+  const session = fold(EMPTY, [event(1, "something_new", { data: { deep: [1, { x: null }] } })]);
+
+  expect(session).toMatchObject({ cursor: 1, events: 1, items: [] });
+});

@@ -17,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from magent2.runner.demo_words import worded
+
 CLOCKS = ("current_time", "get_time", "now", "time", "clock")
 
 _USE = re.compile(r"use (?P<tool>[\w.-]+)(?:\s+(?P<arguments>\{.*\}))?", re.DOTALL)
@@ -117,13 +119,15 @@ def _last_results(items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _report(result: str) -> str:
-    """A handoff's result names the agent that has taken over; any other is passed on as it is."""
+    """A handoff's result names the agent that has taken over, an example tool's is put in words; others are quoted."""
     try:
-        taken = json.loads(result)
+        told = json.loads(result)
     except ValueError:  # plain text, which is what most tools return
         return result
-    name = taken.get("assistant") if isinstance(taken, dict) and len(taken) == 1 else None
-    return result if name is None else f"{name} here. What can I do for you?"
+    if not isinstance(told, dict):
+        return result
+    name = told.get("assistant") if len(told) == 1 else None
+    return f"{name} here. What can I do for you?" if name is not None else worded(told) or result
 
 
 def _last_text(items: Sequence[Mapping[str, Any]]) -> str:

@@ -16,6 +16,7 @@ MADE_UP = "made up from the city's name, offline; this is an example, not a fore
 
 SAMPLE = "a sample catalogue of {count} products, offline; this is an example, not a shop"
 PRODUCTS_MAX = 20
+WORD_MIN_CHARS = 3  # "a lamp" is no search for everything with an "a" in it
 CATALOGUE: tuple[tuple[str, str, float], ...] = (
     ("lamp-01", "Reading lamp, brass", 49.0),
     ("lamp-02", "Desk lamp, dimmable", 65.5),
@@ -62,7 +63,7 @@ def product_search(
     limit: Annotated[int, Field(description="How many products at most.", ge=1, le=PRODUCTS_MAX)] = 5,
 ) -> dict[str, Any]:
     """Search the products. An example that works offline, on a small sample catalogue."""
-    words = [word.removesuffix("s") for word in query.casefold().split()]
+    words = [word.removesuffix("s") for word in query.casefold().split() if len(word) >= WORD_MIN_CHARS]
     counted = [
         (sum(word in title.casefold() for word in words), product) for product in CATALOGUE for title in product[1:2]
     ]

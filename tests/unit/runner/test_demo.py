@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from magent2.models.envelope import MessageEnvelope, ToolStepEvent
 from magent2.runner.demo import DemoModel, script
-from magent2.runner.demo_script import Line, Say, Use
+from magent2.runner.demo_script import Line, Say, Use, next_line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.tools.examples import product_search, weather
 
 TOOLS = ("add", "now", "chat_send", "weather", "product_search", "echo_context")
 HANDOFFS = {"Front Desk": "transfer_to_front_desk"}
@@ -122,3 +124,15 @@ async def test_without_streaming_it_answers_the_same() -> None:
 
     assert result.final_output == "one two three"
     assert result.context_wrapper.usage.output_tokens == 3
+
+
+def test_results_of_the_example_tools_are_put_in_words_and_others_are_quoted() -> None:
+    def reported(result: dict[str, Any]) -> str:
+        line = next_line([{"type": "function_call_output", "output": json.dumps(result)}], TOOLS, {})
+        assert isinstance(line, Say)
+        return line.text
+
+    assert reported(weather("Oslo")).startswith("In Oslo it is ")
+    assert "- **Reading lamp, brass**, 49.00 €" in reported(product_search("a lamp")).splitlines()
+    assert reported(product_search("submarine")).startswith("I found nothing (")
+    assert reported({"sum": 3}) == '{"sum": 3}'

@@ -41,6 +41,7 @@ def test_products_that_fit_better_come_first(query: str, first: str) -> None:
 
 def test_a_search_is_bounded_and_may_find_nothing() -> None:
     assert len(product_search("lamp chair shoe bag desk", 2)["products"]) == 2
+    assert product_search("a lamp")["found"] == 2, "small words are no search"
     assert product_search("submarine") == {"products": [], "found": 0, "source": product_search("lamp")["source"]}
     assert len({key for key, _, _ in CATALOGUE}) == len(CATALOGUE)
 

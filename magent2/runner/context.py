@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ class RunContext:
     """One attempt at one run; also the run context that the SDK hands to tools.
 
     `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends:
-    they ride in the append that settles it. A runner awaits `between_turns` before it asks a model: it may be stopped
-    there.
+    they ride in the append that settles it. `unfinished` tells, of calls at work, what rides there if the run is
+    stopped. A runner awaits `between_turns` before it asks a model: it may be stopped there.
     """
 
     envelope: MessageEnvelope
@@ -41,6 +41,7 @@ class RunContext:
     principal: str | None = None
     kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
+    unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
     waits: tuple[Wait, ...] = ()  # what the run gives up while a tool of it waits for an answer

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from typing import Any
 
 from pydantic_monty import (
@@ -59,6 +62,7 @@ class Feed:
         self._collector = CollectString(limits.output_bytes)
         self._dump: bytes | None = None
         self._calls = 0
+        self._pid: int | None = None
         self.snapshot: FunctionSnapshot | None = None
 
     @property
@@ -79,6 +83,7 @@ class Feed:
             os_policy=self._policy(),
         )
         self._session = session.__enter__()
+        self._pid = session.worker_pid
         return self._session.feed_start(program.code, print_callback=self._collector)
 
     def resume(self, result: Any) -> SyncSnapshot:
@@ -126,11 +131,20 @@ class Feed:
         self._collector = CollectString(max(1, left))
         session = pool.checkout(script_name=SCRIPT, limits=self._resources(), os_policy=self._policy())
         self._session = session.__enter__()
+        self._pid = session.worker_pid
         snapshot = self._session.load_snapshot(self._dump, print_callback=self._collector)
         assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker: it left in a call
         self.snapshot, self._dump = snapshot, None
 
+    def kill(self) -> None:
+        """End the process in the middle of a step, from another thread; the pool starts another one."""
+        pid = self._pid
+        if pid is not None and self._session is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def close(self) -> None:
+        self._pid = None
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)

@@ -14,7 +14,7 @@ EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 # Why a block has failed. `refused` is before anything of it ran: too long, no Python, types that do not fit.
 FailureKind: TypeAlias = Literal[
-    "refused", "exception", "time", "memory", "recursion", "calls", "output", "crash", "diverged"
+    "refused", "exception", "time", "memory", "recursion", "calls", "output", "crash", "diverged", "stopped"
 ]
 
 

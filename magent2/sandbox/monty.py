@@ -81,13 +81,15 @@ class MontySandbox:
                 self._pool = pool.__enter__()
             return self._pool
 
-    async def in_thread(self, work: Callable[[], R]) -> R:
-        """On a thread of ours. A caller that is cancelled waits for its end: no process is left at work behind it."""
+    async def in_thread(self, work: Callable[[], R], hurry: Callable[[], object] | None = None) -> R:
+        """On a thread of ours. A caller that is cancelled waits for its end, which `hurry` brings about."""
         context = copy_context()
         future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            if hurry is not None:
+                hurry()
             await asyncio.wait([future])
             if not future.cancelled():
                 future.exception()
@@ -141,11 +143,11 @@ class _Block:
     async def _drive(self) -> Ended:
         sandbox, feed = self._sandbox, self._feed
         checked = sandbox.is_checked(self._program)
-        snapshot = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked))
+        snapshot = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked), feed.kill)
         sandbox.note_checked(self._program)
         while not isinstance(snapshot, MontyComplete):
             answer = await self._answer(snapshot)
-            snapshot = await sandbox.in_thread(answer)
+            snapshot = await sandbox.in_thread(answer, feed.kill)
         done = snapshot
         return await sandbox.in_thread(lambda: feed.ended(None, done))
 

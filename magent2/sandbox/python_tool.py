@@ -14,7 +14,7 @@ import orjson
 from magent2.bus.flow import arun
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.sandbox.held import BlockClosing
+from magent2.sandbox.held import BlockClosing, CutOff
 from magent2.sandbox.interface import Abort, Ended, Failed, Program, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
@@ -58,6 +58,8 @@ class PythonTool:
         outer = context.scope
         key = str(uuid4()) if outer is None else outer.key
         scope = CallScope(context.run, key, block=True) if outer is None else _block_scope(outer)
+        if outer is not None:
+            outer.closing = CutOff(code, scope)
         closing = await self._run(code, scope)
         if outer is None:
             text = await _commit(scope, closing)
@@ -65,7 +67,7 @@ class PythonTool:
             outer.held = dict(scope.held) if closing.ended.failure is None else {}
             outer.closing = closing
             text = closing.told(outer.sends, ()).result
-        return ToolExecutionResult(text, text)
+        return ToolExecutionResult(text, text, skip_turn=scope.skip_turn and closing.ended.failure is None)
 
     async def _run(self, code: str, scope: CallScope) -> BlockClosing:
         """The whole block, up to what it means for what it holds."""

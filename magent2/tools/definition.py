@@ -93,7 +93,10 @@ class ToolDefinition:
         scope = current_scope()
         if self.repeat == "never" and scope is not None and scope.pen is not None:
             await scope.pen.begin(self.name, digest_of({"arguments": arguments}))
-        return await self.execute(arguments, ToolExecutionContext(facts, scope))
+        result = await self.execute(arguments, ToolExecutionContext(facts, scope))
+        if result.skip_turn and scope is not None:
+            scope.skip_turn = True
+        return result
 
     def shown(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}

@@ -13,6 +13,7 @@ from magent2.client.values import (
     Sent,
     Stopping,
     StreamEvent,
+    ToolResult,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "Sent",
     "Stopping",
     "StreamEvent",
+    "ToolResult",
 ]

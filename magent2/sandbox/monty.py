@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -30,6 +31,10 @@ from magent2.tools.interface import Parking
 
 R = TypeVar("R")
 
+log = logging.getLogger(__name__)
+
+# What the engine raises about values that it cannot take over, and about its own state.
+ENGINE_FAULTS = (RuntimeError, TypeError, ValueError, MemoryError, RecursionError, OverflowError)
 PROCESSES_MAX = 4  # blocks that work at the same time; those that wait for an answer have given their place up
 CHECKED_MAX = 1024  # programs whose types are remembered to fit
 BLOCKS_PER_PROCESS = 200  # then a new one takes its place
@@ -130,6 +135,9 @@ class _Block:
             return self._feed.ended(Failed("calls", str(error)))
         except Abort as end:
             return self._feed.ended(end.failure)
+        except ENGINE_FAULTS as error:
+            log.warning("the engine of blocks has failed", exc_info=error)
+            return self._feed.ended(Failed("crash", f"the block could not be run: {type(error).__name__}"))
         except TimeoutError:
             if self._clock is None or not self._clock.expired():
                 raise
@@ -165,11 +173,10 @@ class _Block:
         return lambda: feed.resume(result)
 
     async def _result(self, snapshot: FunctionSnapshot) -> Any:
-        name = str(snapshot.function_name)
+        feed, name = self._feed, str(snapshot.function_name)
+        feed.snapshot = snapshot
         if name not in self._program.functions:
             return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
-        feed = self._feed
-        feed.snapshot = snapshot
         args, kwargs = snapshot.args, snapshot.kwargs
         try:
             return {"return_value": await self._call(name, args, kwargs)}

@@ -13,7 +13,7 @@ from tests.support.blocks import short_sandbox
 
 class TestMonty(SandboxContract):
     @pytest.fixture
-    async def sandbox(self) -> AsyncIterator[Sandbox]:  # type: ignore[override]
+    async def sandbox(self) -> AsyncIterator[Sandbox]:
         sandbox = short_sandbox()
         yield sandbox
         await sandbox.aclose()

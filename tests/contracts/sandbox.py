@@ -136,7 +136,7 @@ class SandboxContract:
 
     async def test_the_same_program_does_the_same_each_time(self, sandbox: Sandbox) -> None:
         code = "import random, datetime, time\nprint(random.random(), datetime.datetime.now(), time.time())"
-        facts = {"clock": datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC), "seed": "run/0/c1"}
+        facts: dict[str, Any] = {"clock": datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC), "seed": "run/0/c1"}
 
         first, again = await run(sandbox, code, **facts), await run(sandbox, code, **facts)
         other = await run(sandbox, code, **{**facts, "seed": "run/1/c1"})

@@ -15,7 +15,7 @@ from magent2.bus.flow import arun
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.sandbox.held import BlockClosing, CutOff
-from magent2.sandbox.interface import Abort, Ended, Failed, Program, Sandbox
+from magent2.sandbox.interface import Abort, Ended, Failed, Program, Quick, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, Failure, Parking, call_scope
@@ -99,7 +99,7 @@ class PythonTool:
         program = Program(code, tuple(self.functions), self.stubs, _clock_of(scope), seed)
         calls = _Calls(self.functions, scope)
         try:
-            ended = await self.sandbox.run(program, calls.call, calls.park)
+            ended = await self.sandbox.run(program, calls.call, calls.park, calls.quick)
         finally:
             calls.end()
         if scope.depth == 0 and ended.failure is None:
@@ -122,6 +122,16 @@ class _Calls:
     def end(self) -> None:
         if self.parking is not None:
             self.scope.parked.remove(self.parking)
+
+    def quick(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quick | None:
+        """A message that is to be held needs nobody: it is, on the thread of the block."""
+        function = self.functions[name]
+        tool = function.tool
+        if tool.hold is None or tool.needs_approval or tool.repeat == "never":
+            return None
+        arguments = _plain(name, function.bind(args, kwargs))
+        result = tool.hold(arguments, ToolExecutionContext(self.scope.run, self.scope))
+        return None if result is None else Quick(result.typed_result)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.functions[name]

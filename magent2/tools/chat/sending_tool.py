@@ -87,4 +87,10 @@ def chat_send_definition() -> ToolDefinition:
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    return replace(inner, execute=execute)
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any] | None:
+        if inner.hold is None or not hasattr(context.run.bus, "call"):
+            return None
+        result = inner.hold(given, context)
+        return None if result is None else _told(result, context)
+
+    return replace(inner, execute=execute, hold=hold)

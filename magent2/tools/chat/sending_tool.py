@@ -46,12 +46,24 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
         yield from ()  # a flow, though it has nothing to ask
         envelope = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
-        return ChatPayload.model_validate(
-            envelope.model_dump(include={"conversation_id", "sender", "recipient", "content", "created_at"})
+        return ChatPayload(
+            conversation_id=envelope.conversation_id,
+            sender=envelope.sender,
+            recipient=envelope.recipient,
+            content=envelope.content or "",
+            created_at=envelope.created_at,
         )
 
     def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        envelope = MessageEnvelope(id=mark.id, type="message", **payload.model_dump(exclude={"version"}))
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=payload.conversation_id,
+            sender=payload.sender,
+            recipient=payload.recipient,
+            type="message",
+            content=payload.content,
+            created_at=payload.created_at,
+        )
         run = context.run
         facts = Sending(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
         return planning_delivery(envelope, facts)

@@ -223,6 +223,16 @@ def _guessing(
 
 def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
     """One try. `ConditionFailed`: things do not stand so any more."""
+    agent, append = yield from _addressing(envelope, recipient, standing, sending)
+    appended: Appended = yield append
+    topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
+    return Delivered(envelope.id, topics, agent, appended)
+
+
+def _addressing(
+    envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
+) -> Flow[tuple[str | None, Append]]:
+    """Whose inbox it goes to, and the append that brings it there."""
     agents = sending.inboxes
     if agents is None:
         addressed = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
@@ -231,10 +241,22 @@ def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing
     headers: Mapping[str, Scalar] = {}
     if envelope.type == "control" and agent is not None:
         headers = yield from _aiming(agent, standing.head or {})
-    append = mail_append(envelope, agents, standing, sending, headers)
-    appended: Appended = yield append
-    topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
-    return Delivered(envelope.id, topics, agent, appended)
+    return agent, mail_append(envelope, agents, standing, sending, headers)
+
+
+def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Append]:
+    """The append that would deliver the envelope as things stand; what a delivery would refuse is refused."""
+    chosen, recipient = sending or Sending(), check_envelope(envelope)
+    if chosen.principal is None:
+        topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
+        state: tuple[TopicInfo, ...] = yield Describe(topics)
+        if state[1].last:
+            raise _taken_by_agent(envelope.conversation_id)
+        standing = Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
+    else:
+        standing = yield from looking(envelope, chosen.principal)
+    _, append = yield from _addressing(envelope, recipient, standing, chosen)
+    return append
 
 
 def _aiming(agent: str, head: Mapping[str, Any]) -> Flow[Mapping[str, Scalar]]:

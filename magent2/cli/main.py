@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("magent2.cli.worker:worker", "Answer the mail of agents."),
     "demo": ("magent2.cli.demo:demo", "Show a short conversation with the demo model."),
     "send": ("magent2.cli.send:send", "Send a message to an agent."),
+    "python": ("magent2.cli.python:python", "Run a file of Python with an agent's tools."),
     "chat": ("magent2.cli.chat:chat", "Talk to an agent."),
     "tail": ("magent2.cli.tail:tail", "Show the events of a conversation as they come."),
     "replay": ("magent2.cli.tail:replay", "Play a recorded conversation again."),

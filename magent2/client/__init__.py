@@ -16,6 +16,7 @@ from magent2.client.values import (
     Steered,
     Stopping,
     StreamEvent,
+    ToolResult,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "Steered",
     "Stopping",
     "StreamEvent",
+    "ToolResult",
 ]

@@ -28,6 +28,7 @@ from magent2.client.values import (
     Steered,
     Stopping,
     StreamEvent,
+    ToolResult,
 )
 from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
 
@@ -94,6 +95,19 @@ class AsyncClient:
     ) -> AsyncGenerator[StreamEvent]:
         """Every event after `since`, in order, none twice; see `Client.follow`."""
         return self._follow(Following(conversation_id, since, kinds))
+
+    async def create_session(self, session_id: str | None = None, agent: str | None = None) -> str:
+        """A conversation that an agent has; its id."""
+        return await self._run(calls.create_session(session_id, agent))
+
+    async def run_tool(
+        self, session_id: str, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run a tool of the conversation's agent, without a model, and wait for what it says."""
+        ran = await self._run(calls.run_tool(session_id, tool, args))
+        if isinstance(ran, ToolResult):
+            return ran
+        return ToolResult(session_id, tool, "", (await self.wait(ran, timeout_s)).text)
 
     async def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> Stopping:
         """Stop the run of the conversation's active agent, or of another."""

@@ -19,6 +19,7 @@ from magent2.client.values import (
     Sent,
     Steered,
     Stopping,
+    ToolResult,
     known_fields,
 )
 from magent2.errors import (
@@ -123,6 +124,24 @@ def send(
         return Sent(conversation, data["envelope_id"], data["seq"], data.get("notice"))
 
     return Call("POST", "/send", parse, body=body)
+
+
+def create_session(session_id: str | None, agent: str | None) -> Call[str]:
+    given = (("session_id", session_id), ("agent_name", agent))
+    body = {name: value for name, value in given if value is not None}
+    return Call("POST", "/api/sdk/session/create", lambda data: str(data["session_id"]), body=body, repeatable=False)
+
+
+def run_tool(session_id: str, tool: str, args: Mapping[str, Any]) -> Call[ToolResult | Sent]:
+    """Not to be sent again: it may have been run."""
+
+    def parse(data: Mapping[str, Any]) -> ToolResult | Sent:
+        if "result" in data:
+            return known_fields(ToolResult, data)
+        return Sent(data["session_id"], data["message_id"], data["seq"], data.get("notice"))
+
+    body = {"session_id": session_id, "tool": tool, "args": dict(args)}
+    return Call("POST", "/api/tools/execute", parse, body=body, repeatable=False)
 
 
 def stop(conversation_id: str, agent: str | None, sender: str | None) -> Call[Stopping]:

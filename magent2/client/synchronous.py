@@ -30,6 +30,7 @@ from magent2.client.values import (
     Steered,
     Stopping,
     StreamEvent,
+    ToolResult,
 )
 from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
 
@@ -106,6 +107,19 @@ class Client:
         a `gap` event says that retention was faster.
         """
         return self._follow(Following(conversation_id, since, kinds))
+
+    def create_session(self, session_id: str | None = None, agent: str | None = None) -> str:
+        """A conversation that an agent has; its id."""
+        return self._run(calls.create_session(session_id, agent))
+
+    def run_tool(
+        self, session_id: str, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run a tool of the conversation's agent, without a model, and wait for what it says."""
+        ran = self._run(calls.run_tool(session_id, tool, args))
+        if isinstance(ran, ToolResult):
+            return ran
+        return ToolResult(session_id, tool, "", self.wait(ran, timeout_s).text)
 
     def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> Stopping:
         """Stop the run of the conversation's active agent, or of another."""

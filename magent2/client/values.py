@@ -49,6 +49,18 @@ class StreamEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool that was run by hand has said; `error` is why it failed, if it did."""
+
+    session_id: str
+    tool: str
+    agent_id: str
+    result: str
+    error: str | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """A stop that is on its way to the agent."""
 

@@ -27,8 +27,9 @@ class RunContext:
     """One attempt at one run; also the run context that the SDK hands to tools.
 
     `run` is what earlier attempts recorded. `closing` are records that need not be on the log before the run ends:
-    they ride in the append that settles it, which takes `closing_mail` from the lane. A runner awaits `between_turns`
-    before it asks a model: it may be stopped there; then `steers`: what was said to the run and no answer has seen.
+    they ride in the append that settles it, which takes `closing_mail` from the lane. `unfinished` tells, of calls at
+    work, what rides there if the run is stopped. A runner awaits `between_turns` before it asks a model: it may be
+    stopped there; then `steers`: what was said to the run and no answer has seen.
     """
 
     envelope: MessageEnvelope
@@ -43,6 +44,7 @@ class RunContext:
     kind: str = "message"  # what the mail's header says it is: `tool` and `route` are runs of their own sort
     closing: list[NewRecord] = field(default_factory=list)
     closing_mail: list[MailRef] = field(default_factory=list)
+    unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers

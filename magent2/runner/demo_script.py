@@ -5,6 +5,8 @@ What it understands (all else it echoes, to the last character):
 - `what time is it`: calls a tool that tells the time;
 - `tell agent:NAME something`: calls `chat_send`;
 - `talk to NAME`: hands the conversation over;
+- `run a block` and `run a block that fails`: run Python that sends messages, and Python that fails after two of them;
+- a message that is one fenced block of Python: runs it;
 - `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`.
 It does so only where such a tool or such an agent exists.
 """
@@ -25,6 +27,22 @@ _USE = re.compile(r"use (?P<tool>[\w.-]+)(?:\s+(?P<arguments>\{.*\}))?", re.DOTA
 _TIME = re.compile(r"what(?:'s| is) the time|what time is it", re.IGNORECASE)
 _TELL = re.compile(r"tell (?P<recipient>(?:agent|chat):\S+) (?P<content>.+)", re.IGNORECASE | re.DOTALL)
 _TALK = re.compile(r"talk to (?P<name>.+)", re.IGNORECASE)
+
+_FENCED = re.compile(r"```(?:python|py)\n(?P<code>.*?)\n?```", re.DOTALL)
+
+BLOCK = """\
+city = weather("Oslo")
+for agent in ("sales", "support"):
+    chat_send(f"agent:{agent}", f"It is {city['temperature_c']} degrees in {city['city']}.", f"news-for-{agent}")
+print("told sales and support")"""
+
+FAILING_BLOCK = """\
+chat_send("agent:sales", "the first", "news-for-sales")
+chat_send("agent:support", "the second", "news-for-support")
+print("two messages wait")
+10 // (2 - 2)"""
+
+_BLOCKS = {"run a block": BLOCK, "run a block that fails": FAILING_BLOCK}
 
 # Tool → what asks for it; its groups are the arguments.
 _ASKED = {
@@ -55,7 +73,7 @@ def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Li
     asked = text.strip()
     question = asked.rstrip("?!.")
     calls = _use(asked, tools) or _tell(asked, tools) or _clock(question, tools) or _talk(question, handoffs)
-    return calls or _asked(question, tools) or Say(text)
+    return calls or _block(asked, question, tools) or _asked(question, tools) or Say(text)
 
 
 def _use(text: str, tools: Collection[str]) -> tuple[Use, ...]:
@@ -85,6 +103,12 @@ def _tell(text: str, tools: Collection[str]) -> tuple[Use, ...]:
 def _clock(text: str, tools: Collection[str]) -> tuple[Use, ...]:
     clock = next((name for name in CLOCKS if name in tools), None)
     return (Use(clock),) if clock is not None and _TIME.fullmatch(text) else ()
+
+
+def _block(text: str, question: str, tools: Collection[str]) -> tuple[Use, ...]:
+    fenced = _FENCED.fullmatch(text)
+    code = fenced["code"] if fenced else _BLOCKS.get(question.casefold())
+    return (Use("run_python", {"code": code}),) if code and "run_python" in tools else ()
 
 
 def _asked(text: str, tools: Collection[str]) -> tuple[Use, ...]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agents import FunctionTool, ItemHelpers, ToolOutputFileContent, ToolOutputImage, ToolOutputText
+from agents import (
+    FunctionTool,
+    ItemHelpers,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+)
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
@@ -21,10 +28,9 @@ from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
 from magent2.runner.answers import is_plain, storable
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
-from magent2.runner.journal import Journal, outputs_of
+from magent2.runner.journal import Journal
 from magent2.runner.journal_pen import CallPen
 from magent2.sessions.stream import stream_record
-from magent2.sessions.views import calls_of
 from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
 from magent2.tools.sending import joined, planning_again
 
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 CONTENT = frozenset({"text", "image", "file", "input_text", "input_image", "input_file"})  # of the SDK, by `type`
 RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
 SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
+
+SKIP_TURN = "skip_turn"  # of a recorded result: the model need not be asked again because of it
 
 Structured = ToolOutputText | ToolOutputImage | ToolOutputFileContent
 
@@ -50,6 +58,7 @@ class Call:
     speaker: str
     known: bool = True  # the name is that of a tool which exists
     observed: ObservedCall | None = None
+    skip_turn: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -98,6 +107,7 @@ class Call:
             self.observe_end(failure, output, len(sends))
             return value
         self.observe_end(refusal, refusal)
+        self.skip_turn = False
         await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
         return refusal
 
@@ -119,15 +129,38 @@ class Call:
 
     async def _closed(self, told: Told, sends: Sequence[HeldSend]) -> bool:
         records, heads, conditions = joined(sends)
-        result = self._record(told.result, told.result, sends)
-        event = () if told.event is None else (stream_record(self._placed(told.event)),)
-        own = (result, self._told(as_text(told.result), told.failure), *event)
+        own = self._closing_records(told, sends)
         try:
             await self.journal.commit(*own, *records, heads=heads, conditions=conditions)
         except (Refused, TopicDeleted):
             return False
-        self._known(result)
+        self._known(own[0])
         return True
+
+    def _closing_records(self, told: Told, sends: Sequence[HeldSend] = ()) -> tuple[NewRecord, ...]:
+        """The result comes first."""
+        result = self._record(told.result, told.result, sends)
+        event = () if told.event is None else (stream_record(self._placed(told.event)),)
+        return (result, self._told(as_text(told.result), told.failure), *event)
+
+    @contextmanager
+    def at_work(self) -> Iterator[CallScope]:
+        """Around the tool's own code. If the run is stopped meanwhile, there is something to tell of it."""
+        scope = self.scope()
+        unfinished = self.journal.context.unfinished
+        unfinished[self.key] = lambda: self._cut_off(scope)
+        with call_scope(scope), seen(self.observed):
+            try:
+                yield scope
+            except asyncio.CancelledError:
+                raise  # who has cancelled it may want to know
+            except BaseException:
+                del unfinished[self.key]
+                raise
+        del unfinished[self.key]
+
+    def _cut_off(self, scope: CallScope) -> Sequence[NewRecord]:
+        return () if scope.closing is None else self._closing_records(scope.closing.told((), ()))
 
     def _placed(self, event: BaseStreamEvent) -> dict[str, Any]:
         return {**self.journal.event(event, self.turn, self.speaker), "tool_call_id": self.id}
@@ -166,6 +199,8 @@ class Call:
 
     def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
         more = {} if isinstance(value, str) else {"value": value}
+        if self.skip_turn:
+            more[SKIP_TURN] = True
         ids = [held.id for held in sends]
         return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
 
@@ -211,12 +246,13 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
         return call.recorded.get("value", call.recorded["output"])
     await call.start()
     try:
-        with call_scope(call.scope()) as scope, seen(call.observed):
+        with call.at_work() as scope:
             value = _settled(await _invoke(tool, context, arguments), tool)
     except Exception as error:
         await call.fail(f"{type(error).__name__}: {error}")
         raise
     failed = journal.failures.pop(call.id, None)
+    call.skip_turn = scope.skip_turn and failed is None
     if scope.closing is not None and failed is None:
         return await call.close(scope.closing, scope.sends)
     told = failed or failure_in(value, as_text(value))
@@ -264,24 +300,3 @@ def _shown(context: ToolContext[Any], tool: FunctionTool, value: Any, failed: st
     )
     schema = None if failed else tool.output_json_schema
     return ItemHelpers.tool_call_output_item(call, value, output_json_schema=schema)["output"]
-
-
-async def close_calls(journal: Journal, asked: object, speaker: str) -> None:
-    """Record what the model is shown for calls that never reached their tool, or whose result was changed after it.
-
-    The SDK answers some calls itself (an unknown tool, a guardrail, a second handoff), and a guardrail may replace a
-    result. Later runs must see the same.
-    """
-    calls = {call["call_id"]: call for call in calls_of(journal.previous.get("output", ()))}
-    for item in outputs_of(asked):
-        asked_for = calls.get(item.get("call_id"))
-        if asked_for is None:
-            continue
-        facts = asked_for["call_id"], asked_for["name"], asked_for["arguments"], speaker
-        call = Call(journal, journal.turn - 1, *facts, known=False)
-        output = storable(item.get("output"))
-        if call.recorded is None:
-            await call.start()
-            await call.note(output, journal.failures.pop(call.id, as_text(output)))
-        elif isinstance(output, str) and call.recorded["output"] != output:
-            await call.note(output, as_text(output))

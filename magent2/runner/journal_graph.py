@@ -14,6 +14,7 @@ from agents import (
     ComputerTool,
     CustomTool,
     FunctionTool,
+    FunctionToolResult,
     Handoff,
     LocalShellTool,
     Model,
@@ -21,6 +22,7 @@ from agents import (
     RunContextWrapper,
     ShellTool,
     Tool,
+    ToolsToFinalOutputResult,
     handoff,
 )
 from agents.tool import (
@@ -40,6 +42,7 @@ from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
 from magent2.runner.journal_calls import Call, call_tool, seen
 from magent2.runner.journal_model import JournalModel
+from magent2.runner.journal_turn import final_of
 from magent2.sessions.views import calls_of
 from magent2.tools.interface import call_scope
 
@@ -64,6 +67,8 @@ class JournalledAgents:
             made.model = JournalModel(self._model_of(agent), self._journal, agent.name)
             made.tools = [self._tool(tool, agent.name) for tool in agent.tools]
             made.handoffs = [self._handoff(target, agent) for target in agent.handoffs]
+            if agent.tool_use_behavior == "run_llm_again":
+                made.tool_use_behavior = self._after_tools
             if agent.mcp_servers or "get_mcp_tools" in vars(agent):
                 self._journal_mcp(made)
         return self._copies[id(agent)]
@@ -72,6 +77,11 @@ class JournalledAgents:
         return agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
 
     # --- tools
+
+    async def _after_tools(
+        self, context: RunContextWrapper[Any], results: list[FunctionToolResult]
+    ) -> ToolsToFinalOutputResult:
+        return await final_of(self._journal, results)
 
     def _tool(self, tool: Tool, agent: str) -> Tool:
         if isinstance(tool, LOCAL_TOOLS) or (isinstance(tool, ShellTool) and tool.executor is not None):

@@ -14,7 +14,7 @@ from magent2.models.moment import utc_text
 from magent2.runner.answers import completed_event, model_response, response_of
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal import Journal
-from magent2.runner.journal_calls import close_calls
+from magent2.runner.journal_turn import close_calls
 
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedChat

@@ -6,7 +6,7 @@ recorded result is given again, and nothing is run a second time. What goes wron
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from magent2.bus.records import canonical
@@ -15,12 +15,12 @@ from magent2.models.envelope import OutputEvent
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal import Event, Journal
-from magent2.runner.journal_calls import Call, seen
+from magent2.runner.journal_calls import Call
 from magent2.runner.team_spec import Member
 from magent2.runner.team_tools import own_tools
 from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS
-from magent2.tools.interface import CallScope, HeldSend, call_scope
+from magent2.tools.interface import CallScope
 from magent2.tools.mcp import McpServers, grants_of
 from magent2.tools.registry import ToolRegistry
 
@@ -54,30 +54,30 @@ class ToolRun:
             text = str(call.recorded["output"])
         else:
             await call.start()
-            scope = call.scope()
-            text, failure, sends = await self._do(call, scope)
-            if scope.closing is not None:
+            text, failure, scope = await self._do(call)
+            sends = () if scope is None or failure else scope.sends
+            if scope is not None and scope.closing is not None:
                 text = str(await call.close(scope.closing, sends))
             else:
                 text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)
 
-    async def _do(self, call: Call, scope: CallScope) -> tuple[str, str | None, Sequence[HeldSend]]:
-        """What the tool says, why it failed, and what it sends when it did not."""
+    async def _do(self, call: Call) -> tuple[str, str | None, CallScope | None]:
+        """What the tool says, why it failed, and the scope that it worked in when it did not."""
         try:
             check_allowed(self._member, self._name)
             if not isinstance(self._args, Mapping):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
-            with call_scope(scope), seen(call.observed):
+            with call.at_work() as scope:
                 value = await self._run(dict(self._args))
         except NOT_OF_THE_TOOL:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; whoever asked for it is told
             text = encodable(f"{type(error).__name__}: {error}")
-            return text, text, ()
+            return text, text, None
         text = as_text(value)
         failure = failure_in(value, text)
-        return text, failure, () if failure else scope.sends
+        return text, failure, scope
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         server, dot, tool = self._name.partition(".")

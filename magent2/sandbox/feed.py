@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_monty import (
@@ -23,7 +28,7 @@ from pydantic_monty import (
     SyncSnapshot,
 )
 
-from magent2.sandbox.interface import Ended, Failed, Limits, Program
+from magent2.sandbox.interface import Ended, Failed, Limits, Program, QuickCall
 
 ERROR_MAX_CHARS = 4000
 VALUE_MAX_CHARS = 8000
@@ -48,17 +53,28 @@ class TooMuch(Exception):
     """The program has asked for more than it may."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that the program waits for."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
 class Feed:
     """Steps one program. At most one thread is in it at a time."""
 
-    def __init__(self, program: Program, limits: Limits) -> None:
+    def __init__(self, program: Program, limits: Limits, quick: QuickCall | None = None) -> None:
         self._program = program
+        self._quick_call = quick
         self._limits = limits
         self._session: MontySession | None = None
         self._printed: list[str] = []
         self._collector = CollectString(limits.output_bytes)
         self._dump: bytes | None = None
         self._calls = 0
+        self._pid: int | None = None
         self.snapshot: FunctionSnapshot | None = None
 
     @property
@@ -67,7 +83,7 @@ class Feed:
 
     # --- steps
 
-    def start(self, pool: Monty, *, checked: bool) -> SyncSnapshot:
+    def start(self, pool: Monty, *, checked: bool) -> Asked | Ended:
         program = self._program
         stubs = None if checked else program.stubs
         session = pool.checkout(
@@ -79,34 +95,60 @@ class Feed:
             os_policy=self._policy(),
         )
         self._session = session.__enter__()
-        return self._session.feed_start(program.code, print_callback=self._collector)
+        self._pid = session.worker_pid
+        return self._go_on(self._session.feed_start(program.code, print_callback=self._collector))
 
-    def resume(self, result: Any) -> SyncSnapshot:
+    def resume(self, result: Any) -> Asked | Ended:
         """Go on with what the call gave; a value that has no place in the program is an error there."""
         snapshot, self.snapshot = self.snapshot, None
         assert snapshot is not None  # noqa: S101  for the type checker: a call is answered once
-        return snapshot.resume(result)
+        return self._go_on(snapshot.resume(result))
 
-    def raised(self, error: Exception) -> dict[str, Any]:
-        name = next((kind.__name__ for kind in NAMED if isinstance(error, kind)), "Exception")
-        return {"exc_type": name, "message": str(error) or type(error).__name__}
+    def _go_on(self, snapshot: SyncSnapshot) -> Asked | Ended:
+        """As far as it goes without the host."""
+        while not isinstance(snapshot, MontyComplete):
+            self._count()
+            if isinstance(snapshot, FunctionSnapshot) and not snapshot.is_os_function:
+                answer = self._quick(snapshot)
+                if answer is None:
+                    self.snapshot = snapshot
+                    return Asked(str(snapshot.function_name), snapshot.args, snapshot.kwargs)
+                snapshot = snapshot.resume(answer)
+            else:
+                snapshot = self._refuse_or_look_up(snapshot)
+        ended = self.ended(None, snapshot)
+        self.close()
+        return ended
 
-    def look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
+    def _quick(self, snapshot: FunctionSnapshot) -> Any:
+        """The answer to a call that needs nobody else, if it is one."""
+        name = str(snapshot.function_name)
+        if name not in self._program.functions:
+            return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
+        if self._quick_call is None:
+            return None
+        try:
+            done = self._quick_call(name, snapshot.args, snapshot.kwargs)
+        except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
+            return raised(error)
+        return None if done is None else {"return_value": done.value}
+
+    def _refuse_or_look_up(self, snapshot: FunctionSnapshot | NameLookupSnapshot | FutureSnapshot) -> SyncSnapshot:
+        if isinstance(snapshot, NameLookupSnapshot):
+            return self._look_up(snapshot)
+        if isinstance(snapshot, FutureSnapshot):
+            refusal = {"exc_type": "RuntimeError", "message": "functions here give their results at once; do not await"}
+            return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))  # type: ignore[arg-type]
+        return snapshot.resume_not_handled()
+
+    def _look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
         """A function that is named and not called: it can be passed on, and called later."""
         name = snapshot.variable_name
         if snapshot.object_id is not None or name not in self._program.functions:
             return snapshot.resume()
         return snapshot.resume(value=_handle(name))
 
-    def refuse_os(self, snapshot: SyncSnapshot) -> SyncSnapshot:
-        assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker
-        return snapshot.resume_not_handled()
-
-    def refuse_futures(self, snapshot: FutureSnapshot) -> SyncSnapshot:
-        refusal = {"exc_type": "RuntimeError", "message": "functions here give their results at once; do not await"}
-        return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))  # type: ignore[arg-type]
-
-    def count(self) -> None:
+    def _count(self) -> None:
         self._calls += 1
         if self._calls > self._limits.calls:
             raise TooMuch(f"the block made more than {self._limits.calls} calls; do the rest in another block")
@@ -126,11 +168,20 @@ class Feed:
         self._collector = CollectString(max(1, left))
         session = pool.checkout(script_name=SCRIPT, limits=self._resources(), os_policy=self._policy())
         self._session = session.__enter__()
+        self._pid = session.worker_pid
         snapshot = self._session.load_snapshot(self._dump, print_callback=self._collector)
         assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker: it left in a call
         self.snapshot, self._dump = snapshot, None
 
+    def kill(self) -> None:
+        """End the process in the middle of a step, from another thread; the pool starts another one."""
+        pid = self._pid
+        if pid is not None and self._session is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def close(self) -> None:
+        self._pid = None
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)
@@ -159,6 +210,12 @@ class Feed:
     def _policy(self) -> OSPolicy:
         program = self._program
         return OSPolicy(sleep="zero", datetime=program.clock, random_start={"seed": program.seed})
+
+
+def raised(error: Exception) -> dict[str, Any]:
+    """An exception as the program is to see it."""
+    name = next((kind.__name__ for kind in NAMED if isinstance(error, kind)), "Exception")
+    return {"exc_type": name, "message": str(error) or type(error).__name__}
 
 
 def _handle(name: str) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magent2.models.events import BlockEvent
-from magent2.sandbox.interface import Ended
-from magent2.tools.interface import Failure, HeldSend, Told
+from magent2.sandbox.interface import Ended, Failed
+from magent2.tools.interface import CallScope, Failure, HeldSend, Told
 
 NOTHING_PRINTED = "(nothing was printed)"
 
@@ -67,6 +67,19 @@ class BlockClosing:
             failures=failure_lines(failures),
             duration_ms=self.duration_ms,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """How a block is told that is still at work when its run is stopped."""
+
+    code: str
+    scope: CallScope
+
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told:
+        ended = Ended("", failure=Failed("stopped", "the run was stopped before the block had ended"))
+        closing = BlockClosing(self.scope.run.conversation_id, self.code, ended, len(self.scope.held), 0)
+        return closing.told((), ())
 
 
 def _last_line(text: str) -> str:

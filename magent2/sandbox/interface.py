@@ -14,7 +14,7 @@ EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 # Why a block has failed. `refused` is before anything of it ran: too long, no Python, types that do not fit.
 FailureKind: TypeAlias = Literal[
-    "refused", "exception", "time", "memory", "recursion", "calls", "output", "crash", "diverged"
+    "refused", "exception", "time", "memory", "recursion", "calls", "output", "crash", "diverged", "stopped"
 ]
 
 
@@ -71,6 +71,17 @@ class Abort(Exception):
 Call: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Awaitable[Any]]
 
 
+# A call that can be made on the thread of the block, at once; `None` when it cannot.
+QuickCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], "Quick | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """What a quick call gave."""
+
+    value: Any
+
+
 class Sandbox(Protocol):
     """Runs programs, many side by side, each in a place of its own that nothing is left of afterwards.
 
@@ -79,6 +90,12 @@ class Sandbox(Protocol):
     the same each time. Whatever it does, `run` returns; it raises only what the caller's task is cancelled with.
     """
 
-    async def run(self, program: Program, call: Call, park: Callable[[Parking], None] | None = None) -> Ended: ...
+    async def run(
+        self,
+        program: Program,
+        call: Call,
+        park: Callable[[Parking], None] | None = None,
+        quick: QuickCall | None = None,
+    ) -> Ended: ...
 
     async def aclose(self) -> None: ...

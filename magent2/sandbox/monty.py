@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
-from pydantic_monty import (
-    FunctionSnapshot,
-    FutureSnapshot,
-    Monty,
-    MontyComplete,
-    MontyError,
-    NameLookupSnapshot,
-    SyncSnapshot,
-)
+from pydantic_monty import Monty, MontyError
 
-from magent2.sandbox.feed import Feed, TooMuch, failure_of
-from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program
+from magent2.sandbox.feed import Asked, Feed, TooMuch, failure_of, raised
+from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program, QuickCall
 from magent2.tools.interface import Parking
 
 R = TypeVar("R")
 
+log = logging.getLogger(__name__)
+
+# What the engine raises about values that it cannot take over, and about its own state.
+ENGINE_FAULTS = (RuntimeError, TypeError, ValueError, MemoryError, RecursionError, OverflowError)
 PROCESSES_MAX = 4  # blocks that work at the same time; those that wait for an answer have given their place up
 CHECKED_MAX = 1024  # programs whose types are remembered to fit
 BLOCKS_PER_PROCESS = 200  # then a new one takes its place
@@ -47,11 +45,17 @@ class MontySandbox:
         self._starting = threading.Lock()
         self._checked: OrderedDict[str, None] = OrderedDict()
 
-    async def run(self, program: Program, call: Call, park: Callable[[Parking], None] | None = None) -> Ended:
+    async def run(
+        self,
+        program: Program,
+        call: Call,
+        park: Callable[[Parking], None] | None = None,
+        quick: QuickCall | None = None,
+    ) -> Ended:
         refusal = _refusal(program)
         if refusal is not None:
             return Ended("", failure=refusal)
-        block = _Block(self, program, call)
+        block = _Block(self, program, call, quick)
         if park is not None:
             park(block)
         return await block.run()
@@ -81,13 +85,15 @@ class MontySandbox:
                 self._pool = pool.__enter__()
             return self._pool
 
-    async def in_thread(self, work: Callable[[], R]) -> R:
-        """On a thread of ours. A caller that is cancelled waits for its end: no process is left at work behind it."""
+    async def in_thread(self, work: Callable[[], R], hurry: Callable[[], object] | None = None) -> R:
+        """On a thread of ours. A caller that is cancelled waits for its end, which `hurry` brings about."""
         context = copy_context()
         future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            if hurry is not None:
+                hurry()
             await asyncio.wait([future])
             if not future.cancelled():
                 future.exception()
@@ -106,11 +112,11 @@ class MontySandbox:
 class _Block:
     """One program at work: it steps from call to call, each step on a thread."""
 
-    def __init__(self, sandbox: MontySandbox, program: Program, call: Call) -> None:
+    def __init__(self, sandbox: MontySandbox, program: Program, call: Call, quick: QuickCall | None) -> None:
         self._sandbox = sandbox
         self._program = program
         self._call = call
-        self._feed = Feed(program, sandbox.limits)
+        self._feed = Feed(program, sandbox.limits, quick)
         self._clock: asyncio.Timeout | None = None
         self._time_left_s = 0.0  # of the whole, while it waits
         self._placed = False
@@ -128,6 +134,9 @@ class _Block:
             return self._feed.ended(Failed("calls", str(error)))
         except Abort as end:
             return self._feed.ended(end.failure)
+        except ENGINE_FAULTS as error:
+            log.warning("the engine of blocks has failed", exc_info=error)
+            return self._feed.ended(Failed("crash", f"the block could not be run: {type(error).__name__}"))
         except TimeoutError:
             if self._clock is None or not self._clock.expired():
                 raise
@@ -141,40 +150,20 @@ class _Block:
     async def _drive(self) -> Ended:
         sandbox, feed = self._sandbox, self._feed
         checked = sandbox.is_checked(self._program)
-        snapshot = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked))
+        step = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked), feed.kill)
         sandbox.note_checked(self._program)
-        while not isinstance(snapshot, MontyComplete):
-            answer = await self._answer(snapshot)
-            snapshot = await sandbox.in_thread(answer)
-        done = snapshot
-        return await sandbox.in_thread(lambda: feed.ended(None, done))
+        while not isinstance(step, Ended):
+            result = await self._result(step)
+            step = await sandbox.in_thread(partial(feed.resume, result), feed.kill)
+        return step
 
-    async def _answer(self, snapshot: SyncSnapshot) -> Callable[[], SyncSnapshot]:
-        """What takes the program on from here."""
-        feed = self._feed
-        feed.count()
-        if isinstance(snapshot, NameLookupSnapshot):
-            return lambda: feed.look_up(snapshot)
-        if isinstance(snapshot, FutureSnapshot):
-            return lambda: feed.refuse_futures(snapshot)
-        if not isinstance(snapshot, FunctionSnapshot) or snapshot.is_os_function:
-            return lambda: feed.refuse_os(snapshot)
-        result = await self._result(snapshot)
-        return lambda: feed.resume(result)
-
-    async def _result(self, snapshot: FunctionSnapshot) -> Any:
-        name = str(snapshot.function_name)
-        if name not in self._program.functions:
-            return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
-        feed = self._feed
-        feed.snapshot = snapshot
-        args, kwargs = snapshot.args, snapshot.kwargs
+    async def _result(self, asked: Asked) -> Any:
         try:
-            return {"return_value": await self._call(name, args, kwargs)}
+            return {"return_value": await self._call(asked.name, asked.args, asked.kwargs)}
         except Abort:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
-            return feed.raised(error)
+            return raised(error)
 
     # --- its place
 

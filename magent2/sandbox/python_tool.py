@@ -14,8 +14,8 @@ import orjson
 from magent2.bus.flow import arun
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.sandbox.held import BlockClosing
-from magent2.sandbox.interface import Abort, Ended, Failed, Program, Sandbox
+from magent2.sandbox.held import BlockClosing, CutOff
+from magent2.sandbox.interface import Abort, Ended, Failed, Program, Quick, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, Failure, Parking, call_scope
@@ -58,6 +58,8 @@ class PythonTool:
         outer = context.scope
         key = str(uuid4()) if outer is None else outer.key
         scope = CallScope(context.run, key, block=True) if outer is None else _block_scope(outer)
+        if outer is not None:
+            outer.closing = CutOff(code, scope)
         closing = await self._run(code, scope)
         if outer is None:
             text = await _commit(scope, closing)
@@ -65,7 +67,7 @@ class PythonTool:
             outer.held = dict(scope.held) if closing.ended.failure is None else {}
             outer.closing = closing
             text = closing.told(outer.sends, ()).result
-        return ToolExecutionResult(text, text)
+        return ToolExecutionResult(text, text, skip_turn=scope.skip_turn and closing.ended.failure is None)
 
     async def _run(self, code: str, scope: CallScope) -> BlockClosing:
         """The whole block, up to what it means for what it holds."""
@@ -97,7 +99,7 @@ class PythonTool:
         program = Program(code, tuple(self.functions), self.stubs, _clock_of(scope), seed)
         calls = _Calls(self.functions, scope)
         try:
-            ended = await self.sandbox.run(program, calls.call, calls.park)
+            ended = await self.sandbox.run(program, calls.call, calls.park, calls.quick)
         finally:
             calls.end()
         if scope.depth == 0 and ended.failure is None:
@@ -120,6 +122,16 @@ class _Calls:
     def end(self) -> None:
         if self.parking is not None:
             self.scope.parked.remove(self.parking)
+
+    def quick(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quick | None:
+        """A message that is to be held needs nobody: it is, on the thread of the block."""
+        function = self.functions[name]
+        tool = function.tool
+        if tool.hold is None or tool.needs_approval or tool.repeat == "never":
+            return None
+        arguments = _plain(name, function.bind(args, kwargs))
+        result = tool.hold(arguments, ToolExecutionContext(self.scope.run, self.scope))
+        return None if result is None else Quick(result.typed_result)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.functions[name]

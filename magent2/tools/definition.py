@@ -52,6 +52,8 @@ class ToolExecutionResult(Generic[R]):
 
 
 Execute: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], Awaitable[ToolExecutionResult[Any]]]
+# Hold a send at once, on any thread; `None` for a call that is not to be held.
+Hold: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], "ToolExecutionResult[Any] | None"]
 # From a payload and what it goes under: the append that is the send, as things stand now.
 ExecuteDeferred: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext, SendMark], Flow[Append]]
 
@@ -74,6 +76,7 @@ class ToolDefinition:
     visible_by_default: Callable[[RunFacts], bool] = always
     repeat: Repeat = "again"
     needs_approval: bool = False
+    hold: Hold | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -93,7 +96,10 @@ class ToolDefinition:
         scope = current_scope()
         if self.repeat == "never" and scope is not None and scope.pen is not None:
             await scope.pen.begin(self.name, digest_of({"arguments": arguments}))
-        return await self.execute(arguments, ToolExecutionContext(facts, scope))
+        result = await self.execute(arguments, ToolExecutionContext(facts, scope))
+        if result.skip_turn and scope is not None:
+            scope.skip_turn = True
+        return result
 
     def shown(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}

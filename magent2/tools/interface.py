@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition, SetHead
+from magent2.bus.operations import Append, SetHead
 from magent2.errors import InvalidInput, LimitError
+from magent2.tools.held_weight import HeldWeight
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent
     from magent2.telemetry.turns import ObservedCall
 
 HELD_SENDS_MAX = 100  # of one call or block
-HELD_MAX_BYTES = 4 << 20  # of all that waits for one call or block
-HELD_CONDITIONS_MAX = 240  # under which it may leave: one append takes few more
-HELD_RECORDS_MAX = 900
 
 
 class RunFacts(Protocol):
@@ -154,43 +152,6 @@ Wait: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
-class HeldWeight:
-    """How much of one append is used up by what waits."""
-
-    size: int = 0
-    records: int = 0
-    conditions: dict[Condition, int] = field(default_factory=dict)  # how many sends have each
-
-    def add(self, send: HeldSend) -> str | None:
-        """Count it in; or what there would be too much of, and it is not."""
-        size = _size(send)
-        conditions = set(send.append.conditions) - set(self.conditions)
-        if self.size + size > HELD_MAX_BYTES:
-            return f"{HELD_MAX_BYTES} bytes"
-        if self.records + len(send.append.records) > HELD_RECORDS_MAX:
-            return f"{HELD_RECORDS_MAX} records"
-        if len(self.conditions) + len(conditions) > HELD_CONDITIONS_MAX:
-            return f"to {HELD_CONDITIONS_MAX} conversations or so"
-        self.size += size
-        self.records += len(send.append.records)
-        for condition in send.append.conditions:
-            self.conditions[condition] = self.conditions.get(condition, 0) + 1
-        return None
-
-    def take(self, send: HeldSend) -> None:
-        self.size -= _size(send)
-        self.records -= len(send.append.records)
-        for condition in send.append.conditions:
-            self.conditions[condition] -= 1
-            if not self.conditions[condition]:
-                del self.conditions[condition]
-
-
-def _size(send: HeldSend) -> int:
-    return sum(len(record.body) for record in send.append.records)
-
-
-@dataclass(slots=True)
 class CallScope:
     """One call of a tool in a run. `key` is the same in every attempt: hand it to receivers that take one.
 
@@ -206,6 +167,7 @@ class CallScope:
     closing: Closing | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
     ended: bool = False
+    skip_turn: bool = False  # the model need not be asked again because of this call
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
     left: set[int] = field(default_factory=set)  # places that something was sent from at once
     depth: int = 0  # blocks inside this one that are at work
@@ -236,7 +198,7 @@ class CallScope:
     def hold(self, place: int, send: HeldSend) -> None:
         with self._lock:
             self._check_open()
-            full = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else self._weight.add(send)
+            full = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else self._weight.add(send.append)
             if full:
                 what, more = ("block", "block") if self.block else ("call of a tool", "call")
                 raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
@@ -247,7 +209,7 @@ class CallScope:
         with self._lock:
             dropped = [held for held in self.held if held >= place]
             for held in dropped:
-                self._weight.take(self.held.pop(held))
+                self._weight.take(self.held.pop(held).append)
             return len(dropped)
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from magent2.bus.delivery import Sending, delivering
+from magent2.bus.delivery import Sending, planning
 from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Condition, Describe, HeadIs, SetHead
@@ -115,20 +115,17 @@ def delivery_of(envelope: MessageEnvelope, facts: Sending, steer: bool = False) 
 
 
 def planning_delivery(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Flow[Append]:
-    """Go through the delivery up to its append.
+    """The append that delivers an envelope, as mail or as a steer, as things stand."""
+    return _planning_steer(envelope, facts) if steer else planning(envelope, facts)
 
-    The delivery is told once that its append was refused: that is when it looks whether the name is free.
-    """
-    flow = steering(envelope, facts) if steer else delivering(envelope, facts)
+
+def _planning_steer(envelope: MessageEnvelope, facts: Sending) -> Flow[Append]:
+    """Go through the delivery up to its append."""
+    flow = steering(envelope, facts)
     operation = next(flow)
-    told = False
-    while not (isinstance(operation, Append) and told):
-        if isinstance(operation, Append):
-            told = True
-            operation = flow.throw(ConditionFailed("not sent yet"))
-        else:
-            found = yield operation
-            operation = flow.send(found)
+    while not isinstance(operation, Append):
+        found = yield operation
+        operation = flow.send(found)
     flow.close()
     return operation
 

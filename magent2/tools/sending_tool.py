@@ -9,13 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magent2.bus.flow import Flow, arun
+from magent2.bus.flow import Flow, arun, run
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import Prepared, SendMark
-from magent2.tools.sending import Sent, dispatch
+from magent2.tools.sending import Sent, dispatch, sending
 
 
 class Arguments(BaseModel):
@@ -77,24 +77,36 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     schema.pop("title", None)
     schema["properties"]["now"] = schema["properties"].pop("now")  # what all have in common comes last
 
-    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
-        arguments = _parsed(tool.name, tool.arguments, given)
-        bus = context.run.bus
-        payload = await arun(bus, tool.prepare(arguments, context))
-        stored = payload.model_dump(mode="json")
+    def prepared(arguments: A, payload: P, context: ToolExecutionContext) -> Prepared:
+        asked = digest_of({"arguments": arguments.model_dump(mode="json")}) if arguments.urgent else ""
         planning = partial(tool.perform, payload, context)
-        asked = digest_of({"arguments": arguments.model_dump(mode="json")})
-        prepared = Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent, digest=asked)
-        sent = await dispatch(bus, prepared, context.scope)
-        answer = tool.answer(payload, sent)
-        return ToolExecutionResult(answer, answer, deferred_payload=stored if sent.held else None)
+        stored = payload.model_dump(mode="json")
+        return Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent, digest=asked)
+
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
+        arguments, bus = _parsed(tool.name, tool.arguments, given), context.run.bus
+        payload = await arun(bus, tool.prepare(arguments, context))
+        ready = prepared(arguments, payload, context)
+        return _result(tool.answer(payload, sent := await dispatch(bus, ready, context.scope)), ready, sent)
+
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]] | None:
+        arguments, bus = _parsed(tool.name, tool.arguments, given), context.run.bus
+        if arguments.urgent or context.scope is None:
+            return None
+        payload = run(bus, tool.prepare(arguments, context))
+        ready = prepared(arguments, payload, context)
+        return _result(tool.answer(payload, sent := run(bus, sending(ready, context.scope))), ready, sent)
 
     def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
         _check_version(tool, stored)
         return tool.perform(_parsed(tool.name, tool.payload, stored), context, mark)
 
     signature = ToolSignature(tool.name, tool.description, schema)
-    return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred)
+    return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred, hold=hold)
+
+
+def _result(answer: dict[str, Any], ready: Prepared, sent: Sent) -> ToolExecutionResult[dict[str, Any]]:
+    return ToolExecutionResult(answer, answer, deferred_payload=ready.payload if sent.held else None)
 
 
 def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -116,9 +117,13 @@ class Ending:
         )
         return Outcome.ANSWERED
 
-    async def stopped(self, plan: Answer, mail: Taken, report: Report, reason: str) -> Outcome:
+    async def stopped(
+        self, plan: Answer, mail: Taken, report: Report, reason: str, cut_off: Sequence[NewRecord] = ()
+    ) -> Outcome:
+        """`cut_off` is what there is to tell of calls that were at work."""
         await self._pen.settle(
             mail.refs,
+            *cut_off,
             *self._receipts(mail, "stopped", plan, report),
             report.key.end("stopped"),
             report.run("stopped", reason),

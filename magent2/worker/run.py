@@ -265,7 +265,8 @@ class LaneRun:
         if reason is Interrupt.OVERDUE:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
         if isinstance(reason, Halt):
-            return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason)
+            cut_off = [record for tell in context.unfinished.values() for record in tell()]
+            return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason, cut_off)
         return await self._ending.given_back(report)
 
     async def _stream(self, context: RunContext, script: Script) -> None:

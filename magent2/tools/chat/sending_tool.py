@@ -54,11 +54,25 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
         yield from ()  # a flow, though it has nothing to ask
         envelope = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
-        said = envelope.model_dump(include={"conversation_id", "sender", "recipient", "content", "created_at"})
-        return ChatPayload.model_validate({**said, "steer": arguments.steer})
+        return ChatPayload(
+            conversation_id=envelope.conversation_id,
+            sender=envelope.sender,
+            recipient=envelope.recipient,
+            content=envelope.content or "",
+            created_at=envelope.created_at,
+            steer=arguments.steer,
+        )
 
     def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        envelope = MessageEnvelope(id=mark.id, type="message", **payload.model_dump(exclude={"version", "steer"}))
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=payload.conversation_id,
+            sender=payload.sender,
+            recipient=payload.recipient,
+            type="message",
+            content=payload.content,
+            created_at=payload.created_at,
+        )
         run = context.run
         facts = Sending(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
         return planning_delivery(envelope, facts, payload.steer)
@@ -94,4 +108,10 @@ def chat_send_definition() -> ToolDefinition:
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    return replace(inner, execute=execute)
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any] | None:
+        if inner.hold is None or not hasattr(context.run.bus, "call"):
+            return None
+        result = inner.hold(given, context)
+        return None if result is None else _told(result, context)
+
+    return replace(inner, execute=execute, hold=hold)

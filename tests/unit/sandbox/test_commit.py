@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
@@ -9,12 +10,14 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
+from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.sandbox.interface import Limits
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.registry import tool
 from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
 from tests.support.journalled import Mortal, letters, recorded, steps, work, work_and_die
-from tests.support.serving import send
+from tests.support.serving import command, send, serving, stream, until
 from tests.unit.runner.test_journal_sends import Spying
 
 
@@ -236,3 +239,25 @@ async def test_a_tool_that_needs_approval_is_refused_by_name(bus: MemoryBus, san
     assert "PermissionError: echo_context needs a person's approval; call it by itself" in blocks.text
     assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
     assert letters(bus, "chat:Bea") == []
+
+
+async def test_a_run_that_is_stopped_in_a_block_sends_nothing_and_says_so(
+    bus: MemoryBus, sandbox: MontySandbox
+) -> None:
+    reached = asyncio.Event()
+
+    @tool
+    async def reach() -> None:
+        """Says that the block has come so far."""
+        reached.set()
+
+    blocks = Blocks(MontySandbox(Limits(run_s=60.0, turn_s=60.0)), SENDS + "reach()\nwhile True: pass", reach)
+    async with serving(bus, OpenAIAgentsRunner(blocks.made)):
+        await reached.wait()
+        command(bus, "stop")
+        await until(lambda: block_events(bus))
+
+    assert letters(bus, "chat:Bea") == []
+    assert (numbers(block_events(bus)[0]), block_events(bus)[0]["reason"]) == (("error", 2, 0, 0), "stopped")
+    assert recorded(bus)["c1"]["output"].endswith("\n\n[Messages: 2 NOT sent (script failed)]")
+    assert [event["status"] for event in stream(bus) if event["event"] == "run"] == ["started", "stopped"]

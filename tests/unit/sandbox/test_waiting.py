@@ -52,6 +52,8 @@ class Talker:
         results = results_in(items)
         if results:
             return [assistant_message("I heard: " + " ".join(str(result) for result in results.values()))]
+        if text.startswith("[agent:Ada]: print"):
+            return [function_call("run_python", {"code": text.partition(": ")[2]}, call_id="c1")]
         if text.startswith("[agent:"):
             return [assistant_message(f"you said {text}")]
         if text.startswith("{"):
@@ -84,14 +86,14 @@ def ask(agent: str, conversation: str, text: str = "well?") -> str:
 
 async def test_a_block_that_waits_gives_up_its_slot_and_its_process(bus: MemoryBus, sandbox: MontySandbox) -> None:
     """One slot and one process: Bea, who runs a block too, could not answer otherwise."""
-    send(bus, 'chat_send("agent:Bea", "held", "other")\n' + ask("Bea", "side"))
+    send(bus, 'chat_send("agent:Bea", "held", "other")\n' + ask("Bea", "side", "print(6 * 7)"))
 
     async with Serving(bus, sandbox):
         (text,) = await until(lambda: outputs(bus))
 
-    assert "finished you said [agent:Ada]: well?" in text
+    assert "finished I heard: 42" in text
     assert text.endswith("[Messages: 1 sent]")
-    assert letters(bus, "chat:Bea")[:2] == ["well?", "held"]
+    assert letters(bus, "chat:Bea")[:2] == ["print(6 * 7)", "held"]
     head = bus.call(Describe(("stream:one",)))[0].head
     assert not [name for name in head if name.startswith("wait_")]
 

@@ -1,0 +1,51 @@
+"""Results that the model need not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agents.testing import function_call
+
+from magent2.bus.memory import MemoryBus
+from magent2.runner.team_tools import function_tool_of
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from tests.support.journalled import Mortal, Shown, answers_recorded, work, work_and_die
+from tests.support.serving import outputs
+
+
+def quiet(name: str, skip: bool = True) -> ToolDefinition:
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
+        return ToolExecutionResult(f"{name} is done", f"{name} is done", skip_turn=skip)
+
+    return ToolDefinition(ToolSignature(name, "Does it.", {"type": "object", "properties": {}}), {}, execute)
+
+
+def calling(*names: str) -> Shown:
+    return Shown(*(function_call(name, {}, call_id=name) for name in names))
+
+
+async def test_a_call_that_skips_the_turn_is_the_output_and_no_model_is_asked(bus: MemoryBus) -> None:
+    shown = calling("say")
+
+    await work(bus, shown.agent(function_tool_of(quiet("say"))))
+
+    assert (outputs(bus), answers_recorded(bus), shown.results) == (["say is done"], [0], {})
+
+
+async def test_it_is_skipped_also_by_whoever_takes_over(bus: MemoryBus) -> None:
+    shown = calling("say")
+    agent = shown.agent(function_tool_of(quiet("say")))
+
+    assert await work_and_die(Mortal(bus, on="tool", after=True), agent)
+    await work(bus, agent)
+
+    assert (outputs(bus), answers_recorded(bus)) == (["say is done"], [0])
+
+
+async def test_the_model_is_asked_when_one_result_of_several_is_for_it(bus: MemoryBus) -> None:
+    shown = calling("say", "look")
+
+    await work(bus, shown.agent(function_tool_of(quiet("say")), function_tool_of(quiet("look", skip=False))))
+
+    assert (outputs(bus), answers_recorded(bus)) == (["done"], [0, 1])

@@ -50,7 +50,7 @@ class GatedModel(DemoModel):
 def _last_text(asked: str | list[TResponseInputItem]) -> str:
     if isinstance(asked, str):
         return asked
-    said = [item for item in asked if isinstance(item, dict) and item.get("role") == "user"]
+    said = [item for item in asked if item.get("role") == "user"]
     content = said[-1].get("content") if said else ""
     return content if isinstance(content, str) else str(content)
 

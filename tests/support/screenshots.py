@@ -16,10 +16,11 @@ STORY = (
     "## What a turn is\n\nThe model's answer is **recorded** before its tools run:\n\n"
     "1. the answer, with what it has seen,\n2. each result, with what it sends,\n3. the end.\n\n"
     "| record | survives a crash |\n|---|---|\n| answer | yes |\n| tool result | yes |\n\n"
-    "```python\nwith Client() as client:\n    sent = client.send('general', 'hello')\n    print(client.wait(sent).text)\n```"
+    "```python\nwith Client() as client:\n    sent = client.send('general', 'hello')\n"
+    "    print(client.wait(sent).text)\n```"
 )
 PANELS = {"tools": "Tools", "timeline": "Timeline", "usage": "Context and usage", "events": "Events", "graph": "Graph"}
-STILL = "*, *::before, *::after { animation: none !important; transition: none !important; caret-color: transparent !important }"
+STILL = "*, ::before, ::after { animation: none !important; transition: none !important; caret-color: transparent }"
 
 Shoot = Callable[[str], None]
 

@@ -16,6 +16,7 @@ describe("recorded logs", () => {
     expect(kinds(session)).toEqual(["user", "tool", "answer"]);
     expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", byHand: false });
     expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { requests: 2 } });
+    expect(session.runs[0]?.spans.map((span) => span.name)).toEqual(["model", "weather", "model"]);
     expect(session.clientIds).toEqual(new Set(["k1"]));
     expect(runUnderWay(session)).toBeNull();
   });

@@ -1,6 +1,7 @@
 """A gateway and a team in one process, as `magent2 serve` runs them, with a model that can be held.
 
-Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `root_path`. A line `open` opens the model's gate, `close` closes it.
+Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `root_path`.
+A line `open` opens the model's gate, `close` closes it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ const CODE_TOOL = "run_python";
 
 export function takeCall(draft: Draft, event: Event): void {
   const tool = begin(draft, event);
+  const turn = `${tool.runId}/${count(event.data, "turn") ?? 0}`;
+  if (!tool.byHand && !draft.hasSpan(tool.runId, turn)) draft.putTurn(tool.runId, turn, tool.agent, event.timestamp_ms);
   draft.put(tool);
   draft.putSpan(tool.runId, span(tool, null));
 }

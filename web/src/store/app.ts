@@ -19,6 +19,8 @@ export interface Team {
   root: string | null;
   /** Those who only route. */
   supervisors: ReadonlySet<string>;
+  /** What the models are reached by; `demo` and `echo` say what they are told to. */
+  model: string;
 }
 
 export class App {
@@ -141,12 +143,12 @@ export class App {
   /** Who is there, and what the server can do. */
   async learn(): Promise<void> {
     try {
-      const [{ agents }, { tools }, { scenarios, default: first }] = await Promise.all([
-        this.api.agents(), this.api.tools(), this.api.scenarios(),
+      const [{ agents }, { tools }, { scenarios, default: first }, { model_kind: model }] = await Promise.all([
+        this.api.agents(), this.api.tools(), this.api.scenarios(), this.api.toolsStatus(),
       ]);
       const root = scenarios.find((one) => one.id === first)?.root ?? agents[0]?.name ?? null;
       const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
-      this.team.set({ agents, tools, root, supervisors });
+      this.team.set({ agents, tools, root, supervisors, model });
       this.routes.set(await this.api.routes());
       this.isAdmin.set(await this.mayLookAtLetters());
     } catch (error) {

@@ -71,6 +71,23 @@ async def steered(client: httpx2.AsyncClient, model: GatedModel) -> None:
     )
 
 
+def python(code: str) -> str:
+    return f"use run_python {json.dumps({'code': code})}"
+
+
+SENDING = (
+    'chat_send("agent:sales", "one", "for-sales")\nchat_send("agent:support", "two", "for-support")\nprint("told")'
+)
+
+
+async def block(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    await answer_to(client, python(SENDING))
+
+
+async def block_that_fails(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    await answer_to(client, python(f"{SENDING}\n1 // 0"))
+
+
 async def failed(client: httpx2.AsyncClient, _: GatedModel) -> None:
     await say(client, "fail: this")
 
@@ -82,6 +99,8 @@ SCENES: dict[str, Scene] = {
     "by_hand": by_hand,
     "stopped": stopped,
     "steered": steered,
+    "block": block,
+    "block_that_fails": block_that_fails,
     "failed": failed,
 }
 

@@ -31,6 +31,8 @@ export class App {
   readonly routes = new Cell<ReadonlySet<string>>(new Set());
   readonly asking = new Cell(false);
   readonly current = new Cell<Conversation | null>(null);
+  /** Conversations that were deleted while the page was open: what was found earlier may still name them. */
+  readonly gone = new Set<string>();
   readonly sender: Sender;
   api: Api;
   private way: Link | null = null;
@@ -130,8 +132,16 @@ export class App {
   private relist(changed: readonly SessionItem[], removed: readonly string[]): void {
     const sessions = new Map(this.sessions.get() ?? []);
     for (const one of changed) sessions.set(one.session_id, one);
-    for (const id of removed) sessions.delete(id);
+    for (const id of removed) {
+      sessions.delete(id);
+      this.gone.add(id);
+    }
     this.sessions.set(sessions);
+  }
+
+  async remove(id: string): Promise<void> {
+    await this.api.remove(id);
+    this.relist([], [id]);
   }
 
   private over(id: string, reason: string): void {

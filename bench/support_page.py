@@ -24,6 +24,7 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.worker.service import WorkerService
 
 CHARS, DELTAS = 8_000, 200
+FIRST_WORD = 2  # its number in a stream: after the response and its one item have begun
 PAUSE_S = 0.02  # between two pieces, as a quick model has it
 
 SECTION = """## Part {n}
@@ -59,15 +60,19 @@ class LongModel(DemoModel):
 
     async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[TResponseStreamEvent]:
         said = text()
-        size = CHARS // DELTAS
-        pieces = iter([said[at : at + size] for at in range(0, CHARS, size)])
         for event in stream_events(build_response(Say(said), [{"role": "user", "content": "go"}])):
             if not isinstance(event, ResponseTextDeltaEvent):
-                for piece in pieces if event.type == "response.output_item.done" else ():
-                    await asyncio.sleep(PAUSE_S)
-                    yield last.model_copy(update={"delta": piece})
                 yield event
-            last = event
+            elif event.sequence_number == FIRST_WORD:
+                async for piece in _in_pieces(said, event):
+                    yield piece
+
+
+async def _in_pieces(said: str, first: ResponseTextDeltaEvent) -> AsyncIterator[ResponseTextDeltaEvent]:
+    size = CHARS // DELTAS
+    for at in range(0, CHARS, size):
+        await asyncio.sleep(PAUSE_S)
+        yield first.model_copy(update={"delta": said[at : at + size]})
 
 
 async def serve(port: int, token: str) -> None:
@@ -75,9 +80,7 @@ async def serve(port: int, token: str) -> None:
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
     bus = MemoryBus()
-    team = TeamRunner(
-        default_roster(), kind="demo", config=RunnerConfig(), model=LongModel(), builtins=BuiltinTools()
-    )
+    team = TeamRunner(default_roster(), kind="demo", config=RunnerConfig(), model=LongModel(), builtins=BuiltinTools())
     gateway = Gateway(bus, access=Access.by_token(token, loopback=True))
     serving = asyncio.create_task(gateway.serve([listen("127.0.0.1", port)]))
     service = WorkerService(bus, dict.fromkeys(team.agents(), team))

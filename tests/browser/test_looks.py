@@ -33,7 +33,8 @@ FRAMES = """async (turns) => {
     last = now;
   }
   times.sort((a, b) => a - b);
-  return {p50: times[Math.floor(turns / 2)], p95: times[Math.floor(turns * 0.95)], rows: box.querySelectorAll('[data-index]').length};
+  const at = (part) => times[Math.floor(turns * part)];
+  return {p50: at(0.5), p95: at(0.95), rows: box.querySelectorAll('[data-index]').length};
 }"""
 
 
@@ -45,7 +46,9 @@ def violations(page: Page, where: str, rules: list[str] | None) -> list[str]:
 
 
 @pytest.fixture(params=["light", "dark"])
-def viewer(request: pytest.FixtureRequest, chromium: Browser, house: House) -> Iterator[tuple[Visitor, list[str] | None]]:
+def viewer(
+    request: pytest.FixtureRequest, chromium: Browser, house: House
+) -> Iterator[tuple[Visitor, list[str] | None]]:
     """Somebody, and which of axe's rules to try: in the dark only colours are others."""
     house.close_gate()
     with visiting(chromium, house, color_scheme=request.param, bypass_csp=True) as visitor:

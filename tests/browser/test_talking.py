@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import Visitor
+from tests.support.record_page_logs import SENDING, python
 
 pytestmark = pytest.mark.browser
 
@@ -20,7 +21,7 @@ MARKDOWN = (
 def test_the_token_leaves_the_address_and_three_things_to_try_are_there(visitor: Visitor) -> None:
     assert "token" not in visitor.page.url
     expect(visitor.page.get_by_role("heading", name="What should the team do?")).to_be_visible()
-    expect(visitor.page.get_by_role("main").get_by_role("button", name=re.compile("Watch|See|Get"))).to_have_count(3)
+    expect(visitor.page.get_by_role("main").get_by_role("button", name=re.compile("^(Watch|See|Run|Get)"))).to_have_count(3)
 
 
 def test_a_click_on_the_first_idea_runs_a_tool_and_gets_an_answer(visitor: Visitor) -> None:
@@ -114,6 +115,24 @@ def test_what_comes_too_late_for_a_run_is_answered_next(visitor: Visitor) -> Non
     expect(visitor.answers()).to_have_count(2)
     expect(visitor.log.get_by_text("Waiting", exact=True)).to_have_count(0)
     visitor.expect_said("and something else", times=2)
+
+
+def test_a_block_that_ends_well_says_what_was_sent(visitor: Visitor) -> None:
+    visitor.say(python(SENDING))
+
+    card = visitor.log.get_by_role("region", name="Tool run_python")
+    expect(card.get_by_role("button", name="Messages: 2 sent")).to_be_visible()
+    expect(card.get_by_label("Code, python")).to_contain_text("chat_send")
+    expect(card.get_by_label("Output", exact=True)).to_contain_text("told")
+
+
+def test_a_block_that_fails_says_that_nothing_was_sent(visitor: Visitor) -> None:
+    visitor.say(python(f"{SENDING}\n1 // 0"))
+
+    card = visitor.log.get_by_role("region", name="Tool run_python")
+    expect(card.get_by_text("Failed", exact=True)).to_be_visible()
+    expect(card.get_by_role("button", name="Messages: 2 NOT sent (script failed)")).to_be_visible()
+    expect(card).to_contain_text("ZeroDivisionError")
 
 
 def test_a_tool_can_be_run_by_hand_from_a_form_of_its_schema(visitor: Visitor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from agents import TResponseInputItem
@@ -15,11 +16,13 @@ from agents.items import TResponseStreamEvent
 
 from magent2.errors import ModelRefused
 from magent2.roster.default import default_roster
+from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo import DemoModel
 from magent2.runner.team import TeamRunner
 from magent2.tools.builtins import BuiltinTools
 
+ABLE = ("chat_send", "run_python")
 HELD, GATED, FAIL = "held:", "gated:", "fail:"
 
 
@@ -50,7 +53,7 @@ class GatedModel(DemoModel):
 def _last_text(asked: str | list[TResponseInputItem]) -> str:
     if isinstance(asked, str):
         return asked
-    said = [item for item in asked if isinstance(item, dict) and item.get("role") == "user"]
+    said = [item for item in asked if item.get("role") == "user"]
     content = said[-1].get("content") if said else ""
     return content if isinstance(content, str) else str(content)
 
@@ -67,5 +70,15 @@ def _plain(prefix: str, item: Any) -> Any:
     return {**item, "content": content.removeprefix(prefix).strip()} if isinstance(content, str) else item
 
 
+def page_roster() -> Roster:
+    """The default team, whose first agent may run Python and send."""
+    roster = default_roster()
+    scenario = roster.scenarios[roster.default]
+    root = scenario.agents[scenario.root]
+    able = replace(root, tools=(*root.tools, *(tool for tool in ABLE if tool not in root.tools)))
+    with_it = replace(scenario, agents={**scenario.agents, able.name: able})
+    return replace(roster, scenarios={**roster.scenarios, scenario.id: with_it})
+
+
 def gated_team(model: GatedModel) -> TeamRunner:
-    return TeamRunner(default_roster(), kind="demo", config=RunnerConfig(), model=model, builtins=BuiltinTools())
+    return TeamRunner(page_roster(), kind="demo", config=RunnerConfig(), model=model, builtins=BuiltinTools())

@@ -66,7 +66,26 @@ async def steered(client: httpx2.AsyncClient, model: GatedModel) -> None:
     model.gate.set()
     await until_there(client, lambda event: event["data"].get("status") == "finished")
     await client.post("/api/sdk/session/s1/steer", json={"text": "and in Bergen?"})
-    await until_there(client, lambda event: (event["text"] or "").startswith("and in Bergen?") and event["role"] == "assistant")
+    await until_there(
+        client, lambda event: (event["text"] or "").startswith("and in Bergen?") and event["role"] == "assistant"
+    )
+
+
+def python(code: str) -> str:
+    return f"use run_python {json.dumps({'code': code})}"
+
+
+SENDING = (
+    'chat_send("agent:sales", "one", "for-sales")\nchat_send("agent:support", "two", "for-support")\nprint("told")'
+)
+
+
+async def block(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    await answer_to(client, python(SENDING))
+
+
+async def block_that_fails(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    await answer_to(client, python(f"{SENDING}\n1 // 0"))
 
 
 async def failed(client: httpx2.AsyncClient, _: GatedModel) -> None:
@@ -80,6 +99,8 @@ SCENES: dict[str, Scene] = {
     "by_hand": by_hand,
     "stopped": stopped,
     "steered": steered,
+    "block": block,
+    "block_that_fails": block_that_fails,
     "failed": failed,
 }
 

@@ -11,15 +11,17 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.browser import PHONE, WIDE, House, Visitor, browser, visiting
 from tests.support.processes import Crew
+from tests.support.record_page_logs import SENDING, python
 
 STORY = (
     "## What a turn is\n\nThe model's answer is **recorded** before its tools run:\n\n"
     "1. the answer, with what it has seen,\n2. each result, with what it sends,\n3. the end.\n\n"
     "| record | survives a crash |\n|---|---|\n| answer | yes |\n| tool result | yes |\n\n"
-    "```python\nwith Client() as client:\n    sent = client.send('general', 'hello')\n    print(client.wait(sent).text)\n```"
+    "```python\nwith Client() as client:\n    sent = client.send('general', 'hello')\n"
+    "    print(client.wait(sent).text)\n```"
 )
 PANELS = {"tools": "Tools", "timeline": "Timeline", "usage": "Context and usage", "events": "Events", "graph": "Graph"}
-STILL = "*, *::before, *::after { animation: none !important; transition: none !important; caret-color: transparent !important }"
+STILL = "*, ::before, ::after { animation: none !important; transition: none !important; caret-color: transparent }"
 
 Shoot = Callable[[str], None]
 
@@ -74,6 +76,12 @@ def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         visitor.say(STORY)
         expect(visitor.answers().locator(".hljs-keyword").first).to_be_visible()
         shoot("markdown")
+        visitor.page.get_by_role("button", name="New conversation").click()
+        visitor.say(python(SENDING))
+        expect(visitor.log.get_by_role("button", name="Messages: 2 sent")).to_be_visible()
+        visitor.say(python(f"{SENDING}\n1 // 0"))
+        expect(visitor.answers()).to_have_count(2)
+        shoot("block")
         visitor.page.get_by_role("button", name="Keyboard help").click()
         shoot("help")
 

@@ -7,7 +7,7 @@ import { event, log } from "./logs";
 const kinds = (session: Session): string[] => session.items.map((item) => item.kind);
 const only = <K extends Item["kind"]>(session: Session, kind: K): Extract<Item, { kind: K }>[] =>
   session.items.filter((item): item is Extract<Item, { kind: K }> => item.kind === kind);
-const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "failed"];
+const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "block", "block_that_fails", "failed"];
 
 describe("recorded logs", () => {
   test("a tool run shows the question, the tool with its result, and the answer with its usage", () => {
@@ -16,6 +16,7 @@ describe("recorded logs", () => {
     expect(kinds(session)).toEqual(["user", "tool", "answer"]);
     expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", byHand: false });
     expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { requests: 2 } });
+    expect(session.runs[0]?.spans.map((span) => span.name)).toEqual(["model", "weather", "model"]);
     expect(session.clientIds).toEqual(new Set(["k1"]));
     expect(runUnderWay(session)).toBeNull();
   });
@@ -163,27 +164,28 @@ describe("approvals", () => {
 });
 
 describe("Python blocks", () => {
-  const call = event(1, "tool_call", { data: { name: "run_python", args: { code: "say('hi')" }, tool_call_id: "c1", run_id: "r1", status: "start" } });
-  const tool = (session: Session): ToolItem => only(session, "tool")[0] as ToolItem;
+  const blocks = (name: string): ToolItem[] => only(fold(EMPTY, log(name)), "tool").filter((item) => item.name === "run_python");
 
-  test("a block that ends well shows its code, its output and what was sent, on one card", () => {
-    const session = fold(EMPTY, [
-      call,
-      event(2, "block", { data: { run_id: "r1", tool_call_id: "c1", code: "say('hi')", output: "done", status: "\n\n[Messages: 1 sent]", held: 1, sent: 1, failed: 0 } }),
-      event(3, "tool_result", { text: "done\n\n[Messages: 1 sent]", data: { name: "run_python", tool_call_id: "c1", run_id: "r1", status: "success" } }),
-    ]);
+  test("one that ends well shows its code, its output and what was sent, on one card", () => {
+    const [block, ...others] = blocks("block");
 
-    expect(kinds(session)).toEqual(["tool"]);
-    expect(tool(session)).toMatchObject({ status: "success", block: { output: "done", status: "[Messages: 1 sent]", sent: 1, ok: true } });
+    expect(others).toEqual([]);
+    expect(block).toMatchObject({ status: "success", block: { held: 2, sent: 2, ok: true, status: "Messages: 2 sent" } });
+    expect(block?.block?.code).toContain("chat_send");
+    expect(block?.block?.output).toBe("told");
   });
 
-  test("one that fails says that nothing was sent", () => {
-    const session = fold(EMPTY, [
-      call,
-      event(2, "block", { data: { run_id: "r1", tool_call_id: "c1", code: "1/0", output: "", error: "ZeroDivisionError", status: "[Messages: 2 NOT sent (script failed)]", held: 2, sent: 0, failed: 0 } }),
-    ]);
+  test("one that fails says why, and that nothing was sent", () => {
+    const [block] = blocks("block_that_fails");
 
-    expect(tool(session)).toMatchObject({ status: "error", block: { ok: false, sent: 0, held: 2, error: "ZeroDivisionError" } });
+    expect(block).toMatchObject({ status: "error", block: { held: 2, sent: 0, ok: false, status: "Messages: 2 NOT sent (script failed)" } });
+  });
+
+  test("one of whose messages some were refused says which", () => {
+    const data = { run_id: "r1", tool_call_id: "c1", code: "x", output: "", status: "success", held: 3, sent: 2, failed: 1, failures: ["- friend_send to @bob: not friends"] };
+    const [tool] = only(fold(EMPTY, [event(1, "block", { data })]), "tool");
+
+    expect(tool?.block).toMatchObject({ status: "Messages: 2 sent, 1 failed", failures: ["- friend_send to @bob: not friends"] });
   });
 });
 

@@ -1,6 +1,7 @@
 """A gateway and a team in one process, as `magent2 serve` runs them, with a model that can be held.
 
-Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `root_path`. A line `open` opens the model's gate, `close` closes it.
+Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `root_path`.
+A line `open` opens the model's gate, `close` closes it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from magent2.cli.options import Listening
 from magent2.cli.running import Place, keep_house, leaving_on_signals
 from magent2.gateway.catalogue import Catalogue
 from magent2.loop import run_on_loop
-from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.worker.service import WorkerService
-from tests.support.gated_model import GatedModel, gated_team
+from tests.support.gated_model import GatedModel, gated_team, page_roster
 from tests.support.processes import await_line, report, settings
 
 LEASE_S = 2.0  # so that a run of a killed process is soon taken over
@@ -42,7 +42,7 @@ async def main() -> None:
             lambda: WorkerService(place.bus, dict.fromkeys(team.agents(), team), lease_s=LEASE_S),
             lambda: report(url=place.url, port=place.listener.getsockname()[1], token=place.access.token),
             leaving_on_signals("leaving"),
-            Catalogue(Registry.of(default_roster()), builtins=team.builtins, kind=team.kind),
+            Catalogue(Registry.of(page_roster()), builtins=team.builtins, kind=team.kind),
         )
     finally:
         await team.aclose()

@@ -22,10 +22,17 @@ export function ideasFor(team: Team | null): Idea[] {
   if (tools.has("weather")) ideas.push({ icon: "tool", title: "Watch a tool at work", about: "The agent looks up the weather.", text: "weather in Oslo" });
   if (other !== undefined) ideas.push({ icon: "swap", title: "See a handoff", about: `The conversation goes over to ${other}.`, text: `talk to ${other}` });
   if (root?.tools.includes(PYTHON)) ideas.push({ icon: "code", title: "Run a Python block", about: "Its messages leave when it ends well.", text: "run a block" });
-  ideas.push({ icon: "list", title: "Get an answer that streams", about: "Lists, a table and code, word by word.", text: SAMPLE });
+  ideas.push({ icon: "list", title: "Get an answer that streams", about: "Lists, a table and code, word by word.", text: isScripted(team) ? SAMPLE : ASKED });
   return ideas.slice(0, 3);
 }
 
+function isScripted(team: Team | null): boolean {
+  return team !== null && ["demo", "echo", "unknown"].includes(team.model);
+}
+
+const ASKED = "Explain how a web server answers a request: a short list, a small table, and a few lines of Python.";
+
+// A scripted model echoes what it does not know: this is what it will say.
 const SAMPLE = [
   "Here is what a turn looks like:",
   "",

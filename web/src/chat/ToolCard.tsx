@@ -15,7 +15,7 @@ export function ToolCard({ item }: { item: ToolItem }): ReactElement {
         <button type="button" aria-expanded={open} aria-controls={body} onClick={() => setOpen(!open)} className="flex w-full items-center gap-2.5 px-3 py-2 text-left text-sm hover:bg-sunken">
           <Icon name={item.block === null ? "tool" : "code"} size={16} className="text-muted" />
           <span className="font-medium">{item.block === null ? item.name : "Python"}</span>
-          <span className="min-w-0 flex-1 truncate text-muted">{item.block === null ? brief(item.args) : statusOf(item.block)}</span>
+          <span className="min-w-0 flex-1 truncate text-muted">{item.block === null ? brief(item.args) : item.block.status}</span>
           {item.byHand && <Badge>by hand</Badge>}
           <ToolMark item={item} />
           <Icon name="chevron" size={14} className={`text-faint transition-transform ${open ? "rotate-90" : ""}`} />
@@ -46,17 +46,13 @@ function Details({ item }: { item: ToolItem }): ReactElement {
   );
 }
 
-function statusOf(block: Block): string {
-  return block.status.replace(/^\[|\]$/g, "").split("\n")[0] ?? "";
-}
-
 function BlockDetails({ block, item }: { block: Block; item: ToolItem }): ReactElement {
-  const output = block.output || item.result || "";
+  const error = item.error ?? block.error;
   return (
     <div className="space-y-2.5">
       <div className="-my-3"><CodeBlock code={block.code} language="python" growing={item.status === "running"} /></div>
-      {output !== "" && <Text title="Output" text={output} />}
-      {(block.error ?? item.error) !== null && <Text title="Error" text={block.error ?? item.error ?? ""} bad />}
+      {block.output !== "" && <Text title="Output" text={block.output} bad={!block.ok} />}
+      {block.output === "" && error !== null && <Text title="Error" text={error} bad />}
       {block.status !== "" && <HeldSends block={block} />}
     </div>
   );
@@ -67,7 +63,7 @@ function HeldSends({ block }: { block: Block }): ReactElement {
   const tone = !block.ok ? "bad" : block.failed > 0 ? "warn" : "good";
   return (
     <div className="flex flex-wrap items-center gap-2 text-sm">
-      <Badge tone={tone}><Icon name="mail" size={12} /> {statusOf(block)}</Badge>
+      <Badge tone={tone}><Icon name="mail" size={12} /> {block.status}</Badge>
       {block.failures.map((line) => <span key={line} className="w-full text-xs text-bad wrap-anywhere">{line}</span>)}
     </div>
   );

@@ -63,6 +63,19 @@ export class Draft {
     this.putRun({ ...run, spans: [...others, span] });
   }
 
+  /** The model's part of a turn: from the end of what came before it, to its last word or its first call. */
+  putTurn(runId: string | null, key: string, agent: string | null, to: number | null): void {
+    const run = this.run(runId);
+    if (run === null) return;
+    const known = run.spans.find((span) => span.key === key);
+    const from = known?.from ?? Math.max(run.from, ...run.spans.map((span) => span.to ?? 0));
+    this.putSpan(runId, { key, kind: "answer", name: "model", agent, from, to, failed: false });
+  }
+
+  hasSpan(runId: string | null, key: string): boolean {
+    return this.run(runId)?.spans.some((span) => span.key === key) ?? false;
+  }
+
   /** Ends what a run left open, as when it was stopped. */
   closeItemsOf(runId: string): void {
     const items = this.items ?? this.before.items;

@@ -31,7 +31,7 @@ export function takeToken(draft: Draft, event: Event): void {
   if (known === null || known.kind !== "answer") {
     const begun = begin(event, key, attempt);
     draft.put(begun);
-    draft.putSpan(begun.runId, answerSpan(begun, null));
+    draft.putTurn(begun.runId, key, begun.agent, null);
     return;
   }
   if (!known.streaming || attempt < known.attempt) return;
@@ -54,7 +54,7 @@ export function takeAnswer(draft: Draft, event: Event): void {
     attachments: list(event.data, "attachments").flatMap(attachment),
   };
   draft.put(answer);
-  draft.putSpan(answer.runId, answerSpan(answer, event.timestamp_ms));
+  draft.putTurn(answer.runId, key, answer.agent, event.timestamp_ms);
   if (usage !== null) addUsage(draft, answer, usage);
 }
 
@@ -74,11 +74,6 @@ function begin(event: Event, key: string, attempt: number): AnswerItem {
     usage: null,
     attachments: [],
   };
-}
-
-function answerSpan(answer: AnswerItem, to: number | null) {
-  const { key, agent, at } = answer;
-  return { key, kind: "answer" as const, name: "answer", agent, from: at, to, failed: false };
 }
 
 function attachment(value: unknown): Attachment[] {

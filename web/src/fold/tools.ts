@@ -5,9 +5,12 @@ import { count, record, text, texts } from "./reading";
 import type { Block, Span, ToolItem } from "./state";
 
 const CODE_TOOL = "run_python";
+const STATUS_LINE = /\n*\[Messages: [^\]]*\](?:\n- .*)*\s*$/; // which the card shows apart from what was printed
 
 export function takeCall(draft: Draft, event: Event): void {
   const tool = begin(draft, event);
+  const turn = `${tool.runId}/${count(event.data, "turn") ?? 0}`;
+  if (!tool.byHand && !draft.hasSpan(tool.runId, turn)) draft.putTurn(tool.runId, turn, tool.agent, event.timestamp_ms);
   draft.put(tool);
   draft.putSpan(tool.runId, span(tool, null));
 }
@@ -38,20 +41,28 @@ export function takeBlock(draft: Draft, event: Event): void {
 
 function blockOf(event: Event): Block {
   const { data } = event;
-  const error = text(data, "error") ?? event.reason;
-  const outcome = text(data, "outcome", "state");
-  const failed = error !== null || (outcome !== null && !["ok", "success", "finished", "committed"].includes(outcome));
+  const held = count(data, "held") ?? 0;
+  const sent = count(data, "sent") ?? 0;
+  const failed = count(data, "failed") ?? 0;
+  const ok = text(data, "status") === "success";
   return {
     code: text(data, "code") ?? "",
-    output: text(data, "output") ?? event.text ?? "",
-    status: (text(data, "status_text", "status_line", "status") ?? "").trim(),
-    held: count(data, "held") ?? 0,
-    sent: count(data, "sent") ?? 0,
-    failed: count(data, "failed") ?? 0,
+    output: (text(data, "output") ?? "").replace(STATUS_LINE, ""),
+    status: statusOf(ok, held, sent, failed),
+    held,
+    sent,
+    failed,
     failures: texts(data, "failures"),
-    ok: !failed,
-    error,
+    ok,
+    error: event.reason,
   };
+}
+
+/** As the model is told it. */
+function statusOf(ok: boolean, held: number, sent: number, failed: number): string {
+  if (held === 0) return "";
+  if (!ok) return `Messages: ${held} NOT sent (script failed)`;
+  return failed > 0 ? `Messages: ${sent} sent, ${failed} failed` : `Messages: ${sent} sent`;
 }
 
 function begin(draft: Draft, event: Event): ToolItem {

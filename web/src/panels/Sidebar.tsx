@@ -34,7 +34,7 @@ function Found({ sought, chosen }: { sought: string; chosen: () => void }): Reac
   const shown = useMemo(() => {
     const live = [...(sessions?.values() ?? [])].filter((one) => matches(one, sought));
     const known = new Set(live.map((one) => one.session_id));
-    const found = sought === "" ? [] : (more.value?.sessions ?? []).filter((one) => !known.has(one.session_id) && matches(one, sought));
+    const found = sought === "" ? [] : (more.value?.sessions ?? []).filter((one) => !known.has(one.session_id) && !app.gone.has(one.session_id) && matches(one, sought));
     return [...live, ...found].sort((a, b) => b.last_active_ms - a.last_active_ms);
   }, [sessions, sought, more.value]);
   if (more.problem) return <div className="p-3"><Failure text={more.problem} again={more.again} /></div>;
@@ -116,7 +116,7 @@ function Deleting({ one, active, done }: { one: SessionItem; active: boolean; do
   const app = useApp();
   const { busy, problem, run } = useDoing();
   const remove = (): void => {
-    void run(() => app.api.remove(one.session_id)).then((gone) => {
+    void run(() => app.remove(one.session_id)).then((gone) => {
       if (!gone) return;
       if (active) go(null);
       app.hurry();

@@ -52,7 +52,7 @@ function Bar({ span, from, whole, now }: { span: Span; from: number; whole: numb
   const colour = span.failed ? "bg-bad" : span.kind === "tool" ? "bg-warn" : "bg-accent";
   return (
     <li className="grid grid-cols-[7rem_1fr_3.5rem] items-center gap-2 text-xs">
-      <span className="truncate text-muted" title={span.name}>{span.kind === "tool" ? span.name : "model"}</span>
+      <span className="truncate text-muted" title={span.name}>{span.name}</span>
       <span aria-hidden="true" className="relative h-2 rounded-full bg-sunken"><span className={`absolute inset-y-0 rounded-full ${colour}`} style={{ left: `${left}%`, width: `${width}%` }} /></span>
       <span className="text-right text-faint tabular-nums">{duration(took)}</span>
     </li>

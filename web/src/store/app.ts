@@ -19,6 +19,8 @@ export interface Team {
   root: string | null;
   /** Those who only route. */
   supervisors: ReadonlySet<string>;
+  /** What the models are reached by; `demo` and `echo` say what they are told to. */
+  model: string;
 }
 
 export class App {
@@ -29,6 +31,8 @@ export class App {
   readonly routes = new Cell<ReadonlySet<string>>(new Set());
   readonly asking = new Cell(false);
   readonly current = new Cell<Conversation | null>(null);
+  /** Conversations that were deleted while the page was open: what was found earlier may still name them. */
+  readonly gone = new Set<string>();
   readonly sender: Sender;
   api: Api;
   private way: Link | null = null;
@@ -128,8 +132,16 @@ export class App {
   private relist(changed: readonly SessionItem[], removed: readonly string[]): void {
     const sessions = new Map(this.sessions.get() ?? []);
     for (const one of changed) sessions.set(one.session_id, one);
-    for (const id of removed) sessions.delete(id);
+    for (const id of removed) {
+      sessions.delete(id);
+      this.gone.add(id);
+    }
     this.sessions.set(sessions);
+  }
+
+  async remove(id: string): Promise<void> {
+    await this.api.remove(id);
+    this.relist([], [id]);
   }
 
   private over(id: string, reason: string): void {
@@ -141,12 +153,12 @@ export class App {
   /** Who is there, and what the server can do. */
   async learn(): Promise<void> {
     try {
-      const [{ agents }, { tools }, { scenarios, default: first }] = await Promise.all([
-        this.api.agents(), this.api.tools(), this.api.scenarios(),
+      const [{ agents }, { tools }, { scenarios, default: first }, { model_kind: model }] = await Promise.all([
+        this.api.agents(), this.api.tools(), this.api.scenarios(), this.api.toolsStatus(),
       ]);
       const root = scenarios.find((one) => one.id === first)?.root ?? agents[0]?.name ?? null;
       const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
-      this.team.set({ agents, tools, root, supervisors });
+      this.team.set({ agents, tools, root, supervisors, model });
       this.routes.set(await this.api.routes());
       this.isAdmin.set(await this.mayLookAtLetters());
     } catch (error) {

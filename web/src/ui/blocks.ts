@@ -21,7 +21,7 @@ export function parse(text: string, before: Parsed): Parsed {
 }
 
 function lex(text: string): Token[] {
-  const tokens: TokensList = lexer(text, { gfm: true });
+  const tokens: TokensList = lexer(text, { gfm: true, breaks: true });
   return [...tokens];
 }
 

@@ -24,6 +24,7 @@ class AgentEntry:
     name: str
     role: Role = "background"
     parent: str | None = None
+    removed: bool = False
 
 
 def decide_place(name: str, role: str, parent: str | None) -> dict[str, Any]:
@@ -43,6 +44,13 @@ def placing_agent(name: str, role: str, parent: str | None = None) -> Flow[Agent
     yield from _check_ancestors(name, parent)
     wanted = AgentEntry(name, facts["role"], parent)
     return (yield from settling(AGENTS, name, lambda now: None if now == wanted else facts))
+
+
+def removing_agent(name: str) -> Flow[AgentEntry]:
+    """Nobody can send a message to it any more, until it is placed again."""
+    entry = yield from finding_agent(name)
+    facts = {"event": "removed", "role": entry.role, "parent": entry.parent}
+    return (yield from settling(AGENTS, name, lambda now: None if now is not None and now.removed else facts))
 
 
 def finding_agent(name: str) -> Flow[AgentEntry]:
@@ -68,7 +76,7 @@ def _check_ancestors(name: str, parent: str | None) -> Flow[None]:
 
 
 def _read(entity: str, facts: Mapping[str, Any]) -> AgentEntry:
-    return AgentEntry(entity, facts["role"], facts["parent"])
+    return AgentEntry(entity, facts["role"], facts["parent"], facts["event"] == "removed")
 
 
 def _begin(entity: str, record: Record) -> AgentEntry:

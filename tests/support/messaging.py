@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import OLDEST, Read
+from magent2.bus.operations import OLDEST, GetBlob, Read
 from magent2.directory.channels import joining, making_channel, new_member
 from magent2.directory.friends import accepting, requesting
 from magent2.directory.swarms import making_swarm
@@ -53,6 +53,13 @@ def said(bus: Engine, conversation: str = CONVERSATION) -> list[str]:
     """What the page of a conversation shows as messages on the way."""
     page = bus.call(Read(stream_topic(conversation), OLDEST, 1000))
     return [record.payload["text"] for record in page.records if record.payload.get("event") == "message"]
+
+
+def files_said(bus: Engine, conversation: str = CONVERSATION) -> list[str]:
+    """The files that a page shows, by name and content."""
+    page = bus.call(Read(stream_topic(conversation), OLDEST, 1000))
+    files = [item for record in page.records for item in record.payload.get("attachments", ())]
+    return [f"{item['name']}: {bus.call(GetBlob(item['sha256'])).decode()}" for item in files]
 
 
 def talk(bus: Engine, channel: str = "launch") -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.sessions.store import title_of, user_message
 from magent2.tools.interface import RunFacts, SendMark
+from magent2.tools.messaging.answers import shown_id
 from magent2.tools.sending import planning_delivery
 
 TEXT_MAX_CHARS = 100_000
@@ -89,7 +90,7 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
         steer=letter.steer,
         hops=run.hops + 1,
         trace=mark.trace,
-        with_records=(user_message(envelope),),
+        with_records=(replace(user_message(envelope), id=shown_id(mark.id), digest=mark.id),),
         with_heads=(head,),
     )
     return planning_delivery(envelope, sending)

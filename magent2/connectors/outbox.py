@@ -32,6 +32,7 @@ class Item:
     receipt: str | None = None
     tries: int = 0
     at_ms: int = 0
+    state_seq: int = 0  # of the record that says so
 
     @property
     def id(self) -> str:
@@ -66,7 +67,7 @@ def fold(records: Iterable[Record]) -> dict[str, Item]:
             continue
         facts = record.payload
         if facts["event"] == "queued":
-            items[record.id] = Item(record.seq, Outgoing.of(facts), at_ms=record.at_ms)
+            items[record.id] = Item(record.seq, Outgoing.of(facts), at_ms=record.at_ms, state_seq=record.seq)
         elif facts["of"] in items:
             items[facts["of"]] = _after(items[facts["of"]], record)
     return items
@@ -82,4 +83,5 @@ def _after(item: Item, record: Record) -> Item:
         receipt=facts.get("receipt", item.receipt),
         tries=item.tries + (facts["event"] in ("begun", "failed")),
         at_ms=record.at_ms,
+        state_seq=record.seq,
     )

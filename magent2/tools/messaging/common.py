@@ -19,10 +19,14 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.sessions.store import title_of, user_message
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.messaging.answers import shown_id
 from magent2.tools.sending import planning_delivery
 
 TEXT_MAX_CHARS = 100_000
+
+
+def shown_id(envelope_id: str) -> str:
+    """The id of the event that shows mail in the conversation it goes to."""
+    return f"shown:{envelope_id}"
 
 
 def checked_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:

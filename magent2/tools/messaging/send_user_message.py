@@ -28,7 +28,6 @@ from magent2.errors import InvalidInput
 from magent2.models.address import stream_topic
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.messaging.answers import answer_to
 from magent2.tools.messaging.common import (
     Letter,
     acting_user,
@@ -42,6 +41,7 @@ from magent2.tools.messaging.common import (
 )
 from magent2.tools.sending import Sent
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.waiting import Lane, checking_wait, wait_for_answer, with_wait
 
 WAIT_S = 60.0
 WAIT_MIN_S, WAIT_MAX_S = 1.0, 600.0
@@ -66,6 +66,7 @@ class UserMessagePayload(Payload):
     agent: str
     swarm: str | None
     text: str
+    wait: bool = False
     created_at: str
 
 
@@ -90,22 +91,30 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
         else:
             own = yield from finding_user(user)
             swarm, where = None, _foreground(own.state, context.run)
+        if arguments.wait:
+            yield from checking_wait(context.run, Lane(where[1], where[0]))
         return UserMessagePayload(
             user=user,
             conversation_id=where[0],
             agent=where[1],
             swarm=None if swarm is None else swarm.nametag,
             text=text,
+            wait=arguments.wait,
             created_at=now_text(),
         )
 
     def perform(self, payload: UserMessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
         if payload.swarm is None:
-            return (yield from _to_foreground(payload, context.run, mark))
-        return (yield from _to_swarm(payload, payload.swarm, context.run, mark))
+            append = yield from _to_foreground(payload, context.run, mark)
+        else:
+            append = yield from _to_swarm(payload, payload.swarm, context.run, mark)
+        if payload.wait:
+            lane = Lane(payload.agent, payload.conversation_id)
+            append = yield from with_wait(context.run, lane, append)
+        return append
 
     def answer(self, payload: UserMessagePayload, sent: Sent) -> dict[str, Any]:
-        return {**super().answer(payload, sent), "conversation_id": payload.conversation_id}
+        return super().answer(payload, sent) | {"agent": payload.agent, "conversation_id": payload.conversation_id}
 
     def target(self, payload: UserMessagePayload) -> str:
         return f"@{payload.swarm}" if payload.swarm is not None else f"agent:{payload.agent}"
@@ -169,9 +178,12 @@ def send_user_message_definition() -> ToolDefinition:
         sent = await inner.execute(given, context)
         if not given.get("wait"):
             return sent
-        asked = UserMessageArguments.model_validate(dict(given))
-        told = sent.typed_result
-        found = await answer_to(context.run.bus, told["conversation_id"], told["envelope_id"], asked.timeout_s)
-        return ToolExecutionResult({**told, **found}, {**told, **found})
+        asked, told = UserMessageArguments.model_validate(dict(given)), sent.typed_result
+        lane = Lane(told["agent"], told["conversation_id"])
+        answer = await wait_for_answer(context, lane, told["envelope_id"], asked.timeout_s)
+        found = {**told, "answer": answer.text if answer.status == "finished" else None, "status": answer.status}
+        if answer.reason is not None:
+            found["reason"] = answer.reason
+        return ToolExecutionResult(found, found)
 
     return replace(inner, execute=execute)

@@ -23,7 +23,7 @@ from magent2.directory.channels import (
 from magent2.directory.users import finding_user
 from magent2.errors import UnknownEntity
 from magent2.gateway.house import House
-from magent2.gateway.routes.api.asking import API, READING, WRITING, asked_by, json_body, parsed
+from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
 from magent2.gateway.routes.api.directory_shapes import (
     ChannelMessages,
     ChannelRequest,
@@ -40,7 +40,7 @@ from magent2.models.principal import Principal
 def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["channels"])
 
-    @routes.get("/channels", responses=problems(*READING, 409))
+    @routes.get("/channels", responses=problems(*OF_HOUSE, 422))
     async def channels(request: Request) -> ChannelsShown:
         """Channels with an agent of the caller's in them; an admin sees all."""
         principal = asked_by(request)
@@ -48,7 +48,10 @@ def router(house: House) -> APIRouter:
         return ChannelsShown(channels=[shown_channel(channel) for channel in found])
 
     @routes.post(
-        "/channels", dependencies=ADMINS, responses=problems(*WRITING), openapi_extra=json_body(ChannelRequest)
+        "/channels",
+        dependencies=ADMINS,
+        responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
+        openapi_extra=json_body(ChannelRequest),
     )
     async def put_channel(request: Request) -> ChannelShown:
         """Make a channel, change who is in it or leads it, or end it."""
@@ -57,7 +60,7 @@ def router(house: House) -> APIRouter:
             await arun(house.bus, finding_user(needed(asked.user, "user")))
         return shown_channel(await arun(house.bus, _change(asked)))
 
-    @routes.get("/channels/{name}/messages", responses=problems(*READING, 409))
+    @routes.get("/channels/{name}/messages", responses=problems(*OF_HOUSE, 404, 422))
     async def messages(
         name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
     ) -> ChannelMessages:

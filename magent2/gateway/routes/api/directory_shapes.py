@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from magent2.gateway.routes.api.shapes import example
+from magent2.gateway.schemas import example
 
 NAME = Field(min_length=1, max_length=480)
 

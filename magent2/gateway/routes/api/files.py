@@ -14,7 +14,7 @@ from magent2.connectors.media import UNKNOWN, served_type
 from magent2.errors import BlobMissing
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, READING, SessionId, asked_by, existing
+from magent2.gateway.routes.api.asking import API, OF_HOUSE, OF_SESSION, SessionId, asked_by, existing
 from magent2.gateway.schemas import problems
 from magent2.models.address import stream_topic
 
@@ -37,7 +37,7 @@ def router(house: House) -> APIRouter:
     @routes.get(
         "/sdk/session/{session_id:path}/files/{sha256}",
         response_class=Response,
-        responses={200: FILE, **problems(*READING)},
+        responses={200: FILE, **problems(*OF_HOUSE, *OF_SESSION, 422)},
     )
     async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
         """A file that an event of the session shows."""

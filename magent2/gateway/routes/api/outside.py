@@ -13,7 +13,7 @@ from magent2.connectors.kinds import capabilities_of
 from magent2.connectors.outbox import Item
 from magent2.directory.connectors import Registration, listing_connectors, reading_roll, registering, unregistering
 from magent2.gateway.house import House
-from magent2.gateway.routes.api.asking import API, READING, WRITING, json_body, parsed
+from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, json_body, parsed
 from magent2.gateway.routes.api.directory_shapes import (
     ConnectorRequest,
     ConnectorShown,
@@ -37,27 +37,29 @@ def router(house: House) -> APIRouter:
 
 
 def _connectors(routes: APIRouter, house: House) -> None:
-    @routes.get("/connectors", responses=problems(*READING))
+    @routes.get("/connectors", responses=problems(*OF_HOUSE))
     async def connectors() -> ConnectorsShown:
         """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
         found = await arun(house.bus, listing_connectors())
         return ConnectorsShown(connectors=[shown_connector(known) for known in found])
 
-    @routes.post("/connectors", responses=problems(*WRITING), openapi_extra=json_body(ConnectorRequest))
+    @routes.post(
+        "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(ConnectorRequest)
+    )
     async def put_connector(request: Request) -> ConnectorShown:
         """Set a connector up."""
         asked = await parsed(request, house, ConnectorRequest)
         capabilities = capabilities_of(asked.kind, asked.config)
         return shown_connector(await arun(house.bus, registering(asked.id, asked.kind, capabilities, asked.config)))
 
-    @routes.delete("/connectors/{connector}", responses=problems(*READING, 409))
+    @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def drop_connector(connector: Name) -> ConnectorShown:
         """Take a connector away; what waits in its outbox is not sent."""
         return shown_connector(await arun(house.bus, unregistering(connector)))
 
 
 def _outboxes(routes: APIRouter, house: House) -> None:
-    @routes.get("/outbox", responses=problems(*READING))
+    @routes.get("/outbox", responses=problems(*OF_HOUSE, 422))
     async def outbox(
         connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
@@ -68,12 +70,12 @@ def _outboxes(routes: APIRouter, house: House) -> None:
         chosen = [item for item in items if state in (None, item.state)]
         return ItemsShown(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
 
-    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*READING, 409, 507))
+    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def retry(connector: Name, item: ItemId) -> ItemShown:
         """Send a message again that is dead, or whose outcome nobody knows."""
         return shown_item(await arun(house.bus, retrying_item(connector, item)))
 
-    @routes.delete("/outbox/{connector}/{item}", responses=problems(*READING, 409, 507))
+    @routes.delete("/outbox/{connector}/{item}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def drop(connector: Name, item: ItemId) -> ItemShown:
         """Give such a message up for good."""
         return shown_item(await arun(house.bus, dropping_item(connector, item)))

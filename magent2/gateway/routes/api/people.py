@@ -34,7 +34,7 @@ from magent2.directory.users import (
 from magent2.errors import UnknownEntity
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, READING, WRITING, admins_only, asked_by, json_body, parsed
+from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
 from magent2.gateway.routes.api.directory_shapes import (
     ContactShown,
     ContactsShown,
@@ -64,12 +64,17 @@ def router(house: House) -> APIRouter:
 
 
 def _users(routes: APIRouter, house: House) -> None:
-    @routes.get("/users", dependencies=ADMINS, responses=problems(*READING))
+    @routes.get("/users", dependencies=ADMINS, responses=problems(*OF_HOUSE))
     async def users() -> UsersShown:
         """Everybody who has a nametag."""
         return UsersShown(users=[shown_user(user) for user in await arun(house.bus, listing_users())])
 
-    @routes.post("/users", dependencies=ADMINS, responses=problems(*WRITING), openapi_extra=json_body(UserRequest))
+    @routes.post(
+        "/users",
+        dependencies=ADMINS,
+        responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
+        openapi_extra=json_body(UserRequest),
+    )
     async def put_user(request: Request) -> UserShown:
         """A new user, or other facts about one that there is."""
         asked = await parsed(request, house, UserRequest)
@@ -78,7 +83,7 @@ def _users(routes: APIRouter, house: House) -> None:
             return shown_user(await arun(house.bus, changing_user(asked.id, facts)))
         return shown_user(await arun(house.bus, making_user(asked.id, asked.nametag, facts)))
 
-    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*READING, 409))
+    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def drop_user(user: Name) -> UserShown:
         """Nobody can write to them any more; the nametag stays theirs."""
         return shown_user(await arun(house.bus, removing_user(user)))
@@ -90,14 +95,16 @@ def shown_user(user: User) -> UserShown:
 
 
 def _friends(routes: APIRouter, house: House) -> None:
-    @routes.get("/friends", responses=problems(*READING, 409))
+    @routes.get("/friends", responses=problems(*OF_HOUSE, 422))
     async def friends(request: Request) -> FriendsShown:
         """The caller's friends, and who has asked whom."""
         own = user_of(asked_by(request))
         found = await arun(house.bus, listing_friendships(own))
         return FriendsShown(friends=[await _shown_friend(house, own, friendship) for friendship in found])
 
-    @routes.post("/friends", responses=problems(*WRITING), openapi_extra=json_body(FriendRequest))
+    @routes.post(
+        "/friends", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(FriendRequest)
+    )
     async def befriend(request: Request) -> FriendShown:
         """Ask for a friendship, agree to one, refuse one, or end one."""
         asked = await parsed(request, house, FriendRequest)
@@ -126,14 +133,16 @@ async def _shown_friend(house: House, own: str, friendship: Friendship) -> Frien
 
 
 def _swarms(routes: APIRouter, house: House) -> None:
-    @routes.get("/swarms", responses=problems(*READING, 409))
+    @routes.get("/swarms", responses=problems(*OF_HOUSE, 422))
     async def swarms(request: Request) -> SwarmsShown:
         """The caller's swarms; an admin sees all."""
         principal = asked_by(request)
         found = await arun(house.bus, listing_swarms(None if principal.admin else user_of(principal)))
         return SwarmsShown(swarms=[shown_swarm(swarm) for swarm in found])
 
-    @routes.post("/swarms", responses=problems(*WRITING), openapi_extra=json_body(SwarmRequest))
+    @routes.post(
+        "/swarms", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(SwarmRequest)
+    )
     async def put_swarm(request: Request) -> SwarmShown:
         """Make a swarm of one's own, say whom it is open to, or end it."""
         asked = await parsed(request, house, SwarmRequest)
@@ -149,7 +158,7 @@ def _swarms(routes: APIRouter, house: House) -> None:
             return shown_swarm(await _own_swarm(house, principal, asked.nametag))
         return shown_swarm(await arun(house.bus, _swarm_change(asked)))
 
-    @routes.get("/swarms/{nametag}/contacts", responses=problems(*READING, 409))
+    @routes.get("/swarms/{nametag}/contacts", responses=problems(*OF_HOUSE, 404, 422))
     async def contacts(nametag: Name, request: Request) -> ContactsShown:
         """Who has written to a swarm of the caller's."""
         swarm = await _own_swarm(house, asked_by(request), nametag)

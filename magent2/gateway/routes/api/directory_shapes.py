@@ -41,6 +41,9 @@ class UserShown(BaseModel):
 
 
 class UsersShown(BaseModel):
+    model_config = example(users=[{"id": "ann", "nametag": "ann", "agent": "general", "connector": "web", "target": "",
+                                "home": "home-0a1b2c3d4e5f6071", "removed": False}])  # fmt: skip
+
     users: list[UserShown]
 
 
@@ -61,6 +64,8 @@ class FriendShown(BaseModel):
 
 
 class FriendsShown(BaseModel):
+    model_config = example(friends=[{"nametag": "bob", "status": "friends", "asked_by_you": True, "may_ask_at_ms": 0}])
+
     friends: list[FriendShown]
 
 
@@ -94,6 +99,9 @@ class ChannelShown(BaseModel):
 
 
 class ChannelsShown(BaseModel):
+    model_config = example(channels=[{"name": "launch", "leader": "ann", "removed": False,
+                                      "members": [{"username": "ann", "user": "ann", "agent": "general"}]}])  # fmt: skip
+
     channels: list[ChannelShown]
 
 
@@ -125,6 +133,9 @@ class SwarmShown(BaseModel):
 
 
 class SwarmsShown(BaseModel):
+    model_config = example(swarms=[{"nametag": "desk", "owner": "bob", "agent": "support", "open": True,
+                                  "guests": [], "removed": False}])  # fmt: skip
+
     swarms: list[SwarmShown]
 
 
@@ -135,6 +146,8 @@ class ContactShown(BaseModel):
 
 
 class ContactsShown(BaseModel):
+    model_config = example(contacts=[{"user": "ann", "agent": "general", "blocked": False}])
+
     contacts: list[ContactShown]
 
 
@@ -159,6 +172,9 @@ class ConnectorShown(BaseModel):
 
 
 class ConnectorsShown(BaseModel):
+    model_config = example(connectors=[{"id": "web", "kind": "web", "capabilities": {
+        "text": True, "files": True, "reply_to": True, "takes_key": True}}])  # fmt: skip
+
     connectors: list[ConnectorShown]
 
 
@@ -182,4 +198,6 @@ class ItemShown(BaseModel):
 
 
 class ItemsShown(BaseModel):
+    model_config = example(items=[])
+
     items: list[ItemShown]

@@ -22,7 +22,7 @@ PAGE = 1000
 
 FILE: dict[str, Any] = {
     "description": "The file, as an attachment",
-    "content": {UNKNOWN: {"schema": {"type": "string", "format": "binary"}}},
+    "content": {UNKNOWN: {"schema": {"type": "string", "format": "binary"}, "example": "(bytes)"}},
 }
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 AtSeq = Annotated[

@@ -99,8 +99,16 @@ class ChannelShown(BaseModel):
 
 
 class ChannelsShown(BaseModel):
-    model_config = example(channels=[{"name": "launch", "leader": "ann", "removed": False,
-                                      "members": [{"username": "ann", "user": "ann", "agent": "general"}]}])  # fmt: skip
+    model_config = example(
+        channels=[
+            {
+                "name": "launch",
+                "leader": "ann",
+                "removed": False,
+                "members": [{"username": "ann", "user": "ann", "agent": "general"}],
+            }
+        ]
+    )
 
     channels: list[ChannelShown]
 

@@ -31,10 +31,14 @@ Magent2Error
 │   ├── QueueFull          enough waits there already: wait until some of it was seen
 │   ├── UnknownEntity      nobody has made it
 │   ├── BlockFailed        a block inside a block did not end well
+│   ├── NotFriends         both must have agreed: ask for the friendship first
+│   ├── NotAMember         only members write to a channel: join it first
+│   ├── NotAContact        a swarm talks with whom it is open to, and with nobody else
 │   ├── Diverged           a block that was begun again did something else than the first time
 │   ├── OutcomeUnknown     begun before a crash, and not to be done twice: find out whether it happened
 │   ├── WouldDeadlock      whoever is waited for waits for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
+├── NotTaken               a receiver outside will never take the message as it is
 ├── Fenced                 another owner exists: stop this run
 ├── TopicDeleted           gone for good
 ├── MalformedRecord        somebody else wrote into the topic: erase the record, go on after it
@@ -203,6 +207,18 @@ class BlockFailed(Refused):
     """A block inside another one did not end well; what it held is forgotten."""
 
 
+class NotFriends(Refused):
+    """The two have not both agreed to be friends, or one of them has ended it."""
+
+
+class NotAMember(Refused):
+    """Whoever sends is not, or no longer, a member of the channel."""
+
+
+class NotAContact(Refused):
+    """The swarm does not take messages from there, or may not send any there."""
+
+
 class Diverged(Refused):
     """A block that is run again does something else than the attempt that has sent something already."""
 
@@ -217,6 +233,10 @@ class WouldDeadlock(Refused):
 
 class NotEmpty(Refused):
     """The log has records already."""
+
+
+class NotTaken(Magent2Error):
+    """The receiver of a connector says no, and would say so again."""
 
 
 class Fenced(Magent2Error):

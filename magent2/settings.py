@@ -51,6 +51,7 @@ class Settings:
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    files: Path | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -74,6 +75,7 @@ class Settings:
             root_path=variables.get("MAGENT2_ROOT_PATH", "").strip(),
             trusted_proxies=_list(variables, "MAGENT2_TRUSTED_PROXIES"),
             allowed_hosts=_list(variables, "MAGENT2_ALLOWED_HOSTS"),
+            files=None if (files := _first(variables, "MAGENT2_FILES_DIR")) is None else Path(files).expanduser(),
         )
 
     def __repr__(self) -> str:
@@ -85,6 +87,11 @@ class Settings:
             for one in fields(self)
         )
         return f"Settings({', '.join(shown)})"
+
+    @property
+    def files_dir(self) -> Path:
+        """Where the agents' own folders are, which they send files from."""
+        return self.files or self.data_dir / "files"
 
     @property
     def gateway_url(self) -> str:

@@ -31,6 +31,7 @@ from magent2.models.address import (
     chat_topic,
     check_name,
     control_topic,
+    relay_agent,
     stream_topic,
 )
 from magent2.models.envelope import MessageEnvelope
@@ -58,6 +59,7 @@ HOPS = "hops"
 TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
 COPIES = "copies"  # into how many inboxes it went, if more than one
 KIND = "kind"  # what sort of run the mail asks for, when it is no message
+ERRAND = "errand"  # of mail to a connector's relay: the item of the outbox that it is about
 MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
 STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
 MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
@@ -363,6 +365,15 @@ def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None
     return digest_of({name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]})
 
 
+def errand(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
+    """Mail for whoever sends what is in a connector's outbox. Which item it is about a header says: no sender sets one.
+
+    `record_id` is for an item that was there before.
+    """
+    payload = {"conversation_id": lane, "sender": "outbox"}
+    return NewRecord(chat_topic(relay_agent(connector)), payload, record_id or item, {ERRAND: item}, digest=item)
+
+
 def _check_conversation_name(conversation: str) -> Flow[None]:
     state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
     if state[0].last:
@@ -375,10 +386,15 @@ def _taken_by_agent(name: str) -> NameTaken:
 
 def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:
     """Make an agent known, so that no conversation can take its name; refused when one has it already."""
+    try:
+        yield enlistment(agent, facts)
+    except ConditionFailed as error:
+        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
+
+
+def enlistment(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
+    """The append that makes an agent known."""
     check_name(agent, "agent name")
     own_log = stream_topic(agent)
     record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
-    try:
-        yield Append(records=(record,), conditions=(At(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))
-    except ConditionFailed as error:
-        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
+    return Append(records=(record,), conditions=(At(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))

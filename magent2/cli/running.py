@@ -28,6 +28,7 @@ from magent2.loop import leave_on_signals, read_again_on_signal
 from magent2.roster.registry import Registry, read_again
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
+from magent2.worker.relaying import relaying
 from magent2.worker.service import WorkerService
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ async def keep_house(
         )
         serving = asyncio.create_task(gateway.serve([place.listener]))
         worker = None if service is None else service()
-        working = None if worker is None else asyncio.create_task(worker.run())
+        working = None if worker is None else asyncio.create_task(_work(place.bus, worker))
         leaving = asyncio.create_task(leave.wait())
         ready()
         tasks = [task for task in (serving, working, leaving) if task is not None]
@@ -150,6 +151,11 @@ async def keep_house(
         with suppress(OSError):
             place.listener.close()
         await place.bus.aclose()
+
+
+async def _work(bus: Engine, worker: WorkerService) -> None:
+    async with relaying(bus):
+        await worker.run()
 
 
 def leaving_on_signals(words: str) -> asyncio.Event:

@@ -6,7 +6,7 @@ decision is never taken on an old state. A kind says how its records fold; all e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -42,32 +42,50 @@ class Found(Generic[E]):
     seq: int
 
 
-def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any]) -> Flow[E]:
-    """Make an entity; `NameTaken` when there is one of that id."""
+def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()) -> Flow[E]:
+    """Make an entity; `NameTaken` when there is one of that id.
+
+    `reserving` are the first records of other topics, which go with it or not at all.
+    """
     topic = kind.topic(entity)
+    records = (NewRecord(topic, dict(facts)), *reserving)
     try:
-        yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(At(topic, 0),))
+        yield Append(records=records, conditions=tuple(At(record.topic, 0) for record in records))
     except ConditionFailed as error:
-        raise NameTaken(f"there is a {kind.name} {entity!r} already; take another id") from error
+        raise NameTaken(f"there is a {kind.name} {entity!r} already, or its name is taken; take another") from error
     found = yield from finding(kind, entity)
     return found.state
 
 
 def changing(kind: Kind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]) -> Flow[E]:
     """Append what `decide` makes of the state, taken anew when somebody else was quicker; `None` changes nothing."""
+    yield from finding(kind, entity)  # what nobody has made cannot change
+    return (yield from settling(kind, entity, lambda state: None if state is None else decide(state)))
+
+
+def settling(kind: Kind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]) -> Flow[E]:
+    """The same for an entity that its first decision makes."""
+    topic = kind.topic(entity)
     for _ in range(TRIES_MAX):
-        found = yield from finding(kind, entity)
-        facts = decide(found.state)
-        if facts is None:
-            return found.state
-        topic = kind.topic(entity)
-        try:
-            yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(At(topic, found.seq),))
-        except ConditionFailed:
-            continue
+        found = yield from looking(kind, entity)
+        facts = decide(None if found is None else found.state)
+        if facts is not None:
+            at = At(topic, 0 if found is None else found.seq)
+            try:
+                yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,))
+            except ConditionFailed:
+                continue
         changed = yield from finding(kind, entity)
         return changed.state
     raise ConditionFailed(f"{kind.name} {entity!r} keeps changing; try again")
+
+
+def looking(kind: Kind[E], entity: str) -> Flow[Found[E] | None]:
+    """The entity as it is now, if anybody has made it."""
+    try:
+        return (yield from finding(kind, entity))
+    except UnknownEntity:
+        return None
 
 
 def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
@@ -89,19 +107,25 @@ def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
     return Found(state, after)
 
 
-def listing(kind: Kind[E]) -> Flow[list[E]]:
-    """Every entity of the kind, by its id."""
-    prefix = entity_topic(kind.name, "")
+def listing(kind: Kind[E], prefix: str = "") -> Flow[list[E]]:
+    """Every entity of the kind whose id begins so, by its id; one that was deleted meanwhile is left out."""
+    names = yield from naming(kind, prefix)
+    states: list[E] = []
+    for name in names:
+        found = yield from looking(kind, name)
+        if found is not None:
+            states.append(found.state)
+    return states
+
+
+def naming(kind: Kind[E], prefix: str = "") -> Flow[list[str]]:
+    """The ids that begin so, sorted."""
+    start = entity_topic(kind.name, "")
     before: tuple[int, str] | None = None
     names: list[str] = []
     while True:
-        page: TopicList = yield Topics(prefix, before=before, limit=PAGE)
-        names += [info.topic.removeprefix(prefix) for info in page.topics]
+        page: TopicList = yield Topics(start + prefix, before=before, limit=PAGE)
+        names += [info.topic.removeprefix(start) for info in page.topics]
         before = page.next
         if before is None:
-            break
-    states: list[E] = []
-    for name in sorted(names):
-        found = yield from finding(kind, name)
-        states.append(found.state)
-    return states
+            return sorted(names)

@@ -100,6 +100,16 @@ def outbox_topic(connector: str) -> str:
     return f"outbox:{connector}"
 
 
+def relay_agent(connector: str) -> str:
+    """The name whose mail is what a connector still has to send."""
+    return f"outbox:{connector}"
+
+
+def channel_topic(channel: str) -> str:
+    """What was said in a channel; who is in it is another log."""
+    return f"channel:{channel}"
+
+
 def entity_topic(kind: str, entity: str) -> str:
     """The log of one thing of the directory: a key, for one."""
     return f"entity:{kind}:{entity}"

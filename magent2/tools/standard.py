@@ -7,12 +7,22 @@ from pathlib import Path
 
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.sending_tool import chat_send_definition
+from magent2.tools.definition import ToolDefinition
 from magent2.tools.examples import echo_context, product_search, weather
+from magent2.tools.messaging import messaging_tools
 from magent2.tools.python_signature import python_definition
-from magent2.tools.registry import ToolRegistry
+from magent2.tools.registry import ToolRegistry, ToolSpec
 from magent2.tools.status import message_status
 
-STANDARD = (chat_send_definition(), echo_context, message_status, product_search, python_definition(), weather)
+STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
+    chat_send_definition(),
+    *messaging_tools(),
+    echo_context,
+    message_status,
+    product_search,
+    python_definition(),
+    weather,
+)
 
 
 def standard_tools(paths: Mapping[str, str] | None = None, folder: Path | None = None) -> ToolRegistry:

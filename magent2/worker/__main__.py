@@ -25,6 +25,7 @@ from magent2.telemetry.endpoint import metrics_endpoint, parse_address
 from magent2.telemetry.runs import Observer
 from magent2.telemetry.tracing import traced_process
 from magent2.worker.drive import Runner
+from magent2.worker.relaying import relaying
 from magent2.worker.service import CONCURRENCY, WorkerService
 from magent2.worker.team import Team, choose_team
 
@@ -67,7 +68,8 @@ async def serve(bus: Engine, team: Team, concurrency: int | None = None, observe
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
         read_again_on_signal(lambda: _tell(read_again(team.registry)))
-        await service.run()
+        async with relaying(bus):
+            await service.run()
     finally:
         await team.runner.aclose()
         await bus.aclose()

@@ -21,7 +21,8 @@ MARKDOWN = (
 def test_the_token_leaves_the_address_and_three_things_to_try_are_there(visitor: Visitor) -> None:
     assert "token" not in visitor.page.url
     expect(visitor.page.get_by_role("heading", name="What should the team do?")).to_be_visible()
-    expect(visitor.page.get_by_role("main").get_by_role("button", name=re.compile("^(Watch|See|Run|Get)"))).to_have_count(3)
+    tries = visitor.page.get_by_role("main").get_by_role("button", name=re.compile("^(Watch|See|Run|Get)"))
+    expect(tries).to_have_count(3)
 
 
 def test_a_click_on_the_first_idea_runs_a_tool_and_gets_an_answer(visitor: Visitor) -> None:

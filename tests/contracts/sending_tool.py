@@ -63,7 +63,8 @@ class World:
     def log(self) -> list[str]:
         """Everything on the log, but for what is pinned there."""
         rows, _ = self.bus.call(Dump("", 1000))
-        return [str(row) for row in rows if not str(row.get("topic", "")).startswith(self.unchecked or ("\0",))]
+        kept = [row for row in rows if row["kind"] != "blob"]  # content that nobody names yet is no message
+        return [str(row) for row in kept if not str(row.get("topic", "")).startswith(self.unchecked or ("\0",))]
 
 
 class SendingToolContract:

@@ -83,6 +83,27 @@ TABLE: dict[tuple[str, str], Row] = {
         404, path="/api/sdk/session/{conversation}/receipts/m1"
     ),
     ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
+    ("GET", "/api/sdk/session/{session_id:path}/files/{sha256}"): own(
+        404, path=f"/api/sdk/session/{CONVERSATION}/files/{'0' * 64}"
+    ),
+    ("GET", "/api/users"): Row("admin"),
+    ("POST", "/api/users"): Row("admin", body={"id": "dan", "nametag": "dan"}),
+    ("DELETE", "/api/users/{user}"): Row("admin", 404, path="/api/users/nobody"),
+    ("GET", "/api/friends"): ALL,
+    # Neither ann nor the admin has a nametag yet, so nobody can be their friend.
+    ("POST", "/api/friends"): Row("all", 404, body={"nametag": "@bob", "action": "request"}),
+    ("GET", "/api/swarms"): ALL,
+    ("POST", "/api/swarms"): Row("all", 404, body={"nametag": "@desk", "action": "open"}),
+    ("GET", "/api/swarms/{nametag}/contacts"): Row("all", 404, path="/api/swarms/desk/contacts"),
+    ("GET", "/api/channels"): ALL,
+    ("POST", "/api/channels"): Row("admin", 404, body={"name": "launch", "action": "remove"}),
+    ("GET", "/api/channels/{name}/messages"): Row("all", 404, path="/api/channels/launch/messages"),
+    ("GET", "/api/connectors"): Row("admin"),
+    ("POST", "/api/connectors"): Row("admin", body={"id": "out", "kind": "console"}),
+    ("DELETE", "/api/connectors/{connector}"): Row("admin", 404, path="/api/connectors/nobody"),
+    ("GET", "/api/outbox"): Row("admin"),
+    ("POST", "/api/outbox/{connector}/{item}/retry"): Row("admin", 404, path="/api/outbox/out/m-1/retry"),
+    ("DELETE", "/api/outbox/{connector}/{item}"): Row("admin", 404, path="/api/outbox/out/m-1"),
     ("GET", "/api/dead"): Row("admin"),
     ("POST", "/api/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/api/dead/Ada/1/retry"),
     ("DELETE", "/api/dead/{agent:path}/{seq}"): Row("admin", 404, path="/api/dead/Ada/1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,3 +25,15 @@ def eventually(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
         if time.monotonic() > end:
             pytest.fail(f"still {found!r} after {deadline_s:g} s")
         time.sleep(LOOK_AGAIN_S)
+
+
+async def until(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    """`eventually`, on an event loop that has other things to do meanwhile."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            pytest.fail(f"still {found!r} after {deadline_s:g} s")
+        await asyncio.sleep(LOOK_AGAIN_S)

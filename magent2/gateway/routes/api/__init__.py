@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 
 from magent2.gateway.house import House
-from magent2.gateway.identity import principal_of
-from magent2.gateway.problems import Problem
 from magent2.gateway.routes import dead
-from magent2.gateway.routes.api import agents, control, events, many, messages, routing, sessions, steering, tools
-from magent2.gateway.routes.api.asking import API
+from magent2.gateway.routes.api import (
+    agents,
+    channels,
+    control,
+    events,
+    files,
+    many,
+    messages,
+    outside,
+    people,
+    routing,
+    sessions,
+    steering,
+    tools,
+)
+from magent2.gateway.routes.api.asking import API, admins_only
 
 # What ends in a word of its own comes before what is found by its id alone.
-FAMILIES = (messages, routing, many, tools, agents, control, steering, events, sessions)
+FAMILIES = (
+    messages,
+    routing,
+    many,
+    tools,
+    agents,
+    people,
+    channels,
+    outside,
+    control,
+    files,
+    steering,
+    events,
+    sessions,
+)
 
 
 def router(house: House) -> APIRouter:
@@ -22,8 +48,3 @@ def router(house: House) -> APIRouter:
         routes.routes.extend(family.router(house).routes)
     routes.routes.extend(dead.router(house, API, [Depends(admins_only)]).routes)
     return routes
-
-
-def admins_only(request: Request) -> None:
-    if not principal_of(request.scope).admin:
-        raise Problem.admins_only()

@@ -34,6 +34,11 @@ def asked_by(request: Request) -> Principal:
     return principal_of(request.scope)
 
 
+def admins_only(request: Request) -> None:
+    if not asked_by(request).admin:
+        raise Problem.admins_only()
+
+
 async def parsed(request: Request, house: House, shape: type[B], *, may_be_empty: bool = False) -> B:
     """The request's body."""
     if not may_be_empty:

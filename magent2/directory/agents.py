@@ -1,0 +1,86 @@
+"""What agents are: in the foreground they talk with a user, in the background they work, sub-agents have a parent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from magent2.bus.flow import Flow
+from magent2.bus.records import Record
+from magent2.directory.entity import Kind, listing, looking, settling
+from magent2.errors import ConditionFailed, InvalidInput
+from magent2.models.address import check_name
+
+ANCESTORS_MAX = 16
+
+Role: TypeAlias = Literal["foreground", "background", "sub"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """An agent that nobody has said anything of works in the background, and has no parent."""
+
+    name: str
+    role: Role = "background"
+    parent: str | None = None
+    removed: bool = False
+
+
+def decide_place(name: str, role: str, parent: str | None) -> dict[str, Any]:
+    check_name(name, "agent name")
+    if role not in get_args(Role):
+        raise InvalidInput(f"{role[:80]!r} is no role; take one of {', '.join(get_args(Role))}")
+    if (role == "sub") != (parent is not None):
+        raise InvalidInput("a sub-agent has a parent, and no other agent has one")
+    if parent is not None:
+        check_name(parent, "agent name")
+    return {"event": "placed", "role": role, "parent": parent}
+
+
+def placing_agent(name: str, role: str, parent: str | None = None) -> Flow[AgentEntry]:
+    """Say what an agent is."""
+    facts = decide_place(name, role, parent)
+    yield from _check_ancestors(name, parent)
+    wanted = AgentEntry(name, facts["role"], parent)
+    return (yield from settling(AGENTS, name, lambda now: None if now == wanted else facts))
+
+
+def removing_agent(name: str) -> Flow[AgentEntry]:
+    """Nobody can send a message to it any more, until it is placed again."""
+    entry = yield from finding_agent(name)
+    facts = {"event": "removed", "role": entry.role, "parent": entry.parent}
+    return (yield from settling(AGENTS, name, lambda now: None if now is not None and now.removed else facts))
+
+
+def finding_agent(name: str) -> Flow[AgentEntry]:
+    found = yield from looking(AGENTS, name)
+    return AgentEntry(name) if found is None else found.state
+
+
+def listing_agents() -> Flow[list[AgentEntry]]:
+    return (yield from listing(AGENTS))
+
+
+def _check_ancestors(name: str, parent: str | None) -> Flow[None]:
+    """Nobody is their own ancestor."""
+    above = parent
+    for _ in range(ANCESTORS_MAX):
+        if above is None:
+            return
+        if above == name:
+            raise InvalidInput(f"{name!r} would be above itself; take another parent")
+        entry = yield from finding_agent(above)
+        above = entry.parent
+    raise ConditionFailed(f"there are more than {ANCESTORS_MAX} agents above {name!r}; take another parent")
+
+
+def _read(entity: str, facts: Mapping[str, Any]) -> AgentEntry:
+    return AgentEntry(entity, facts["role"], facts["parent"], facts["event"] == "removed")
+
+
+def _begin(entity: str, record: Record) -> AgentEntry:
+    return _read(entity, record.payload)
+
+
+AGENTS = Kind("agent", _begin, lambda entry, record: _read(entry.name, record.payload))

@@ -1,0 +1,198 @@
+"""Channels: who is in one is this log; what was said is another, so that talk never stands in the way of joining."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Read
+from magent2.bus.records import Page, Record
+from magent2.directory.entity import Found, Kind, changing, creating, finding, listing
+from magent2.directory.nametags import parse_nametag
+from magent2.directory.users import check_user_id
+from magent2.errors import InvalidInput, NotAMember, UnknownEntity
+from magent2.models.address import channel_topic, check_name
+
+CHANNEL_MAX_CHARS = 64
+MEMBERS_MAX = 100
+HISTORY_PAGE = 100
+ROOM_BYTES = 8
+
+_NAME = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CHANNEL_MAX_CHARS - 1}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An agent of a user, under the name that others mention it by. In the conversation `room` it hears of talk."""
+
+    username: str
+    user: str
+    agent: str
+    room: str
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel as the log tells it. The leader hears everything."""
+
+    name: str
+    leader: str
+    members: tuple[Member, ...]
+    removed: bool = False
+
+    def member(self, username: str) -> Member | None:
+        return next((member for member in self.members if member.username == username), None)
+
+    def speaker(self, user: str, agent: str) -> Member:
+        """Whom an agent that works for this user speaks as."""
+        if self.removed:
+            raise UnknownEntity(f"channel {self.name!r} is gone")
+        for member in self.members:
+            if (member.user, member.agent) == (user, agent):
+                return member
+        raise NotAMember(f"agent {agent} of user {user} is not a member of #{self.name}")
+
+
+def parse_channel(text: str) -> str:
+    name = text.strip().removeprefix("#").lower()
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"{text[:80]!r} is no channel: take 1 to {CHANNEL_MAX_CHARS} of a–z, 0–9 and _ . -")
+    return name
+
+
+# --- decisions
+
+
+def hearers(channel: Channel, speaker: Member, mentions: Sequence[str]) -> tuple[Member, ...]:
+    """Who gets a message: the leader, and who is mentioned; never who said it, and nobody twice."""
+    named = dict.fromkeys([channel.leader, *(parse_nametag(text) for text in mentions)])
+    strangers = [name for name in named if channel.member(name) is None]
+    if strangers:
+        known = ", ".join(f"@{member.username}" for member in channel.members)
+        raise InvalidInput(f"@{strangers[0]} is not in #{channel.name}; there is: {known}")
+    found = [channel.member(name) for name in named if name != speaker.username]
+    return tuple(member for member in found if member is not None)
+
+
+def decide_join(channel: Channel, member: Member) -> Mapping[str, Any] | None:
+    _check_there(channel)
+    known = channel.member(member.username)
+    if known is not None:
+        if (known.user, known.agent) == (member.user, member.agent):
+            return None
+        raise InvalidInput(f"@{member.username} is somebody else in #{channel.name}; take another name there")
+    if any((other.user, other.agent) == (member.user, member.agent) for other in channel.members):
+        raise InvalidInput(f"agent {member.agent} of {member.user} is in #{channel.name} already, under another name")
+    if len(channel.members) >= MEMBERS_MAX:
+        raise InvalidInput(f"a channel has at most {MEMBERS_MAX} members")
+    return {"event": "joined", "member": _facts(member)}
+
+
+def decide_leave(channel: Channel, username: str) -> Mapping[str, Any] | None:
+    _check_there(channel)
+    if channel.member(username) is None:
+        return None
+    if username == channel.leader:
+        raise InvalidInput(f"@{username} leads #{channel.name}; make somebody else the leader first")
+    return {"event": "left", "username": username}
+
+
+def decide_leader(channel: Channel, username: str) -> Mapping[str, Any] | None:
+    _check_there(channel)
+    if channel.member(username) is None:
+        raise InvalidInput(f"@{username} is not in #{channel.name}; a leader is one of its members")
+    return None if channel.leader == username else {"event": "led", "username": username}
+
+
+def _check_there(channel: Channel) -> None:
+    if channel.removed:
+        raise UnknownEntity(f"channel {channel.name!r} is gone")
+
+
+# --- on the log
+
+
+def new_member(username: str, user: str, agent: str) -> Member:
+    """A member who is about to join, with a room of their own."""
+    check_name(agent, "agent name")
+    room = f"channel-{secrets.token_hex(ROOM_BYTES)}"
+    return Member(parse_nametag(username), check_user_id(user), agent, room)
+
+
+def making_channel(name: str, leader: Member) -> Flow[Channel]:
+    return (yield from creating(CHANNELS, parse_channel(name), {"event": "created", "leader": _facts(leader)}))
+
+
+def joining(name: str, member: Member) -> Flow[Channel]:
+    return (yield from _deciding(name, lambda channel: decide_join(channel, member)))
+
+
+def leaving(name: str, username: str) -> Flow[Channel]:
+    tag = parse_nametag(username)
+    return (yield from _deciding(name, lambda channel: decide_leave(channel, tag)))
+
+
+def leading(name: str, username: str) -> Flow[Channel]:
+    tag = parse_nametag(username)
+    return (yield from _deciding(name, lambda channel: decide_leader(channel, tag)))
+
+
+def removing_channel(name: str) -> Flow[Channel]:
+    """Nobody can speak in it any more; what was said stays."""
+    return (yield from _deciding(name, lambda channel: None if channel.removed else {"event": "removed"}))
+
+
+def finding_channel(name: str) -> Flow[Found[Channel]]:
+    chosen = parse_channel(name)
+    try:
+        return (yield from finding(CHANNELS, chosen))
+    except UnknownEntity:
+        raise UnknownEntity(f"there is no channel #{chosen}; `magent2 channels add` makes one") from None
+
+
+def listing_channels(user: str | None = None) -> Flow[list[Channel]]:
+    every = yield from listing(CHANNELS)
+    return [
+        channel
+        for channel in every
+        if not channel.removed and (user is None or any(member.user == user for member in channel.members))
+    ]
+
+
+def reading_channel(name: str, before: int | None = None) -> Flow[tuple[Record, ...]]:
+    """What was said in it, the last of it, or the last before a number."""
+    page: Page = yield Read(channel_topic(parse_channel(name)), None, HISTORY_PAGE, before)
+    return tuple(record for record in page.records if not record.erased)
+
+
+def _deciding(name: str, decide: Callable[[Channel], Mapping[str, Any] | None]) -> Flow[Channel]:
+    yield from finding_channel(name)
+    return (yield from changing(CHANNELS, parse_channel(name), decide))
+
+
+def _facts(member: Member) -> dict[str, Any]:
+    return {"username": member.username, "user": member.user, "agent": member.agent, "room": member.room}
+
+
+def _begin(entity: str, record: Record) -> Channel:
+    leader = Member(**record.payload["leader"])
+    return Channel(entity, leader.username, (leader,))
+
+
+def _apply(channel: Channel, record: Record) -> Channel:
+    facts = record.payload
+    if facts["event"] == "joined":
+        return replace(channel, members=(*channel.members, Member(**facts["member"])))
+    if facts["event"] == "left":
+        stay = tuple(member for member in channel.members if member.username != facts["username"])
+        return replace(channel, members=stay)
+    if facts["event"] == "led":
+        return replace(channel, leader=facts["username"])
+    return replace(channel, removed=True)
+
+
+CHANNELS = Kind("channel", _begin, _apply)

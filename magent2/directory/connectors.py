@@ -1,0 +1,129 @@
+"""Connectors that were set up: where messages to a user go besides the session page, and what that place can do."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from magent2.bus.delivery import enlistment
+from magent2.bus.flow import Flow
+from magent2.bus.operations import OLDEST, Append, At, Read
+from magent2.bus.records import NewRecord, Page, Record
+from magent2.directory.entity import PAGE, Found, Kind, changing, finding, listing
+from magent2.directory.users import WEB
+from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
+from magent2.models.address import entity_topic, relay_agent
+
+CONNECTOR_MAX_CHARS = 64
+KEY_BYTES = 16
+
+ROLL = entity_topic("connectors", "all")  # one record per connector: whoever serves them watches it
+
+_ID = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CONNECTOR_MAX_CHARS - 1}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a place can show. `takes_key`: it knows a message that comes a second time under the same key."""
+
+    text: bool = True
+    files: bool = False
+    reply_to: bool = False
+    takes_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A connector as the log tells it. `config` may hold a secret, and is shown to nobody."""
+
+    id: str
+    kind: str
+    capabilities: Capabilities
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    key: str = field(default="", repr=False)  # makes the names of its lanes hard to guess
+    removed: bool = False
+
+
+EVERYBODYS = Registration(WEB, WEB, Capabilities(text=True, files=True, reply_to=True, takes_key=True))
+
+
+def parse_connector(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise InvalidInput(f"{text[:80]!r} is no connector id: take 1 to {CONNECTOR_MAX_CHARS} of a–z, 0–9 and _ . -")
+    return text
+
+
+def registering(
+    entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
+) -> Flow[Registration]:
+    """Set a connector up. Its outbox gets a name that no conversation can take."""
+    if parse_connector(entity) == WEB:
+        raise InvalidInput(f"{WEB!r} is there without being set up; take another id")
+    topic = CONNECTORS.topic(entity)
+    facts = {
+        "event": "registered",
+        "kind": kind,
+        "capabilities": {name: getattr(capabilities, name) for name in Capabilities.__slots__},
+        "config": dict(config or {}),
+        "key": secrets.token_hex(KEY_BYTES),
+    }
+    name = enlistment(relay_agent(entity), {"hidden": True})
+    try:
+        yield Append(
+            records=(NewRecord(topic, facts), NewRecord(ROLL, {"connector": entity}), *name.records),
+            conditions=(At(topic, 0), *name.conditions),
+        )
+    except ConditionFailed as error:
+        raise NameTaken(f"there is a connector {entity!r} already, or its name is taken; take another") from error
+    found = yield from finding(CONNECTORS, entity)
+    return found.state
+
+
+def unregistering(entity: str) -> Flow[Registration]:
+    """Nothing more goes into its outbox; what is there is dropped by whoever would send it."""
+    return (
+        yield from changing(
+            CONNECTORS, parse_connector(entity), lambda known: None if known.removed else {"event": "removed"}
+        )
+    )
+
+
+def finding_connector(entity: str) -> Flow[Found[Registration]]:
+    """The connector, if it still is set up; the session page always is."""
+    if entity == WEB:
+        return Found(EVERYBODYS, 0)
+    try:
+        found = yield from finding(CONNECTORS, parse_connector(entity))
+    except UnknownEntity:
+        raise UnknownEntity(f"there is no connector {entity!r}; `magent2 connectors add` sets one up") from None
+    if found.state.removed:
+        raise UnknownEntity(f"the connector {entity!r} was removed")
+    return found
+
+
+def listing_connectors() -> Flow[list[Registration]]:
+    every = yield from listing(CONNECTORS)
+    return [EVERYBODYS, *(known for known in every if not known.removed)]
+
+
+def reading_roll() -> Flow[list[str]]:
+    """Every connector that was ever set up."""
+    names: list[str] = []
+    after = OLDEST
+    while True:
+        page: Page = yield Read(ROLL, after, PAGE)
+        names += [record.payload["connector"] for record in page.records]
+        if not page.records or page.records[-1].seq >= page.last:
+            return names
+        after = page.records[-1].seq
+
+
+def _begin(entity: str, record: Record) -> Registration:
+    facts = record.payload
+    return Registration(entity, facts["kind"], Capabilities(**facts["capabilities"]), facts["config"], facts["key"])
+
+
+CONNECTORS = Kind("connector", _begin, lambda known, _: replace(known, removed=True))

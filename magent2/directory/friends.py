@@ -1,0 +1,152 @@
+"""Friendships: both have agreed, or nothing goes between them. The decisions are pure; the log keeps them in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from magent2.bus.flow import Flow
+from magent2.bus.records import Record
+from magent2.directory.entity import Found, Kind, listing, looking, settling
+from magent2.directory.users import check_user_id
+from magent2.errors import InvalidInput, NotFriends
+
+COOL_DOWN_S = 7 * 86_400.0  # whoever was refused or removed may ask again after this
+
+Status: TypeAlias = Literal["pending", "friends", "apart"]
+Decision: TypeAlias = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Friendship:
+    """How two users stand to each other. `asked_by` is who asked last; `waits` has to wait until `cool_ms`."""
+
+    id: str
+    status: Status
+    asked_by: str
+    waits: str | None = None
+    cool_ms: int = 0
+
+    @property
+    def users(self) -> tuple[str, str]:
+        low, _, high = self.id.partition("|")
+        return low, high
+
+    def other(self, user: str) -> str:
+        low, high = self.users
+        return high if user == low else low
+
+
+def friendship_id(one: str, other: str) -> str:
+    low, high = sorted((check_user_id(one), check_user_id(other)))
+    if low == high:
+        raise InvalidInput("nobody is a friend of their own; name two users")
+    return f"{low}|{high}"
+
+
+# --- decisions
+
+
+def decide_request(now: Friendship | None, by: str, now_ms: int) -> Decision:
+    """Asking somebody who has asked already is agreeing."""
+    if now is None:
+        return {"event": "requested", "by": by}
+    if now.status == "friends":
+        raise InvalidInput(f"{by} and {now.other(by)} are friends already")
+    if now.status == "pending":
+        return None if now.asked_by == by else {"event": "accepted", "by": by}
+    if now.waits == by and now_ms < now.cool_ms:
+        raise InvalidInput(f"{by} may ask {now.other(by)} again in {_shown_wait(now.cool_ms - now_ms)}")
+    return {"event": "requested", "by": by}
+
+
+def decide_accept(now: Friendship | None, by: str) -> Decision:
+    if now is not None and now.status == "friends":
+        return None
+    _check_asked(now, by)
+    return {"event": "accepted", "by": by}
+
+
+def decide_refuse(now: Friendship | None, by: str) -> Decision:
+    """Whoever was refused waits before asking again."""
+    pending = _check_asked(now, by)
+    return {"event": "refused", "by": by, "waits": pending.asked_by, "cool_s": COOL_DOWN_S}
+
+
+def decide_remove(now: Friendship | None, by: str) -> Decision:
+    """Ends a friendship, and the other one waits; or takes back a request, and whoever made it waits."""
+    if now is None:
+        raise NotFriends(f"{by} has no such friend")
+    if now.status == "apart":
+        return None
+    if now.status == "pending" and now.asked_by != by:
+        return decide_refuse(now, by)
+    waits = by if now.status == "pending" else now.other(by)
+    return {"event": "removed", "by": by, "waits": waits, "cool_s": COOL_DOWN_S}
+
+
+def _check_asked(now: Friendship | None, by: str) -> Friendship:
+    if now is None or now.status != "pending" or now.asked_by == by:
+        raise InvalidInput(f"nobody has asked {by} for this friendship; ask for it instead")
+    return now
+
+
+def _shown_wait(wait_ms: int) -> str:
+    hours = -(-wait_ms // 3_600_000)
+    return f"{hours} h" if hours < 48 else f"{-(-hours // 24)} days"
+
+
+# --- on the log
+
+
+def requesting(by: str, other: str, now_ms: int | None = None) -> Flow[Friendship]:
+    moment = int(time.time() * 1000) if now_ms is None else now_ms
+    return (yield from _deciding(by, other, lambda now: decide_request(now, by, moment)))
+
+
+def accepting(by: str, other: str) -> Flow[Friendship]:
+    return (yield from _deciding(by, other, lambda now: decide_accept(now, by)))
+
+
+def refusing(by: str, other: str) -> Flow[Friendship]:
+    return (yield from _deciding(by, other, lambda now: decide_refuse(now, by)))
+
+
+def removing(by: str, other: str) -> Flow[Friendship]:
+    return (yield from _deciding(by, other, lambda now: decide_remove(now, by)))
+
+
+def _deciding(by: str, other: str, decide: Callable[[Friendship | None], Decision]) -> Flow[Friendship]:
+    return (yield from settling(FRIENDSHIPS, friendship_id(by, other), decide))
+
+
+def finding_friendship(one: str, other: str) -> Flow[Found[Friendship]]:
+    """The friendship of the two, which both have agreed to; `NotFriends` when they have not, or no more."""
+    found = yield from looking(FRIENDSHIPS, friendship_id(one, other))
+    if found is None or found.state.status != "friends":
+        raise NotFriends("not friends")
+    return found
+
+
+def listing_friendships(user: str | None = None) -> Flow[list[Friendship]]:
+    every = yield from listing(FRIENDSHIPS)
+    return [friendship for friendship in every if user is None or user in friendship.users]
+
+
+def _begin(entity: str, record: Record) -> Friendship:
+    return Friendship(entity, "pending", record.payload["by"])
+
+
+def _apply(friendship: Friendship, record: Record) -> Friendship:
+    facts = record.payload
+    if facts["event"] == "requested":
+        return replace(friendship, status="pending", asked_by=facts["by"], waits=None, cool_ms=0)
+    if facts["event"] == "accepted":
+        return replace(friendship, status="friends")
+    cool_ms = record.at_ms + int(facts["cool_s"] * 1000)
+    return replace(friendship, status="apart", waits=facts["waits"], cool_ms=cool_ms)
+
+
+FRIENDSHIPS = Kind("friendship", _begin, _apply)

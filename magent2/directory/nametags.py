@@ -1,0 +1,61 @@
+"""Nametags, `@ann`: one space of names for users and swarms, each reserved by the first record of its own topic."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from magent2.bus.flow import Flow
+from magent2.bus.records import NewRecord, Record
+from magent2.directory.entity import Kind, finding
+from magent2.errors import InvalidInput, UnknownEntity
+
+NAMETAG_MIN_CHARS, NAMETAG_MAX_CHARS = 2, 32
+
+Holder: TypeAlias = Literal["user", "swarm"]
+
+_TAG = re.compile(rf"[a-z0-9_]{{{NAMETAG_MIN_CHARS},{NAMETAG_MAX_CHARS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Nametag:
+    """Who is meant by it."""
+
+    tag: str
+    holder: Holder
+    id: str
+
+
+def parse_nametag(text: str) -> str:
+    """`@Ann` and `ann` are one: the name without its sign, in small letters."""
+    tag = text.strip().removeprefix("@").lower()
+    if not _TAG.fullmatch(tag):
+        raise InvalidInput(
+            f"{text[:80]!r} is no nametag: take {NAMETAG_MIN_CHARS} to {NAMETAG_MAX_CHARS} of a–z, 0–9 and _"
+        )
+    return tag
+
+
+def reserved(tag: str, holder: Holder, entity: str) -> NewRecord:
+    """The record that reserves it."""
+    return NewRecord(NAMETAGS.topic(tag), {"event": "reserved", "holder": holder, "id": entity})
+
+
+def resolving(text: str, holder: Holder) -> Flow[str]:
+    """The id of the user or swarm of this nametag."""
+    tag = parse_nametag(text)
+    try:
+        found = yield from finding(NAMETAGS, tag)
+    except UnknownEntity:
+        raise UnknownEntity(f"nobody is called @{tag}") from None
+    if found.state.holder != holder:
+        raise UnknownEntity(f"@{tag} is a {found.state.holder}, not a {holder}")
+    return found.state.id
+
+
+def _begin(entity: str, record: Record) -> Nametag:
+    return Nametag(entity, record.payload["holder"], record.payload["id"])
+
+
+NAMETAGS: Kind[Nametag] = Kind("nametag", _begin, lambda tag, _: tag)

@@ -1,0 +1,97 @@
+"""`/api/channels`: who is in them, and what was said there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from magent2.bus.flow import Flow, arun
+from magent2.directory.channels import (
+    HISTORY_PAGE,
+    Channel,
+    finding_channel,
+    joining,
+    leading,
+    leaving,
+    listing_channels,
+    making_channel,
+    new_member,
+    reading_channel,
+    removing_channel,
+)
+from magent2.directory.users import finding_user
+from magent2.errors import UnknownEntity
+from magent2.gateway.house import House
+from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
+from magent2.gateway.routes.api.directory_shapes import (
+    ChannelMessages,
+    ChannelRequest,
+    ChannelShown,
+    ChannelsShown,
+    MemberShown,
+)
+from magent2.gateway.routes.api.people import ADMINS, Name, needed, user_of
+from magent2.gateway.schemas import problems
+from magent2.gateway.sse import CURSOR_MAX
+from magent2.models.principal import Principal
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["channels"])
+
+    @routes.get("/channels", responses=problems(*OF_HOUSE, 422))
+    async def channels(request: Request) -> ChannelsShown:
+        """Channels with an agent of the caller's in them; an admin sees all."""
+        principal = asked_by(request)
+        found = await arun(house.bus, listing_channels(None if principal.admin else user_of(principal)))
+        return ChannelsShown(channels=[shown_channel(channel) for channel in found])
+
+    @routes.post(
+        "/channels",
+        dependencies=ADMINS,
+        responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
+        openapi_extra=json_body(ChannelRequest),
+    )
+    async def put_channel(request: Request) -> ChannelShown:
+        """Make a channel, change who is in it or leads it, or end it."""
+        asked = await parsed(request, house, ChannelRequest)
+        if asked.action in ("create", "join"):
+            await arun(house.bus, finding_user(needed(asked.user, "user")))
+        return shown_channel(await arun(house.bus, _change(asked)))
+
+    @routes.get("/channels/{name}/messages", responses=problems(*OF_HOUSE, 404, 422))
+    async def messages(
+        name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
+    ) -> ChannelMessages:
+        """What was said in a channel, the last of it, oldest first."""
+        channel = await _own_channel(house, asked_by(request), name)
+        found = await arun(house.bus, reading_channel(channel.name, before))
+        told = [{"seq": record.seq, **record.payload} for record in found]
+        more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
+        return ChannelMessages(messages=told, before=more)
+
+    return routes
+
+
+def _change(asked: ChannelRequest) -> Flow[Channel]:
+    if asked.action == "remove":
+        return removing_channel(asked.name)
+    username = needed(asked.username, "username")
+    if asked.action in ("create", "join"):
+        member = new_member(username, needed(asked.user, "user"), needed(asked.agent, "agent"))
+        return making_channel(asked.name, member) if asked.action == "create" else joining(asked.name, member)
+    return leaving(asked.name, username) if asked.action == "leave" else leading(asked.name, username)
+
+
+async def _own_channel(house: House, principal: Principal, name: str) -> Channel:
+    """A channel with the caller in it; another is as unknown as one that never was."""
+    channel = (await arun(house.bus, finding_channel(name))).state
+    if not principal.admin and user_of(principal) not in [member.user for member in channel.members]:
+        raise UnknownEntity(f"there is no channel {name[:80]!r}")
+    return channel
+
+
+def shown_channel(channel: Channel) -> ChannelShown:
+    members = [MemberShown(username=one.username, user=one.user, agent=one.agent) for one in channel.members]
+    return ChannelShown(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)

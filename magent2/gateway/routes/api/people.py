@@ -1,0 +1,205 @@
+"""`/api/users`, `/api/friends`, `/api/swarms`: who can be written to, and who may."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from magent2.bus.flow import Flow, arun
+from magent2.directory.friends import Friendship, accepting, listing_friendships, refusing, removing, requesting
+from magent2.directory.swarms import (
+    Contact,
+    Swarm,
+    blocking,
+    finding_swarm,
+    letting_in,
+    listing_contacts,
+    listing_swarms,
+    making_swarm,
+    opening_swarm,
+    putting_out,
+    removing_swarm,
+)
+from magent2.directory.users import (
+    User,
+    changing_user,
+    check_user_id,
+    finding_by_nametag,
+    finding_user,
+    listing_users,
+    making_user,
+    removing_user,
+)
+from magent2.errors import UnknownEntity
+from magent2.gateway.house import House
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
+from magent2.gateway.routes.api.directory_shapes import (
+    ContactShown,
+    ContactsShown,
+    FriendRequest,
+    FriendShown,
+    FriendsShown,
+    SwarmRequest,
+    SwarmShown,
+    SwarmsShown,
+    UserRequest,
+    UserShown,
+    UsersShown,
+)
+from magent2.gateway.schemas import problems
+from magent2.models.principal import Principal
+
+Name = Annotated[str, Path(min_length=1, max_length=80)]
+ADMINS = [Depends(admins_only)]
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["people"])
+    _users(routes, house)
+    _friends(routes, house)
+    _swarms(routes, house)
+    return routes
+
+
+def _users(routes: APIRouter, house: House) -> None:
+    @routes.get("/users", dependencies=ADMINS, responses=problems(*OF_HOUSE))
+    async def users() -> UsersShown:
+        """Everybody who has a nametag."""
+        return UsersShown(users=[shown_user(user) for user in await arun(house.bus, listing_users())])
+
+    @routes.post(
+        "/users",
+        dependencies=ADMINS,
+        responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
+        openapi_extra=json_body(UserRequest),
+    )
+    async def put_user(request: Request) -> UserShown:
+        """A new user, or other facts about one that there is."""
+        asked = await parsed(request, house, UserRequest)
+        facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
+        if asked.nametag is None:
+            return shown_user(await arun(house.bus, changing_user(asked.id, facts)))
+        return shown_user(await arun(house.bus, making_user(asked.id, asked.nametag, facts)))
+
+    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    async def drop_user(user: Name) -> UserShown:
+        """Nobody can write to them any more; the nametag stays theirs."""
+        return shown_user(await arun(house.bus, removing_user(user)))
+
+
+def shown_user(user: User) -> UserShown:
+    names = UserShown.model_fields
+    return UserShown(**{name: getattr(user, name) for name in names})
+
+
+def _friends(routes: APIRouter, house: House) -> None:
+    @routes.get("/friends", responses=problems(*OF_HOUSE, 422))
+    async def friends(request: Request) -> FriendsShown:
+        """The caller's friends, and who has asked whom."""
+        own = user_of(asked_by(request))
+        found = await arun(house.bus, listing_friendships(own))
+        return FriendsShown(friends=[await _shown_friend(house, own, friendship) for friendship in found])
+
+    @routes.post(
+        "/friends", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(FriendRequest)
+    )
+    async def befriend(request: Request) -> FriendShown:
+        """Ask for a friendship, agree to one, refuse one, or end one."""
+        asked = await parsed(request, house, FriendRequest)
+        own = (await arun(house.bus, finding_user(user_of(asked_by(request))))).state.id
+        other = (await arun(house.bus, finding_by_nametag(asked.nametag))).state.id
+        doing = {"request": requesting, "accept": accepting, "refuse": refusing, "remove": removing}[asked.action]
+        flow: Flow[Friendship] = doing(own, other)
+        return await _shown_friend(house, own, await arun(house.bus, flow))
+
+
+def user_of(principal: Principal) -> str:
+    return check_user_id(principal.name)
+
+
+async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendShown:
+    try:
+        nametag = (await arun(house.bus, finding_user(friendship.other(own)))).state.nametag
+    except UnknownEntity:
+        nametag = ""  # gone meanwhile
+    return FriendShown(
+        nametag=nametag,
+        status=friendship.status,
+        asked_by_you=friendship.asked_by == own,
+        may_ask_at_ms=friendship.cool_ms if friendship.waits == own else 0,
+    )
+
+
+def _swarms(routes: APIRouter, house: House) -> None:
+    @routes.get("/swarms", responses=problems(*OF_HOUSE, 422))
+    async def swarms(request: Request) -> SwarmsShown:
+        """The caller's swarms; an admin sees all."""
+        principal = asked_by(request)
+        found = await arun(house.bus, listing_swarms(None if principal.admin else user_of(principal)))
+        return SwarmsShown(swarms=[shown_swarm(swarm) for swarm in found])
+
+    @routes.post(
+        "/swarms", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(SwarmRequest)
+    )
+    async def put_swarm(request: Request) -> SwarmShown:
+        """Make a swarm of one's own, say whom it is open to, or end it."""
+        asked = await parsed(request, house, SwarmRequest)
+        principal = asked_by(request)
+        if asked.action == "create":
+            own = (await arun(house.bus, finding_user(user_of(principal)))).state.id
+            made = making_swarm(asked.nametag, own, needed(asked.agent, "agent"))
+            return shown_swarm(await arun(house.bus, made))
+        await _own_swarm(house, principal, asked.nametag)
+        if asked.action in ("block", "unblock"):
+            user, blocked = needed(asked.user, "user"), asked.action == "block"
+            await arun(house.bus, blocking(asked.nametag, user, blocked=blocked))
+            return shown_swarm(await _own_swarm(house, principal, asked.nametag))
+        return shown_swarm(await arun(house.bus, _swarm_change(asked)))
+
+    @routes.get("/swarms/{nametag}/contacts", responses=problems(*OF_HOUSE, 404, 422))
+    async def contacts(nametag: Name, request: Request) -> ContactsShown:
+        """Who has written to a swarm of the caller's."""
+        swarm = await _own_swarm(house, asked_by(request), nametag)
+        found = await arun(house.bus, listing_contacts(swarm.nametag))
+        return ContactsShown(contacts=[shown_contact(contact) for contact in found])
+
+
+def _swarm_change(asked: SwarmRequest) -> Flow[Swarm]:
+    if asked.action in ("open", "close"):
+        return opening_swarm(asked.nametag, is_open=asked.action == "open")
+    if asked.action == "let_in":
+        return letting_in(asked.nametag, needed(asked.user, "user"))
+    if asked.action == "put_out":
+        return putting_out(asked.nametag, needed(asked.user, "user"))
+    return removing_swarm(asked.nametag)
+
+
+async def _own_swarm(house: House, principal: Principal, nametag: str) -> Swarm:
+    """A swarm of the caller's; somebody else's is as unknown as one that never was."""
+    swarm = (await arun(house.bus, finding_swarm(nametag))).state
+    if not principal.admin and swarm.owner != user_of(principal):
+        raise UnknownEntity(f"nobody is called {nametag[:80]!r}")
+    return swarm
+
+
+def shown_swarm(swarm: Swarm) -> SwarmShown:
+    return SwarmShown(
+        nametag=swarm.nametag,
+        owner=swarm.owner,
+        agent=swarm.agent,
+        open=swarm.open,
+        guests=sorted(swarm.guests),
+        removed=swarm.removed,
+    )
+
+
+def shown_contact(contact: Contact) -> ContactShown:
+    return ContactShown(user=contact.user, agent=contact.agent, blocked=contact.blocked)
+
+
+def needed(value: str | None, name: str) -> str:
+    if value is None:
+        raise Problem(422, "invalid", f"this action needs '{name}'")
+    return value

@@ -1,0 +1,97 @@
+"""`channel_send`: a message to a channel. All of it is kept there; its leader and who is mentioned are told."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append
+from magent2.bus.records import NewRecord
+from magent2.directory.channels import CHANNELS, Member, finding_channel, hearers
+from magent2.directory.users import USERS, finding_user
+from magent2.models.address import channel_topic
+from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.interface import SendMark
+from magent2.tools.messaging.common import Letter, acting_user, checked_text, mailing, now_text, still, together
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool
+
+MENTIONS_MAX = 20
+
+
+class ChannelArguments(Arguments):
+    channel: str = Field(description='The name of the channel: "#launch".')
+    text: str = Field(description="What to say there.")
+    mentions: list[str] = Field(
+        default_factory=list, max_length=MENTIONS_MAX, description='Members who are to hear of it: ["@bob"].'
+    )
+
+
+class ChannelPayload(Payload):
+    channel: str
+    user: str
+    sender_username: str
+    text: str
+    mentions: list[str]
+    created_at: str
+
+
+class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
+    name = "channel_send"
+    description = "Say something in a channel that you are a member of. Its leader and those you mention are told."
+    arguments = ChannelArguments
+    payload = ChannelPayload
+
+    def prepare(self, arguments: ChannelArguments, context: ToolExecutionContext) -> Flow[ChannelPayload]:
+        text = checked_text(arguments.text)
+        user = yield from acting_user(context.run)
+        found = yield from finding_channel(arguments.channel)
+        speaker = found.state.speaker(user, context.run.agent)
+        hearers(found.state, speaker, arguments.mentions)
+        return ChannelPayload(
+            channel=found.state.name,
+            user=user,
+            sender_username=speaker.username,
+            text=text,
+            mentions=arguments.mentions,
+            created_at=now_text(),
+        )
+
+    def perform(self, payload: ChannelPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        found = yield from finding_channel(payload.channel)
+        speaker = found.state.speaker(payload.user, context.run.agent)
+        told = hearers(found.state, speaker, payload.mentions)
+        conditions = [still(CHANNELS, found.state.name, found)]
+        mails: list[Append] = []
+        for member in told:
+            user = yield from finding_user(member.user)
+            conditions.append(still(USERS, member.user, user))
+            mail = yield from mailing(_letter(payload, member, user.state.principal), context.run, mark)
+            mails.append(mail)
+        said = _said(payload, mark, speaker, [member.username for member in told])
+        return together(mails, records=[said], conditions=conditions)
+
+    def target(self, payload: ChannelPayload) -> str:
+        return f"#{payload.channel}"
+
+
+def _letter(payload: ChannelPayload, member: Member, owner: str) -> Letter:
+    return Letter(
+        conversation=member.room,
+        agent=member.agent,
+        owner=owner,
+        sender=f"channel:{payload.channel}",
+        text=f"@{payload.sender_username} in #{payload.channel}: {payload.text}",
+        created_at=payload.created_at,
+        metadata={"channel": payload.channel, "from": f"@{payload.sender_username}", "as": f"@{member.username}"},
+    )
+
+
+def _said(payload: ChannelPayload, mark: SendMark, speaker: Member, told: list[str]) -> NewRecord:
+    facts = {
+        "message_id": mark.id,
+        "from": speaker.username,
+        "text": payload.text,
+        "told": told,
+        "created_at": payload.created_at,
+    }
+    return NewRecord(channel_topic(payload.channel), facts, id=mark.id)

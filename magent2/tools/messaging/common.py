@@ -1,0 +1,126 @@
+"""What the messaging tools share: for whom a run acts, mail as part of a larger append, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from magent2.bus.delivery import OWNER, Sending
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, At, Condition, Describe, SetHead
+from magent2.bus.records import NewRecord, TopicInfo
+from magent2.directory.entity import Found, Kind
+from magent2.directory.users import User, check_user_id
+from magent2.errors import InvalidInput
+from magent2.models.address import stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import ADMIN
+from magent2.sessions.store import title_of, user_message
+from magent2.tools.interface import RunFacts, SendMark
+from magent2.tools.sending import planning_delivery
+
+TEXT_MAX_CHARS = 100_000
+
+
+def shown_id(envelope_id: str) -> str:
+    """The id of the event that shows mail in the conversation it goes to."""
+    return f"shown:{envelope_id}"
+
+
+def checked_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
+    """A message's text, trimmed."""
+    chosen = text.strip()
+    if not chosen:
+        raise InvalidInput("text must be non-empty")
+    if len(chosen) > limit:
+        raise InvalidInput(f"a text has at most {limit} characters, not {len(chosen)}; send less, or a file")
+    return chosen
+
+
+def acting_user(run: RunFacts) -> Flow[str]:
+    """The user that a run works for: whoever wrote, else whoever the conversation belongs to."""
+    if run.principal is not None:
+        return check_user_id(run.principal)
+    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
+    return check_user_id(str(found[0].head.get(OWNER) or ADMIN.name))
+
+
+def now_text() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def still(kind: Kind[Any], entity: str, found: Found[Any]) -> At:
+    """That an entity is as it was found."""
+    return At(kind.topic(entity), found.seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """Mail for an agent in a conversation of `owner`; `None` for one whose owner need not be asked."""
+
+    conversation: str
+    agent: str
+    owner: str | None
+    sender: str
+    text: str
+    created_at: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    steer: bool = False
+
+    def envelope(self, send_id: str) -> MessageEnvelope:
+        return MessageEnvelope(
+            id=send_id,
+            conversation_id=self.conversation,
+            sender=self.sender,
+            recipient=f"agent:{self.agent}",
+            type="message",
+            content=self.text,
+            metadata=dict(self.metadata),
+            created_at=datetime.fromisoformat(self.created_at),
+        )
+
+
+def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
+    """The letter, with the event that shows it where it goes.
+
+    The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.
+    """
+    envelope = letter.envelope(mark.id)
+    head = SetHead(stream_topic(letter.conversation), {"last_text": title_of(letter.text)})
+    sending = Sending(
+        principal=letter.owner,
+        steer=letter.steer,
+        hops=run.hops + 1,
+        trace=mark.trace,
+        with_records=(replace(user_message(envelope), id=shown_id(mark.id), digest=mark.id),),
+        with_heads=(head,),
+    )
+    return planning_delivery(envelope, sending)
+
+
+def sender_of(run: RunFacts, agent: str, conversation: str) -> str:
+    """An agent's own name opens no lane of its own; where the same agent is meant elsewhere, it says from where."""
+    if agent != run.agent or conversation == run.conversation_id:
+        return f"agent:{run.agent}"
+    return f"agent:{run.agent}@{run.conversation_id}"[:480]
+
+
+def together(
+    appends: Iterable[Append], records: Iterable[NewRecord] = (), conditions: Iterable[Condition] = ()
+) -> Append:
+    """One append of several, for different conversations; `records` come first."""
+    every = list(appends)
+    return Append(
+        records=(*records, *(record for append in every for record in append.records)),
+        conditions=tuple(dict.fromkeys([*conditions, *(item for append in every for item in append.conditions)])),
+        heads=tuple(head for append in every for head in append.heads),
+    )
+
+
+def home_agent(user: User) -> str:
+    """Who answers for a user in the foreground."""
+    if user.agent is None:
+        raise InvalidInput(f"@{user.nametag} has no foreground agent; `magent2 users set {user.id} --agent NAME`")
+    return user.agent

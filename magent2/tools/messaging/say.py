@@ -1,0 +1,51 @@
+"""`say`: a word to the user in the middle of a run, where they are reached."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append
+from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.interface import SendMark
+from magent2.tools.messaging.common import checked_text, now_text
+from magent2.tools.messaging.places import Place, finding_place, sending_to
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool
+
+
+class SayArguments(Arguments):
+    text: str = Field(description="What to say to the user.")
+    reply_to: str | None = Field(default=None, description="The id of a message of this conversation that it answers.")
+
+
+class SayPayload(Payload):
+    place: Place
+    text: str
+    reply_to: str | None = None
+    created_at: str
+
+
+class Say(SendingTool[SayArguments, SayPayload]):
+    name = "say"
+    description = "Say something to the user you work for, where they are reached, before your final answer."
+    arguments = SayArguments
+    payload = SayPayload
+
+    def prepare(self, arguments: SayArguments, context: ToolExecutionContext) -> Flow[SayPayload]:
+        text = checked_text(arguments.text)
+        place = yield from finding_place(context.run, needs=("text",), reply_to=arguments.reply_to)
+        return SayPayload(place=place, text=text, reply_to=arguments.reply_to, created_at=now_text())
+
+    def perform(self, payload: SayPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        return sending_to(
+            payload.place,
+            context.run,
+            mark,
+            needs=("text",),
+            text=payload.text,
+            reply_to=payload.reply_to,
+            created_at=payload.created_at,
+        )
+
+    def target(self, payload: SayPayload) -> str:
+        return payload.place.shown

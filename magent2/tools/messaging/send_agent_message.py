@@ -1,0 +1,78 @@
+"""`send_agent_message`: to an agent by name, to the parent, or to whoever wrote last; a steer, if it is urgent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, Condition
+from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.interface import SendMark
+from magent2.tools.messaging.common import Letter, checked_text, mailing, now_text, sender_of, together
+from magent2.tools.messaging.spilling import SPILLED_MAX_CHARS, spilling, with_attachments
+from magent2.tools.messaging.targets import AgentTarget, checking_target, finding_target
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool
+
+
+class AgentMessageArguments(Arguments):
+    text: str = Field(description="What to tell the agent. A long text goes as an attachment.")
+    agent: str | None = Field(
+        default=None,
+        description='The agent\'s name; in a swarm also the "@nametag" of a contact. Left out: your parent, or else'
+        " whoever wrote to you last.",
+    )
+    steering: bool = Field(default=False, description="Send at once, into the run that the agent is in.")
+
+    @property
+    def urgent(self) -> bool:
+        return self.now or self.steering
+
+
+class AgentMessagePayload(Payload):
+    target: AgentTarget
+    text: str
+    attachments: list[dict[str, Any]] = Field(default_factory=list)
+    steering: bool = False
+    created_at: str
+
+
+class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
+    name = "send_agent_message"
+    description = (
+        "Send a message to another agent: by name, to your parent, or to whoever wrote to you last."
+        " With steering=True it reaches the run that the agent is in, at once."
+    )
+    arguments = AgentMessageArguments
+    payload = AgentMessagePayload
+
+    def prepare(self, arguments: AgentMessageArguments, context: ToolExecutionContext) -> Flow[AgentMessagePayload]:
+        text = checked_text(arguments.text, SPILLED_MAX_CHARS)
+        target = yield from finding_target(context.run, arguments.agent)
+        shown, attachments = yield from spilling(text)
+        return AgentMessagePayload(
+            target=target, text=shown, attachments=attachments, steering=arguments.steering, created_at=now_text()
+        )
+
+    def perform(self, payload: AgentMessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        run, target = context.run, payload.target
+        conditions: list[Condition] = yield from checking_target(run, target)
+        metadata: dict[str, Any] = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
+        if payload.attachments:
+            metadata["attachments"] = payload.attachments
+        letter = Letter(
+            conversation=target.conversation_id,
+            agent=target.agent,
+            owner=run.principal if target.user is None else f"user:{target.user}",
+            sender=sender_of(run, target.agent, target.conversation_id),
+            text=payload.text,
+            created_at=payload.created_at,
+            metadata=metadata,
+            steer=payload.steering,
+        )
+        mail = yield from mailing(letter, run, mark)
+        return together([with_attachments(mail, payload.attachments)], conditions=conditions)
+
+    def target(self, payload: AgentMessagePayload) -> str:
+        return payload.target.shown

@@ -1,0 +1,107 @@
+"""Receivers of messages: a connector that keeps what it gets and fails as told, and a real HTTP server for webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from magent2.connectors.interface import Outgoing, Receipt
+from magent2.connectors.webhook import KEY, SIGNATURE, TIMESTAMP, signature
+from magent2.directory.connectors import Capabilities
+
+
+@dataclass
+class Keeper:
+    """A connector that keeps messages; before each it raises the next of `failures`, if there is one."""
+
+    takes_key: bool = False
+    failures: list[Exception | None] = field(default_factory=list)
+    arrived: list[Outgoing] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(text=True, files=True, reply_to=True, takes_key=self.takes_key)
+
+    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        self.arrived.append(message)
+        if self.gate is not None:
+            await self.gate.wait()
+        return Receipt(f"r{len(self.arrived)}")
+
+    async def aclose(self) -> None:
+        return None
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.arrived]
+
+
+@dataclass
+class Post:
+    headers: dict[str, str]
+    body: bytes
+
+    def is_signed_by(self, secret: str) -> bool:
+        wanted = signature(secret, self.headers[TIMESTAMP.lower()], self.headers[KEY.lower()], self.body)
+        return self.headers[SIGNATURE.lower()] == wanted
+
+    @property
+    def text(self) -> str:
+        return str(json.loads(self.body)["text"])
+
+
+@dataclass
+class HttpReceiver:
+    """Answers each POST with the next of `answers` (a status, headers and a body), then with 200."""
+
+    port: int = 0
+    posts: list[Post] = field(default_factory=list)
+    answers: list[bytes | None] = field(default_factory=list)  # `None`: hangs up without a word
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            self.posts.append(await _read_post(reader))
+            answer = self.answers.pop(0) if self.answers else ok()
+            if answer is not None:
+                writer.write(answer)
+                await writer.drain()
+        finally:
+            writer.close()
+
+
+async def _read_post(reader: asyncio.StreamReader) -> Post:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return Post(headers, await reader.readexactly(int(headers["content-length"])))
+
+
+def ok(body: bytes = b'{"id": "theirs-1"}') -> bytes:
+    return answer("200 OK", body)
+
+
+def answer(status: str, body: bytes = b"", headers: Sequence[str] = ()) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def http_receiver() -> AsyncIterator[HttpReceiver]:
+    receiver = HttpReceiver()
+    server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
+    receiver.port = server.sockets[0].getsockname()[1]
+    try:
+        yield receiver
+    finally:
+        server.close()
+        await server.wait_closed()

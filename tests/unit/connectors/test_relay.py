@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append
+from magent2.bus.records import NewRecord
+from magent2.connectors import attempt as attempts
+from magent2.connectors.attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
+from magent2.connectors.desk import dropping_item, reading_outbox, retrying_item
+from magent2.connectors.interface import Outgoing
+from magent2.connectors.outbox import Item, queued
+from magent2.connectors.relay import Relay
+from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
+from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
+from magent2.sessions.store import creating, deleting
+from tests.support.engines import ENGINES, new_engines
+from tests.support.receiver import Keeper
+from tests.support.waiting import until
+
+GONE = TransientError("nobody is there")
+MAYBE = OutcomeUnknown("lost on the way")
+NEVER = NotTaken("too long for us")
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    run(engine, creating("one", "user:ann"))
+    run(engine, registering("hook", "kept", Capabilities()))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(attempts, "RETRY_MAX_S", 0.002)
+
+
+def put(bus: Engine, text: str, target: str = "ann") -> str:
+    connector = run(bus, finding_connector("hook")).state
+    message = Outgoing(f"m-{text}", "hook", target, "one", "Ada", text, "2026-01-01T00:00:00+00:00")
+    bus.call(Append(records=queued(message, connector)))
+    return message.key
+
+
+def states(bus: Engine) -> dict[str, str]:
+    return {item.message.text: item.state for item in items(bus)}
+
+
+def items(bus: Engine) -> list[Item]:
+    return run(bus, reading_outbox("hook"))
+
+
+@asynccontextmanager
+async def relaying(bus: Engine, keeper: Keeper, **more: float) -> AsyncIterator[Relay]:
+    def make(_: Registration) -> Keeper:
+        return keeper
+
+    relay = Relay(bus, make, **more)  # type: ignore[arg-type]
+    task = asyncio.create_task(relay.run())
+    try:
+        yield relay
+    finally:
+        relay.drain()
+        await task
+
+
+async def send_all(bus: Engine, keeper: Keeper, done: Callable[[], bool]) -> None:
+    async with relaying(bus, keeper):
+        await until(done)
+
+
+async def test_messages_go_in_order_per_destination_and_are_noted_with_their_receipts(bus: Engine) -> None:
+    keeper = Keeper(failures=[GONE, None, GONE])
+    for number in range(4):
+        put(bus, f"a{number}")
+        put(bus, f"b{number}", "bob")
+
+    await send_all(bus, keeper, lambda: set(states(bus).values()) == {"sent"})
+
+    for letter in "ab":
+        assert [text for text in keeper.texts if text[0] == letter] == [f"{letter}{number}" for number in range(4)]
+    assert all(item.receipt for item in items(bus))
+
+
+async def test_a_destination_that_fails_does_not_hold_up_another(bus: Engine) -> None:
+    gate = asyncio.Event()
+    keeper = Keeper(gate=gate)
+    put(bus, "slow")
+    put(bus, "other", "bob")
+
+    async with relaying(bus, keeper):
+        await until(lambda: sorted(keeper.texts) == ["other", "slow"])
+        gate.set()
+        await until(lambda: set(states(bus).values()) == {"sent"})
+
+
+async def test_what_is_refused_is_dead_at_once_and_the_conversation_is_told(bus: Engine) -> None:
+    put(bus, "no")
+    put(bus, "yes")
+
+    await send_all(bus, Keeper(failures=[NEVER]), lambda: states(bus) == {"no": "dead", "yes": "sent"})
+
+    (told,) = [r.payload for r in bus.read("stream:one") if r.payload["event"] == "error"]
+    assert (told["code"], told["message_id"]) == ("send_dead", "m-no")
+
+
+async def test_after_so_many_attempts_it_is_dead_and_a_person_can_send_it_again_or_drop_it(bus: Engine) -> None:
+    first, second = put(bus, "one"), put(bus, "two", "bob")
+    keeper = Keeper(failures=[GONE] * (2 * ATTEMPTS_MAX))
+    await send_all(bus, keeper, lambda: states(bus) == {"one": "dead", "two": "dead"})
+
+    run(bus, retrying_item("hook", first))
+    run(bus, dropping_item("hook", second))
+    await send_all(bus, keeper, lambda: states(bus)["one"] == "sent")
+
+    assert (keeper.texts, states(bus)) == (["one"], {"one": "sent", "two": "dropped"})
+    with pytest.raises(InvalidInput, match="only what is dead or unknown"):
+        run(bus, retrying_item("hook", first))
+
+
+async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: Engine) -> None:
+    item = put(bus, "maybe")
+    keeper = Keeper(failures=[MAYBE])
+    await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown"})
+    assert keeper.texts == []
+
+    run(bus, retrying_item("hook", item))
+    await send_all(bus, keeper, lambda: states(bus) == {"maybe": "sent"})
+
+    assert keeper.texts == ["maybe"]
+
+
+async def test_an_unknown_outcome_is_tried_again_under_the_same_key_where_one_is_taken(bus: Engine) -> None:
+    put(bus, "maybe")
+    keeper = Keeper(takes_key=True, failures=[MAYBE, MAYBE])
+
+    await send_all(bus, keeper, lambda: states(bus) == {"maybe": "sent"})
+
+    assert [message.key for message in keeper.arrived] == ["m-maybe"]
+
+
+@pytest.mark.parametrize("takes_key", [True, False])
+async def test_a_relay_that_is_lost_while_sending_leaves_it_to_the_next(bus: Engine, takes_key: bool) -> None:
+    put(bus, "lost")
+    keeper = Keeper(takes_key=takes_key, gate=asyncio.Event())
+    lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
+    await until(lambda: keeper.texts == ["lost"])
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+    keeper.gate = None
+
+    end = "sent" if takes_key else "unknown"
+    await send_all(bus, keeper, lambda: states(bus) == {"lost": end})
+
+    assert keeper.texts == (["lost", "lost"] if takes_key else ["lost"])
+
+
+async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engine) -> None:
+    put(bus, "secret")
+    run(bus, deleting("one"))
+    keeper = Keeper()
+    async with relaying(bus, keeper):
+        run(bus, creating("two", "user:ann"))
+        connector = run(bus, finding_connector("hook")).state
+        message = Outgoing("m-next", "hook", "ann", "two", "Ada", "next", "2026-01-01T00:00:00+00:00")
+        bus.call(Append(records=queued(message, connector)))
+        await until(lambda: keeper.texts == ["next"])
+
+
+async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
+    forged = {"conversation_id": "forged", "sender": "user:eve", "content": "hi"}
+    bus.call(Append(records=(NewRecord("chat:outbox:hook", forged),)))
+
+    await send_all(bus, Keeper(), lambda: bool(bus.read("dead:outbox:hook")))
+
+
+async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) -> None:
+    put(bus, "late")
+    run(bus, unregistering("hook"))
+
+    await send_all(bus, Keeper(), lambda: states(bus) == {"late": "dead"})
+
+
+async def test_a_connector_that_is_set_up_while_the_relay_runs_is_served(bus: Engine) -> None:
+    keeper = Keeper()
+    async with relaying(bus, keeper):
+        new = run(bus, registering("later", "kept", Capabilities()))
+        message = Outgoing("m-1", "later", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
+        bus.call(Append(records=queued(message, new)))
+        await until(lambda: keeper.texts == ["hello"])
+
+
+def test_of_two_decisions_about_one_message_the_second_is_told(bus: Engine) -> None:
+    item = put(bus, "stuck")
+    bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": item, "reason": "no"}),)))
+    decisions = retrying_item("hook", item), dropping_item("hook", item)
+    reads = [(flow, bus.call(next(flow))) for flow in decisions]
+
+    run(bus, retrying_item("hook", item))
+    bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": item, "reason": "no"}),)))
+
+    with pytest.raises(IdConflict):
+        bus.call(reads[1][0].send(reads[1][1]))
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "takes_key", "decision"),
+    [
+        (NEVER, 1, True, GiveUp("dead", "too long for us")),
+        (NEVER, 1, False, GiveUp("dead", "too long for us")),
+        (MAYBE, 1, False, GiveUp("unknown", "lost on the way")),
+        (MAYBE, ATTEMPTS_MAX, True, GiveUp("unknown", f"gave up after {ATTEMPTS_MAX} attempts: lost on the way")),
+        (GONE, ATTEMPTS_MAX, True, GiveUp("dead", f"gave up after {ATTEMPTS_MAX} attempts: nobody is there")),
+    ],
+)
+def test_when_it_is_given_up(error: Exception, attempt: int, takes_key: bool, decision: GiveUp) -> None:
+    assert after_failure(error, attempt, takes_key, 0.5) == decision
+
+
+def test_waits_grow_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    waits = [after_failure(GONE, attempt, False, chance) for attempt in (1, 2, 7) for chance in (0.0, 1.0)]
+
+    assert waits == [Again(0.5), Again(1.0), Again(1.0), Again(2.0), Again(32.0), Again(64.0)]
+    assert RETRY_MAX_S == 300.0

@@ -300,7 +300,7 @@ def test_a_command_is_obeyed_when_it_is_found(engine: Engine) -> None:
     command(engine, "stop")
 
     assert Worker(AGENT, engine, EchoRunner()).process_available() == 1
-    assert kinds(stream(engine)) == ["started", "stopped"]
+    assert kinds(stream(engine)) == ["started", "message_received", "stopped"]
 
 
 def test_the_lease_is_renewed_while_a_run_takes_long(engine: Engine) -> None:

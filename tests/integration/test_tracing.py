@@ -49,7 +49,7 @@ from tests.support.serving import outputs, send, until
 async def main(tracer):
     bus, team = MemoryBus(), choose_team((), "demo")
     Gateway(bus, tracer=tracer)
-    service = WorkerService(bus, team.runners)
+    service = WorkerService(bus, dict.fromkeys(team.names, team.runner))
     working = asyncio.create_task(service.run())
     send(bus, "weather in Paris", recipient="agent:general")
     await until(lambda: outputs(bus))

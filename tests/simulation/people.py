@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import arun
-from magent2.bus.operations import Delete
+from magent2.bus.operations import Delete, Describe
 from magent2.bus.patience import insist, persist
-from magent2.errors import TopicDeleted
-from magent2.models.address import conversation_topics
+from magent2.errors import IdConflict, TopicDeleted
+from magent2.models.address import conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.worker.commands import STOP
 from tests.simulation.ledger import Ledger
@@ -141,7 +141,16 @@ class People:
         except TopicDeleted:
             self._ledger.counts["sent too late"] += 1
             return False
+        except IdConflict:  # a repeat, after the deletion had erased what the first was
+            if not await self._is_deleted(line, envelope):
+                raise
+            self._ledger.counts["sent too late"] += 1
+            return False
         return True
+
+    async def _is_deleted(self, line: Line, envelope: MessageEnvelope) -> bool:
+        state = await insist(lambda: line.acall(Describe((stream_topic(envelope.conversation_id),))), "client")
+        return bool(state[0].deleted)
 
     def _line(self) -> Line:
         return Line(self._ledger, self._dice, loses_appends=True)

@@ -240,12 +240,15 @@ async def test_the_page_is_read_below_the_sub_path_and_its_links_are_relative(bu
         bare = await client.get("/magent2")
         page = await client.get("/magent2/")
         linked = [part.split('"')[0] for part in page.text.replace('href="', 'src="').split('src="')[1:]]
-        files = [await client.get(httpx2.URL("http://testserver/magent2/").join(link)) for link in linked[1:]]
+        files = [
+            await client.get(httpx2.URL("http://testserver/magent2/").join(link)) for link in linked if link != "data:,"
+        ]
 
     assert (bare.status_code, bare.headers["location"]) == (307, "/magent2/")
     assert bare.headers["x-content-type-options"] == "nosniff"
-    assert linked[0] == "data:,"
-    assert [answer.status_code for answer in files] == [200, 200]
+    assert linked
+    assert all(link.startswith("./") or link == "data:," for link in linked)
+    assert all(answer.status_code == 200 for answer in files)
 
 
 async def test_the_audit_names_the_client_that_the_proxy_saw(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:

@@ -241,6 +241,150 @@ export type components = {
             reason: string | null;
         };
         /**
+         * ChannelMessages
+         * @example {
+         *       "messages": [
+         *         {
+         *           "from": "ann",
+         *           "seq": 1,
+         *           "text": "we are live",
+         *           "told": [
+         *             "bob"
+         *           ]
+         *         }
+         *       ],
+         *       "before": null
+         *     }
+         */
+        ChannelMessages: {
+            /**
+             * Before
+             * @description asks for what was said before; null when that was all
+             */
+            before: number | null;
+            /** Messages */
+            messages: {
+                [key: string]: unknown;
+            }[];
+        };
+        /**
+         * ChannelShown
+         * @example {
+         *       "name": "launch",
+         *       "leader": "ann",
+         *       "members": [
+         *         {
+         *           "username": "ann",
+         *           "user": "ann",
+         *           "agent": "general"
+         *         }
+         *       ],
+         *       "removed": false
+         *     }
+         */
+        ChannelShown: {
+            /** Leader */
+            leader: string;
+            /** Members */
+            members: components["schemas"]["MemberShown"][];
+            /** Name */
+            name: string;
+            /** Removed */
+            removed: boolean;
+        };
+        /**
+         * ChannelsShown
+         * @example {
+         *       "channels": [
+         *         {
+         *           "name": "launch",
+         *           "leader": "ann",
+         *           "members": [
+         *             {
+         *               "username": "ann",
+         *               "user": "ann",
+         *               "agent": "general"
+         *             }
+         *           ],
+         *           "removed": false
+         *         }
+         *       ]
+         *     }
+         */
+        ChannelsShown: {
+            /** Channels */
+            channels: components["schemas"]["ChannelShown"][];
+        };
+        /**
+         * ConnectorShown
+         * @example {
+         *       "id": "hook",
+         *       "kind": "webhook",
+         *       "capabilities": {
+         *         "files": true,
+         *         "reply_to": true,
+         *         "takes_key": false,
+         *         "text": true
+         *       }
+         *     }
+         */
+        ConnectorShown: {
+            /** Capabilities */
+            capabilities: {
+                [key: string]: boolean;
+            };
+            /** Id */
+            id: string;
+            /** Kind */
+            kind: string;
+        };
+        /**
+         * ConnectorsShown
+         * @example {
+         *       "connectors": [
+         *         {
+         *           "id": "web",
+         *           "kind": "web",
+         *           "capabilities": {
+         *             "files": true,
+         *             "reply_to": true,
+         *             "takes_key": true,
+         *             "text": true
+         *           }
+         *         }
+         *       ]
+         *     }
+         */
+        ConnectorsShown: {
+            /** Connectors */
+            connectors: components["schemas"]["ConnectorShown"][];
+        };
+        /** ContactShown */
+        ContactShown: {
+            /** Agent */
+            agent: string;
+            /** Blocked */
+            blocked: boolean;
+            /** User */
+            user: string;
+        };
+        /**
+         * ContactsShown
+         * @example {
+         *       "contacts": [
+         *         {
+         *           "user": "ann",
+         *           "agent": "general",
+         *           "blocked": false
+         *         }
+         *       ]
+         *     }
+         */
+        ContactsShown: {
+            /** Contacts */
+            contacts: components["schemas"]["ContactShown"][];
+        };
+        /**
          * Conversation
          * @description A conversation as a list shows it.
          */
@@ -389,6 +533,48 @@ export type components = {
             /** Session Id */
             session_id: string;
         };
+        /**
+         * FriendShown
+         * @example {
+         *       "nametag": "bob",
+         *       "status": "pending",
+         *       "asked_by_you": true,
+         *       "may_ask_at_ms": 0
+         *     }
+         */
+        FriendShown: {
+            /** Asked By You */
+            asked_by_you: boolean;
+            /**
+             * May Ask At Ms
+             * @description when you may ask again; 0 for at once
+             */
+            may_ask_at_ms: number;
+            /** Nametag */
+            nametag: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "pending" | "friends" | "apart";
+        };
+        /**
+         * FriendsShown
+         * @example {
+         *       "friends": [
+         *         {
+         *           "nametag": "bob",
+         *           "status": "friends",
+         *           "asked_by_you": true,
+         *           "may_ask_at_ms": 0
+         *         }
+         *       ]
+         *     }
+         */
+        FriendsShown: {
+            /** Friends */
+            friends: components["schemas"]["FriendShown"][];
+        };
         /** Health */
         Health: {
             /**
@@ -397,6 +583,54 @@ export type components = {
              * @constant
              */
             status: "ok";
+        };
+        /**
+         * ItemShown
+         * @description `dead` and `unknown` wait for somebody to send them again or drop them.
+         * @example {
+         *       "id": "send-0a1b",
+         *       "connector": "hook",
+         *       "target": "ann",
+         *       "conversation_id": "s-1",
+         *       "state": "unknown",
+         *       "tries": 1,
+         *       "reason": "hook.example was lost before it had answered",
+         *       "receipt": null,
+         *       "at_ms": 1790000000000
+         *     }
+         */
+        ItemShown: {
+            /** At Ms */
+            at_ms: number;
+            /** Connector */
+            connector: string;
+            /** Conversation Id */
+            conversation_id: string;
+            /** Id */
+            id: string;
+            /** Reason */
+            reason: string | null;
+            /** Receipt */
+            receipt: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "begun" | "sent" | "dead" | "unknown" | "dropped";
+            /** Target */
+            target: string;
+            /** Tries */
+            tries: number;
+        };
+        /**
+         * ItemsShown
+         * @example {
+         *       "items": []
+         *     }
+         */
+        ItemsShown: {
+            /** Items */
+            items: components["schemas"]["ItemShown"][];
         };
         /** LaneCounts */
         LaneCounts: {
@@ -490,6 +724,15 @@ export type components = {
              * @description give it back as `after` to go on
              */
             next: number | null;
+        };
+        /** MemberShown */
+        MemberShown: {
+            /** Agent */
+            agent: string;
+            /** User */
+            user: string;
+            /** Username */
+            username: string;
         };
         /**
          * ProblemDocument
@@ -869,6 +1112,50 @@ export type components = {
             status: "accepted";
         };
         /**
+         * SwarmShown
+         * @example {
+         *       "nametag": "desk",
+         *       "owner": "bob",
+         *       "agent": "support",
+         *       "open": true,
+         *       "guests": [],
+         *       "removed": false
+         *     }
+         */
+        SwarmShown: {
+            /** Agent */
+            agent: string;
+            /** Guests */
+            guests: string[];
+            /** Nametag */
+            nametag: string;
+            /** Open */
+            open: boolean;
+            /** Owner */
+            owner: string;
+            /** Removed */
+            removed: boolean;
+        };
+        /**
+         * SwarmsShown
+         * @example {
+         *       "swarms": [
+         *         {
+         *           "nametag": "desk",
+         *           "owner": "bob",
+         *           "agent": "support",
+         *           "open": true,
+         *           "guests": [],
+         *           "removed": false
+         *         }
+         *       ]
+         *     }
+         */
+        SwarmsShown: {
+            /** Swarms */
+            swarms: components["schemas"]["SwarmShown"][];
+        };
+        /**
          * Switched
          * @example {
          *       "changed": true,
@@ -1165,6 +1452,57 @@ export type components = {
             usage: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * UserShown
+         * @example {
+         *       "id": "ann",
+         *       "nametag": "ann",
+         *       "agent": "general",
+         *       "connector": "web",
+         *       "target": "",
+         *       "home": "home-0a1b2c3d4e5f6071",
+         *       "removed": false
+         *     }
+         */
+        UserShown: {
+            /** Agent */
+            agent: string | null;
+            /** Connector */
+            connector: string;
+            /**
+             * Home
+             * @description the conversation that messages to them go to
+             */
+            home: string;
+            /** Id */
+            id: string;
+            /** Nametag */
+            nametag: string;
+            /** Removed */
+            removed: boolean;
+            /** Target */
+            target: string;
+        };
+        /**
+         * UsersShown
+         * @example {
+         *       "users": [
+         *         {
+         *           "id": "ann",
+         *           "nametag": "ann",
+         *           "agent": "general",
+         *           "connector": "web",
+         *           "target": "",
+         *           "home": "home-0a1b2c3d4e5f6071",
+         *           "removed": false
+         *         }
+         *       ]
+         *     }
+         */
+        UsersShown: {
+            /** Users */
+            users: components["schemas"]["UserShown"][];
         };
     };
     responses: never;

@@ -46,7 +46,9 @@ def violations(page: Page, where: str, rules: list[str] | None) -> list[str]:
 
 
 @pytest.fixture(params=["light", "dark"])
-def viewer(request: pytest.FixtureRequest, chromium: Browser, house: House) -> Iterator[tuple[Visitor, list[str] | None]]:
+def viewer(
+    request: pytest.FixtureRequest, chromium: Browser, house: House
+) -> Iterator[tuple[Visitor, list[str] | None]]:
     """Somebody, and which of axe's rules to try: in the dark only colours are others."""
     house.close_gate()
     with visiting(chromium, house, color_scheme=request.param, bypass_csp=True) as visitor:

@@ -46,7 +46,11 @@ def test_the_page_is_strictly_typed() -> None:
 def test_the_types_are_those_of_the_api(tmp_path: Path) -> None:
     made = tmp_path / "schema.d.ts"
     done = subprocess.run(
-        [str(ROOT / "scripts" / "page-types"), str(made)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [str(ROOT / "scripts" / "page-types"), str(made)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr

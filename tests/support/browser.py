@@ -40,7 +40,9 @@ def skip_if_left_out() -> None:
 def chromium() -> str:
     found = os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        pytest.fail("no Chromium: `scripts/ensure browser` installs one or says how; SKIP=browser leaves these tests out")
+        pytest.fail(
+            "no Chromium: `scripts/ensure browser` installs one or says how; SKIP=browser leaves these tests out"
+        )
     if not BUILT.is_file():
         pytest.fail("the page is not built: make web, or leave these tests out: SKIP=browser")
     return found
@@ -69,7 +71,9 @@ class House:
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
-        child = self._crew.spawn(HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port, root_path=self._root_path)
+        child = self._crew.spawn(
+            HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port, root_path=self._root_path
+        )
         return child, child.hear()
 
     @property

@@ -66,7 +66,9 @@ async def steered(client: httpx2.AsyncClient, model: GatedModel) -> None:
     model.gate.set()
     await until_there(client, lambda event: event["data"].get("status") == "finished")
     await client.post("/api/sdk/session/s1/steer", json={"text": "and in Bergen?"})
-    await until_there(client, lambda event: (event["text"] or "").startswith("and in Bergen?") and event["role"] == "assistant")
+    await until_there(
+        client, lambda event: (event["text"] or "").startswith("and in Bergen?") and event["role"] == "assistant"
+    )
 
 
 def python(code: str) -> str:

@@ -39,7 +39,9 @@ async def client(built: Path) -> AsyncIterator[httpx2.AsyncClient]:
     await bus.aclose()
 
 
-async def test_the_index_is_never_kept_and_what_has_its_content_in_its_name_for_ever(client: httpx2.AsyncClient) -> None:
+async def test_the_index_is_never_kept_and_what_has_its_content_in_its_name_for_ever(
+    client: httpx2.AsyncClient,
+) -> None:
     kept = {path: (await client.get(path)).headers["cache-control"] for path in ("/", "/page/theme.js")}
     hashed = await client.get("/page/index-AbCd1234.js")
 

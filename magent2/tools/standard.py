@@ -10,6 +10,7 @@ from magent2.tools.chat.sending_tool import chat_send_definition
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.examples import echo_context, product_search, weather
 from magent2.tools.messaging import messaging_tools
+from magent2.tools.messaging.read_attachment import read_attachment_definition
 from magent2.tools.python_signature import python_definition
 from magent2.tools.registry import ToolRegistry, ToolSpec
 from magent2.tools.status import message_status
@@ -17,6 +18,7 @@ from magent2.tools.status import message_status
 STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
     chat_send_definition(),
     *messaging_tools(),
+    read_attachment_definition(),
     echo_context,
     message_status,
     product_search,

@@ -88,16 +88,15 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
     The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.
     """
     envelope = letter.envelope(mark.id)
-    head = SetHead(stream_topic(letter.conversation), {"last_text": title_of(letter.text)})
+    event = replace(user_message(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
     sending = Sending(
         principal=letter.owner,
-        steer=letter.steer,
         hops=run.hops + 1,
         trace=mark.trace,
-        with_records=(replace(user_message(envelope), id=shown_id(mark.id), digest=mark.id),),
-        with_heads=(head,),
+        with_records=(event,),
+        with_heads=(SetHead(stream_topic(letter.conversation), {"last_text": title_of(letter.text)}),),
     )
-    return planning_delivery(envelope, sending)
+    return planning_delivery(envelope, sending, letter.steer)
 
 
 def sender_of(run: RunFacts, agent: str, conversation: str) -> str:

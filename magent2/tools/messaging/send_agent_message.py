@@ -8,10 +8,11 @@ from pydantic import Field
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append, Condition
+from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import Letter, checked_text, mailing, now_text, sender_of, together
-from magent2.tools.messaging.spilling import SPILLED_MAX_CHARS, spilling, with_attachments
+from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS, spilling, with_attachments
 from magent2.tools.messaging.targets import AgentTarget, checking_target, finding_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
@@ -50,7 +51,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
     def prepare(self, arguments: AgentMessageArguments, context: ToolExecutionContext) -> Flow[AgentMessagePayload]:
         text = checked_text(arguments.text, SPILLED_MAX_CHARS)
         target = yield from finding_target(context.run, arguments.agent)
-        shown, attachments = yield from spilling(text)
+        shown, attachments = yield from spilling(text, STEER_MAX_CHARS if arguments.steering else SPILL_CHARS)
         return AgentMessagePayload(
             target=target, text=shown, attachments=attachments, steering=arguments.steering, created_at=now_text()
         )

@@ -16,9 +16,9 @@ SPILLED_MAX_CHARS = 1_000_000
 NAME = "message.txt"
 
 
-def spilling(text: str) -> Flow[tuple[str, list[dict[str, Any]]]]:
+def spilling(text: str, limit: int = SPILL_CHARS) -> Flow[tuple[str, list[dict[str, Any]]]]:
     """The text to send, and what goes along. The content is pinned at once; it is nobody's until a record names it."""
-    if len(text) <= SPILL_CHARS:
+    if len(text) <= limit:
         return text, []
     data = text.encode()
     name: str = yield PutBlob(data)

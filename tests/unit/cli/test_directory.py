@@ -52,6 +52,12 @@ def test_users_are_added_changed_listed_and_removed(shell: Shell) -> None:
     assert "no user" in shell("users set nobody --agent x", 1)
 
 
+def test_agents_are_placed_and_retired(shell: Shell) -> None:
+    assert shell.json("agents place digger --role sub --parent general")["parent"] == "general"
+    assert "parent" in shell("agents place digger --role sub", 2)
+    assert "digger" in shell("agents retire digger")
+
+
 def test_friends_ask_agree_refuse_and_part(shell: Shell) -> None:
     assert shell.json("friends request ann bob")["status"] == "pending"
     assert shell.json("friends accept bob ann")["status"] == "friends"

@@ -69,13 +69,12 @@ async def _shown(house: House, session_id: str, sha256: str, seq: int | None) ->
 
 
 def headers_of(facts: dict[str, Any]) -> dict[str, str]:
-    """A browser keeps it under its name, and takes it for nothing else than what it is said to be."""
+    """A browser keeps it under its name; that it takes it for nothing else, the guard sees to on every answer."""
     name = str(facts.get("name") or "file")
     plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
     return {
         "Content-Type": served_type(facts.get("media_type")),
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
-        "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "private, no-store",
     }

@@ -13,6 +13,7 @@ from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
+from magent2.bus.records import NewRecord
 from magent2.connectors.desk import reading_outbox
 from magent2.directory.agents import placing_agent
 from magent2.directory.channels import leaving
@@ -20,14 +21,16 @@ from magent2.directory.connectors import Capabilities, registering, unregisterin
 from magent2.directory.friends import removing
 from magent2.directory.swarms import blocking, finding_swarm, listing_contacts, opening_swarm
 from magent2.directory.users import changing_user
-from magent2.errors import InvalidInput, NotAContact, NotFriends
+from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
 from magent2.sessions.stream import stream_record
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import call_scope
 from magent2.tools.messaging import messaging_tools
+from magent2.tools.messaging.read_attachment import read_attachment_definition
 from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS
+from magent2.tools.waiting import Lane, with_wait
 from tests.support.messaging import home_of, inbox, open_channel, open_swarm, said, settle, talk
 from tests.support.sending import Facts, commit, scope_of
 from tests.support.waiting import until
@@ -282,6 +285,20 @@ async def test_a_swarm_that_is_closed_takes_nothing_from_strangers(bus: Engine, 
         await call("send_user_message", ann, nametag="@desk", text="hello")
 
 
+async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) -> None:
+    """Ann's run waits for the desk; what the desk wants of ann's own agent would close the circle."""
+    open_swarm(bus)
+    home = home_of(bus, "ann")
+    foreground = Facts(bus, home, "Ada", run_id="run-2", principal="user:ann")
+    waiting = Facts(bus, "one", "Ada", run_id="run-1", principal="user:ann")
+    lane = Lane("Ada", "one")
+    bus.call(run(bus, with_wait(foreground, lane, Append(records=(NewRecord("stream:x", {}),)))))
+
+    with pytest.raises(WouldDeadlock):
+        await call("send_user_message", waiting, text="hello", wait=True)
+    assert inbox(bus, "Ada") == []
+
+
 # --- agents
 
 
@@ -329,3 +346,10 @@ async def test_a_long_text_is_attached(bus: Engine, ann: Facts) -> None:
     assert record.blobs == (attachment["sha256"],)
     with pytest.raises(InvalidInput, match="at most"):
         await call("send_agent_message", ann, text="x" * (SPILLED_MAX_CHARS + 1), agent="Cleo")
+
+    cleo = Facts(bus, "one", "Cleo", principal="user:ann")
+    reading = read_attachment_definition()
+    end = {"sha256": attachment["sha256"], "start": len(text.strip()) - 4}
+    assert (await reading.run(end, cleo)).typed_result["text"] == "word"
+    with pytest.raises(InvalidInput, match="no message of this conversation"):
+        await reading.run(end, Facts(bus, "elsewhere", "Eve", principal="user:eve"))

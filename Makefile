@@ -76,7 +76,7 @@ fmt: $(READY) ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: bench-bus bench-worker bench-run bench-api bench-steer bench-page ## run all benchmarks
+bench: bench-bus bench-worker bench-run bench-api bench-steer bench-block bench-page ## run all benchmarks
 
 .PHONY: bench-bus
 bench-bus: redis $(READY) ## measure the log; the last line is one JSON object
@@ -105,6 +105,10 @@ bench-page: browser $(READY) $(PAGE) ## measure the page in a browser; the last 
 .PHONY: screenshots
 screenshots: browser $(READY) $(PAGE) ## take the pictures of the page in docs/images
 	@$(BIN)/python -m tests.support.screenshots docs/images
+
+.PHONY: bench-block
+bench-block: $(READY) ## measure Python blocks; the last line is one JSON object
+	@$(BIN)/python -m bench.block $(ARGS)
 
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.models.envelope import MessageEnvelope
+from tests.simulation.blocks import block_findings
 from tests.simulation.minds import call_ids
 
 Payload = Mapping[str, Any]
@@ -19,6 +20,7 @@ def journal_findings(history: Sequence[Payload], posted: Collection[str]) -> Ite
     for run in marks.values():
         if any(mark["kind"] == "answer" for mark in run):
             yield from _run_findings(run, posted)
+            yield from block_findings(run, posted)
 
 
 def _run_findings(run: Sequence[Payload], posted: Collection[str]) -> Iterator[str]:

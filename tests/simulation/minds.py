@@ -18,6 +18,7 @@ from magent2.runner.demo import build_response, stream_events
 from magent2.runner.demo_script import Say
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.sending import send
+from tests.simulation.blocks import code_of, is_block, python_of
 from tests.simulation.ledger import Ledger
 from tests.simulation.moods import Temper
 from tests.support.journalled import results_in
@@ -72,7 +73,9 @@ class Witness:
 
     def compare(self, context: RunContext, shown: dict[str, Any]) -> None:
         """What the model is shown is what the tools have said."""
-        wrong = {call: result for call, result in shown.items() if result != result_of(call)}
+        wrong = {call: result for call, result in shown.items() if not is_block(call) and result != result_of(call)}
+        for text in (str(result) for call, result in shown.items() if is_block(call)):
+            self._ledger.counts["a block has sent" if text.endswith(" sent]") else "a block has failed"] += 1
         if wrong:
             self.findings.append(f"the model of {context.envelope.id} was shown {wrong}")
 
@@ -107,8 +110,13 @@ class Mind(ScriptedModel):
     def _items(self, turn: int, turns: Sequence[Sequence[str]]) -> list[TResponseOutputItem]:
         if turn == len(turns):
             return [assistant_message(self._context.envelope.content or "")]
-        calls = [function_call("tell" if name.endswith("-1") else "work", {}, call_id=name) for name in turns[turn]]
+        calls = [self._call(name) for name in turns[turn]]
         return [assistant_message(f"turn {turn}"), *calls] if turn else list(calls)
+
+    def _call(self, name: str) -> TResponseOutputItem:
+        if is_block(name):
+            return function_call("run_python", {"code": code_of(name)}, call_id=name)
+        return function_call("tell" if name.endswith("-1") else "work", {}, call_id=name)
 
 
 class Minds:
@@ -128,7 +136,8 @@ class Minds:
     async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         known = self._remember(context)
         model = Mind(known, self._temper, self._witness)
-        agent = Agent[Any](name=context.agent, model=model, tools=list(self._tools))
+        tools = [*self._tools, python_of(known, self._temper, self._witness.see)]
+        agent = Agent[Any](name=context.agent, model=model, tools=tools)
         events = OpenAIAgentsRunner(agent).astream_run(envelope, known)
         try:
             async for event in events:

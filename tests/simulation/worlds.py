@@ -54,6 +54,8 @@ HAPPENS: Mapping[str, float] = {
     "steer sent": 0.4,
     "a steer was shown": 1.0,
     "a steer was seen": 0.3,
+    "a block has sent": 0.05,
+    "a block has failed": 0.03,
 }
 
 

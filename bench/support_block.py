@@ -1,0 +1,164 @@
+"""Python blocks, measured against the bare engine and one append, turn by turn in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pydantic_monty import CollectString, Monty, MontyComplete, MontyRuntimeError
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append
+from magent2.bus.records import NewRecord
+from magent2.bus.sqlite import SqliteBus
+from magent2.sandbox.monty import MontySandbox
+from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.standard import standard_tools
+
+SENDS = 3
+MORE_SENDS = 20
+PAGE_KB = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScale:
+    rounds: int
+    blocks: int  # of which memory is measured
+
+
+FULL = BlockScale(rounds=300, blocks=1000)
+QUICK = BlockScale(rounds=5, blocks=20)
+
+
+@dataclass(frozen=True)
+class Facts:
+    bus: Engine
+    conversation_id: str = "bench"
+    agent: str = "Ada"
+    run_id: str = ""
+    hops: int = 0
+    principal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFigures:
+    block_us: float
+    bare_us: float
+    append_us: float
+    held_us: float
+    host_us: float
+    cold_us: float
+    growth_mb: float
+
+
+def code(sends: int, *, fails: bool = False, mark: int = 0) -> str:
+    body = f'for n in range({sends}):\n    chat_send("agent:Bea", "hello", "side")\n{mark}\n'
+    return body + "1 / 0" if fails else body
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.bus = SqliteBus(folder / "bench.db")
+        self.sandbox = MontySandbox(processes=1)
+        self.facts = Facts(self.bus)
+        self.python = PythonTool(self.sandbox, [standard_tools().get("chat_send")])
+
+    async def block(self, text: str) -> None:
+        await self.python.execute({"code": text}, ToolExecutionContext(self.facts, None))
+
+    async def append(self) -> None:
+        """As many records, of the same size, as the sends of a block are."""
+        payload = {"conversation_id": "side", "content": "hello", "filler": "x" * 180}
+        await self.bus.acall(Append(records=tuple(NewRecord(f"bench:{n % 2}", payload) for n in range(2 * SENDS))))
+
+    async def aclose(self) -> None:
+        await self.sandbox.aclose()
+        await self.bus.aclose()
+
+
+def bare(pool: Monty, text: str) -> None:
+    """The same program, its calls answered by hand."""
+    answer: Any = {"return_value": {"ok": True, "envelope_id": "send-0", "published_to": ["chat:side", "chat:Bea"]}}
+    with pool.checkout() as session, suppress(MontyRuntimeError):
+        snapshot = session.feed_start(text, print_callback=CollectString())
+        while not isinstance(snapshot, MontyComplete):
+            snapshot = snapshot.resume(answer)  # type: ignore[call-arg]
+
+
+async def measure(scale: BlockScale) -> BlockFigures:
+    with tempfile.TemporaryDirectory() as folder, Monty() as pool:
+        bench = Bench(Path(folder))
+        try:
+            return await _measure(bench, pool, scale)
+        finally:
+            await bench.aclose()
+
+
+async def _measure(bench: Bench, pool: Monty, scale: BlockScale) -> BlockFigures:
+    few, many = code(SENDS, fails=True), code(SENDS + MORE_SENDS, fails=True)
+    works: dict[str, Callable[[], Awaitable[None]]] = {
+        "block": lambda: bench.block(code(SENDS)),
+        "bare": lambda: _now(lambda: bare(pool, code(SENDS))),
+        "append": bench.append,
+        "few": lambda: bench.block(few),
+        "many": lambda: bench.block(many),
+        "bare few": lambda: _now(lambda: bare(pool, few)),
+        "bare many": lambda: _now(lambda: bare(pool, many)),
+    }
+    took = await _turns(works, scale.rounds)
+    cold = [await _timed(lambda mark=mark: bench.block(code(SENDS, mark=mark))) for mark in range(1, 6)]  # type: ignore[misc]
+    return BlockFigures(
+        took["block"],
+        took["bare"],
+        took["append"],
+        (took["many"] - took["few"]) / MORE_SENDS,
+        (took["bare many"] - took["bare few"]) / MORE_SENDS,
+        median(cold),
+        await _growth_mb(bench, scale.blocks),
+    )
+
+
+async def _now(work: Callable[[], None]) -> None:
+    work()
+
+
+async def _turns(works: dict[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+    """Each in turn, so that what else the machine does falls on all of them; the median of each."""
+    took: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 2):
+        for name, work in works.items():
+            took[name].append(await _timed(work))
+    return {name: median(times[2:]) for name, times in took.items()}
+
+
+async def _timed(work: Callable[[], Awaitable[None]]) -> float:
+    begun = time.perf_counter()
+    await work()
+    return (time.perf_counter() - begun) * 1e6
+
+
+async def _growth_mb(bench: Bench, blocks: int) -> float:
+    for _ in range(blocks // 4):
+        await bench.block(code(SENDS))
+    before = _resident_mb()
+    for _ in range(blocks):
+        await bench.block(code(SENDS))
+    return max(0.0, _resident_mb() - before)
+
+
+def _resident_mb() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_KB / 1024
+
+
+def figures_of(scale: BlockScale) -> BlockFigures:
+    return asyncio.run(measure(scale))

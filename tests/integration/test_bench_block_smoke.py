@@ -1,0 +1,24 @@
+"""The benchmark runs to its end and says what it promises; what it measured is not looked at."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 120.0
+KEYS = {"block_ratio", "held_call_ratio", "block_cold_ratio", "block_memory_growth_mb"}
+
+
+def test_the_benchmark_of_blocks_ends_with_one_line_of_json() -> None:
+    command = [sys.executable, "-m", "bench.block", "--quick"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures.keys() == KEYS
+    assert all(math.isfinite(value) for value in figures.values())

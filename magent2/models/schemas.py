@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import (
+    ApprovalEvent,
     BlockEvent,
     EndEvent,
     ErrorEvent,
@@ -34,6 +35,7 @@ V1_1: tuple[type[BaseModel], ...] = (
     MessageReceivedEvent,
     HandoffEvent,
     BlockEvent,
+    ApprovalEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

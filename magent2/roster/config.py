@@ -111,6 +111,7 @@ class _Reading:
             handoffs=table.words("handoffs"),
             keywords=table.numbers("keywords"),
             mcp=table.words("mcp"),
+            approval=table.words("approval"),
         )
         table.close()
         known = self.agents.setdefault(name, agent)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -38,12 +39,19 @@ def function_tool_of(tool: ToolDefinition) -> FunctionTool:
         params_json_schema=dict(tool.params_schema),
         on_invoke_tool=with_function_tool_failure_error_handler(invoke, _note),
         strict_json_schema=False,
+        needs_approval=tool.needs_approval,
     )
 
 
-def own_tools(registry: ToolRegistry, sandbox: Sandbox, names: Iterable[str]) -> list[ToolDefinition]:
-    """The tools of an agent that run here; in `run_python` the others are functions."""
-    tools = [registry.get(name) for name in names if name in registry]
+def own_tools(
+    registry: ToolRegistry, sandbox: Sandbox, names: Iterable[str], approval: Collection[str] = ()
+) -> list[ToolDefinition]:
+    """The tools of an agent that run here; in `run_python` the others are functions.
+
+    `approval` names those that need a person's approval in this agent's hands, whatever they say themselves.
+    """
+    found = [registry.get(name) for name in names if name in registry]
+    tools = [replace(tool, needs_approval=True) if tool.name in approval else tool for tool in found]
     python = PythonTool(sandbox, tools).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
     return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
 

@@ -134,6 +134,16 @@ class ApprovalEvent(BaseStreamEvent, RunFields):
     reason: str | None = None
 
 
+class SubagentEvent(BaseStreamEvent, RunFields):
+    """A run has started another agent for a task. `subagent_id` is the conversation in which that agent works."""
+
+    event: Literal["subagent"] = "subagent"
+    subagent_id: str
+    name: str  # of the agent that works there
+    task: str
+    envelope_id: str
+
+
 class ErrorEvent(BaseStreamEvent, RunFields):
     """Something went wrong, and what happens next: tried again in `retry_in_s`, or, without it, given up."""
 

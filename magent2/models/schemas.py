@@ -22,6 +22,7 @@ from magent2.models.events import (
     RunEvent,
     RunFields,
     SessionEvent,
+    SubagentEvent,
     UserMessageEvent,
 )
 
@@ -36,6 +37,7 @@ V1_1: tuple[type[BaseModel], ...] = (
     HandoffEvent,
     BlockEvent,
     ApprovalEvent,
+    SubagentEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

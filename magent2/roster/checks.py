@@ -85,6 +85,7 @@ def _agent_faults(roster: Roster, scenario: Scenario, agent: AgentSpec, known_to
         if not _is_tool(roster, name, known_tools):
             yield f", tools: nobody knows a tool {name!r}{_hint(name, [*known_tools, *roster.tools])}"
     yield from _approval_faults(agent)
+    yield from _subagent_faults(roster, agent)
     yield from _keyword_faults(agent)
 
 
@@ -101,6 +102,12 @@ def _approval_faults(agent: AgentSpec) -> Iterator[str]:
     for name in agent.approval:
         if name not in agent.tools and name.partition(".")[0] not in agent.mcp:
             yield f", approval: {name!r} is none of its tools{_hint(name, agent.tools)}"
+
+
+def _subagent_faults(roster: Roster, agent: AgentSpec) -> Iterator[str]:
+    for name in agent.subagents:
+        if name not in roster.agents():
+            yield f", subagents: there is no agent {name!r}{_hint(name, roster.agents())}"
 
 
 def _keyword_faults(agent: AgentSpec) -> Iterator[str]:

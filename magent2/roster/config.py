@@ -112,6 +112,7 @@ class _Reading:
             keywords=table.numbers("keywords"),
             mcp=table.words("mcp"),
             approval=table.words("approval"),
+            subagents=table.words("subagents"),
         )
         table.close()
         known = self.agents.setdefault(name, agent)

@@ -18,6 +18,7 @@ class AgentSpec:
 
     `keywords` are words and phrases that speak for the agent when mail is routed, each with its weight.
     `approval` are those of its tools that a person is asked about, besides those that always are.
+    `subagents` are agents that it may start for a task of its own.
     """
 
     name: str
@@ -30,6 +31,7 @@ class AgentSpec:
     keywords: Mapping[str, float] = field(default_factory=dict)
     mcp: tuple[str, ...] = ()
     approval: tuple[str, ...] = ()
+    subagents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Member:
     tools: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
+    subagents: tuple[str, ...] = ()
     approval: tuple[str, ...] = ()  # of the tools: those that a person is asked about
 
     def payload(self) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> 
         handoffs=agent.handoffs,
         mcp=agent.mcp,
         approval=agent.approval,
+        subagents=agent.subagents,
     )
 
 

@@ -45,8 +45,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
 def world(server: ApiServer) -> World:
     """Sessions in every state that a request can meet."""
     with server.client() as ann, server.client(server.bob) as bob:
-        for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed", "asking"):
+        for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed"):
             _create(ann, name)
+        _create(ann, "asking", agent_name="support")
         _create(bob, "bobs")
         _create(ann, "failed", scenario_id="ruins")
         ann.delete("/api/sdk/session/gone")

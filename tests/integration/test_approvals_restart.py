@@ -17,8 +17,7 @@ from tests.support.command_line import CommandLine
 from tests.support.http_service import quiet_port
 from tests.support.waiting import eventually
 
-SHORT_S = 1.0
-PATH = "/api/sdk/session/s1"
+PATH = "/api/sdk/session/"
 
 
 class House:
@@ -55,58 +54,38 @@ def commands(tmp_path: Path) -> Iterator[CommandLine]:
         yield commands
 
 
-def ask(client: httpx2.Client, order: str) -> None:
-    client.post("/api/sdk/session/create", json={"session_id": "s1", "agent_name": "support"})
-    said = {"session_id": "s1", "user_input": f"refund order {order}", "wait": False}
-    client.post("/api/sdk/session/message", json=said)
-    eventually(lambda: pending(client))
+def ask(client: httpx2.Client, session: str) -> str:
+    """The call that waits in the session."""
+    client.post(f"{PATH}create", json={"session_id": session, "agent_name": "support"})
+    said = {"session_id": session, "user_input": f"refund order {session}", "wait": False}
+    client.post(f"{PATH}message", json=said)
+    (call,) = eventually(lambda: approvals(client, session))
+    return str(call["call_id"])
 
 
-def approvals(client: httpx2.Client) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get(f"{PATH}/approvals").json()["approvals"]
+def approvals(client: httpx2.Client, session: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"{PATH}{session}/approvals").json()["approvals"]
     return found
 
 
-def pending(client: httpx2.Client) -> list[str]:
-    return [call["call_id"] for call in approvals(client) if call["status"] == "pending"]
-
-
-def answers(client: httpx2.Client) -> list[str]:
-    found = client.get(f"{PATH}/transcript").json()["messages"]
+def answers(client: httpx2.Client, session: str) -> list[str]:
+    found = client.get(f"{PATH}{session}/transcript").json()["messages"]
     return [message["text"] for message in found if message["role"] == "assistant"]
 
 
-def test_approve_and_reject_after_every_process_was_killed(commands: CommandLine, log_url: str) -> None:
+def test_what_is_decided_after_every_process_was_killed_is_what_happens(commands: CommandLine, log_url: str) -> None:
     house = House(commands, log_url)
     with house.served() as client:
-        ask(client, "7")
+        calls = {session: ask(client, session) for session in ("yes", "no", "stop")}
     with house.served() as client:
-        (call,) = house.type("approvals", "s1")
-        assert (call["tool"], call["args"], call["status"]) == ("refund", {"order": "7"}, "pending")
-        assert house.type("approve", "s1", call["call_id"])["status"] == "approved"
-        first = eventually(lambda: answers(client))
-        ask(client, "8")
-    with house.served() as client:
-        house.type("reject", "s1", pending(client)[0], "--reason", "not that one")
-        eventually(lambda: len(answers(client)) == 2)
-        both, calls = answers(client), approvals(client)
+        assert house.type("approve", "yes", calls["yes"])["status"] == "approved"
+        assert house.type("reject", "no", calls["no"], "--reason", "not that one")["status"] == "rejected"
+        assert client.post(f"{PATH}stop/stop").status_code == 202
+        (yes,) = eventually(lambda: answers(client, "yes"))
+        (no,) = eventually(lambda: answers(client, "no"))
+        eventually(lambda: client.get(f"{PATH}stop").json()["state"] == "idle")
+        shown = {session: [call["status"] for call in approvals(client, session)] for session in calls}
 
-    assert json.loads(first[0])["refunded"] is True
-    assert both[1].endswith("has rejected it: not that one")
-    assert [call["status"] for call in calls] == ["approved", "rejected"]
-
-
-def test_a_call_expires_and_a_run_that_waits_is_stopped_after_the_restart(commands: CommandLine, log_url: str) -> None:
-    with House(commands, log_url, MAGENT2_LIMIT_APPROVAL_MAX_S=str(SHORT_S)).served() as client:
-        ask(client, "7")
-    house = House(commands, log_url)
-    with house.served() as client:
-        told = eventually(lambda: answers(client))
-        ask(client, "8")
-    with house.served() as client:
-        assert client.post(f"{PATH}/stop").status_code == 202
-        eventually(lambda: client.get(PATH).json()["state"] == "idle")
-        calls = approvals(client)
-
-    assert told == ["The call was not made: nobody has approved it in time."]
-    assert [call["status"] for call in calls] == ["expired"]
+    assert json.loads(yes)["refunded"] is True
+    assert no.endswith("has rejected it: not that one")
+    assert shown == {"yes": ["approved"], "no": ["rejected"], "stop": []}

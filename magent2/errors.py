@@ -29,6 +29,8 @@ Magent2Error
 │   ├── NotYours           somebody else's conversation: write to one of your own
 │   ├── NoActiveRun        nobody is at work there: send a message instead
 │   ├── QueueFull          enough waits there already: wait until some of it was seen
+│   ├── UnknownCall        no such call waits for approval: list those that do
+│   ├── AlreadyDecided     a call that was approved, rejected or left to expire stays so
 │   ├── UnknownEntity      nobody has made it
 │   ├── BlockFailed        a block inside a block did not end well
 │   ├── NotFriends         both must have agreed: ask for the friendship first
@@ -197,6 +199,14 @@ class NoActiveRun(Refused):
 
 class QueueFull(Refused):
     """As much waits as may wait."""
+
+
+class UnknownCall(Refused):
+    """No call of that id waits for approval."""
+
+
+class AlreadyDecided(Refused):
+    """A call that somebody has decided on otherwise."""
 
 
 class UnknownEntity(Refused):

@@ -45,6 +45,7 @@ ACTIVE_AGENT = "active_agent"
 OWNER = "owner"
 RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
 RUNNING = "running"
+PAUSED = "paused"  # how many calls of its last run wait for a person, if any do
 
 
 def wait_field(agent: str) -> str:
@@ -107,12 +108,13 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Where an envelope went. `agent` is whoever will answer it, if anybody."""
+    """Where an envelope went. `agent` is whoever will answer it, if anybody; `paused`: once a person has decided."""
 
     envelope_id: str
     topics: tuple[str, ...]
     agent: str | None
     appended: Appended
+    paused: bool = False
 
 
 class ActiveAgents:
@@ -228,7 +230,9 @@ def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing
     agent, append = yield from _addressing(envelope, recipient, standing, sending)
     appended: Appended = yield append
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
-    return Delivered(envelope.id, topics, agent, appended)
+    head = standing.head or {}
+    paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
+    return Delivered(envelope.id, topics, agent, appended, paused)
 
 
 def _addressing(
@@ -313,6 +317,8 @@ def mail_append(
     fields: dict[str, Any] = {}
     if agent is not None or standing.guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
+    if standing.guessed:
+        conditions.append(HeadIs(own_log, PAUSED, None))  # else its sender is to be told
     if agent is not None and standing.active is None and envelope.type == "message":
         fields[ACTIVE_AGENT] = agent
     if sending.principal is not None:

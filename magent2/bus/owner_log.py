@@ -84,11 +84,17 @@ class OwnerLog:
             Settle(owner=self.owner, mail=mail, records=(*queued, *records), heads=_merge([*merged, *heads]))
         )
 
-    async def later(self, delay_s: float | None, *records: NewRecord, refund: bool = False) -> Appended:
+    async def later(
+        self, delay_s: float | None, *records: NewRecord, refund: bool = False, heads: tuple[SetHead, ...] = ()
+    ) -> Appended:
         queued, merged = await self._rest(len(records))
         return await self._finish(
             Later(
-                owner=self.owner, delay_s=delay_s, refund=refund, records=(*queued, *records), heads=_merge([*merged])
+                owner=self.owner,
+                delay_s=delay_s,
+                refund=refund,
+                records=(*queued, *records),
+                heads=_merge([*merged, *heads]),
             )
         )
 

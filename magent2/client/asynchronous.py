@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -19,6 +19,7 @@ from magent2.client.transport import EVENT_MAX_BYTES, Deadline, http_options, lo
 from magent2.client.values import (
     AgentInfo,
     Answer,
+    Approval,
     Conversation,
     ConversationPage,
     EventPage,
@@ -146,6 +147,16 @@ class AsyncClient:
                 return found
             if waiting.is_over:
                 raise AnswerPending(f"nobody has seen {steered.receipt_id} yet; it waits")
+
+    async def approvals(self, conversation_id: str) -> tuple[Approval, ...]:
+        """The calls that a person was asked about, oldest first."""
+        return await self._run(calls.approvals(conversation_id))
+
+    async def decide(
+        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
+    ) -> Approval:
+        """Decide on a call, once; `Conflict` when it was decided otherwise."""
+        return await self._run(calls.decide(conversation_id, call_id, decision, reason))
 
     async def conversations(
         self, limit: int = 50, before: str | None = None, owner: str | None = None

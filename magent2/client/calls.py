@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from magent2.client.values import (
     AgentInfo,
+    Approval,
     Conversation,
     ConversationPage,
     EventPage,
@@ -175,6 +176,20 @@ def steer(
 def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> Call[Receipt]:
     path = f"{_session(conversation_id)}/receipts/{_quoted(receipt_id)}"
     return Call("GET", path, Receipt.parse, _params(wait_s=wait_s))
+
+
+def approvals(conversation_id: str) -> Call[tuple[Approval, ...]]:
+    def parse(data: Mapping[str, Any]) -> tuple[Approval, ...]:
+        return tuple(known_fields(Approval, row) for row in data["approvals"])
+
+    return Call("GET", f"{_session(conversation_id)}/approvals", parse)
+
+
+def decide(conversation_id: str, call_id: str, decision: str, reason: str | None) -> Call[Approval]:
+    """However often it is sent, it is decided once."""
+    body = {"decision": decision} if reason is None else {"decision": decision, "reason": reason}
+    path = f"{_session(conversation_id)}/approvals/{_quoted(call_id)}"
+    return Call("POST", path, lambda data: known_fields(Approval, data), body=body)
 
 
 def conversations(limit: int, before: str | None, owner: str | None) -> Call[ConversationPage]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -21,6 +21,7 @@ from magent2.client.transport import EVENT_MAX_BYTES, Deadline, http_options, lo
 from magent2.client.values import (
     AgentInfo,
     Answer,
+    Approval,
     Conversation,
     ConversationPage,
     EventPage,
@@ -158,6 +159,16 @@ class Client:
                 return found
             if waiting.is_over:
                 raise AnswerPending(f"nobody has seen {steered.receipt_id} yet; it waits")
+
+    def approvals(self, conversation_id: str) -> tuple[Approval, ...]:
+        """The calls that a person was asked about, oldest first."""
+        return self._run(calls.approvals(conversation_id))
+
+    def decide(
+        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
+    ) -> Approval:
+        """Decide on a call, once; `Conflict` when it was decided otherwise."""
+        return self._run(calls.decide(conversation_id, call_id, decision, reason))
 
     def conversations(self, limit: int = 50, before: str | None = None, owner: str | None = None) -> ConversationPage:
         return self._run(calls.conversations(limit, before, owner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -76,6 +77,26 @@ class Steered:
     conversation_id: str
     receipt_id: str
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that waits for a person, `pending`, or was `approved`, `rejected` or `expired`."""
+
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+    agent_id: str
+    run_id: str
+    turn: int
+    status: str
+    expires_at: str
+    decided_by: str | None = None
+    reason: str | None = None
+
+    @property
+    def args_text(self) -> str:
+        return json.dumps(self.args, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

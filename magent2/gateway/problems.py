@@ -118,6 +118,8 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (errors.NoActiveRun, 409, "no_active_run"),
     (errors.QueueFull, 429, "queue_full"),
     (errors.UnknownEntity, 404, "unknown_entity"),
+    (errors.UnknownCall, 404, "unknown_call"),
+    (errors.AlreadyDecided, 409, "already_decided"),
     (errors.UnknownCursor, 410, "cursor_gone"),
     (errors.Refused, 409, "refused"),
     (errors.TopicDeleted, 410, "conversation_deleted"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from magent2.models.envelope import BaseStreamEvent
 
@@ -116,6 +116,32 @@ class BlockEvent(BaseStreamEvent, RunFields):
     failures: list[str] = Field(default_factory=list)
     duration_ms: int | None = None
     tool_call_id: str | None = None
+
+
+class ApprovalEvent(BaseStreamEvent, RunFields):
+    """A call of a tool waits for a person, until `expires_at`; or somebody has decided on it.
+
+    `args` are cut short where they are long; the approvals of the conversation show them whole.
+    """
+
+    event: Literal["approval"] = "approval"
+    status: Literal["requested", "approved", "rejected", "expired"]
+    tool_call_id: str
+    name: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    expires_at: AwareDatetime
+    decided_by: str | None = None
+    reason: str | None = None
+
+
+class SubagentEvent(BaseStreamEvent, RunFields):
+    """A run has started another agent for a task. `subagent_id` is the conversation in which that agent works."""
+
+    event: Literal["subagent"] = "subagent"
+    subagent_id: str
+    name: str  # of the agent that works there
+    task: str
+    envelope_id: str
 
 
 class ErrorEvent(BaseStreamEvent, RunFields):

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import (
+    ApprovalEvent,
     BlockEvent,
     EndEvent,
     ErrorEvent,
@@ -21,6 +22,7 @@ from magent2.models.events import (
     RunEvent,
     RunFields,
     SessionEvent,
+    SubagentEvent,
     UserMessageEvent,
 )
 
@@ -34,6 +36,8 @@ V1_1: tuple[type[BaseModel], ...] = (
     MessageReceivedEvent,
     HandoffEvent,
     BlockEvent,
+    ApprovalEvent,
+    SubagentEvent,
     ErrorEvent,
     GapEvent,
     EndEvent,

@@ -84,6 +84,8 @@ def _agent_faults(roster: Roster, scenario: Scenario, agent: AgentSpec, known_to
     for name in agent.tools:
         if not _is_tool(roster, name, known_tools):
             yield f", tools: nobody knows a tool {name!r}{_hint(name, [*known_tools, *roster.tools])}"
+    yield from _approval_faults(agent)
+    yield from _subagent_faults(roster, agent)
     yield from _keyword_faults(agent)
 
 
@@ -94,6 +96,18 @@ def _is_tool(roster: Roster, name: str, known_tools: Collection[str]) -> bool:
     server = roster.mcp.get(name.partition(".")[0])
     tool = name.partition(".")[2]
     return server is not None and bool(tool) and (server.tools is None or tool in server.tools)
+
+
+def _approval_faults(agent: AgentSpec) -> Iterator[str]:
+    for name in agent.approval:
+        if name not in agent.tools and name.partition(".")[0] not in agent.mcp:
+            yield f", approval: {name!r} is none of its tools{_hint(name, agent.tools)}"
+
+
+def _subagent_faults(roster: Roster, agent: AgentSpec) -> Iterator[str]:
+    for name in agent.subagents:
+        if name not in roster.agents():
+            yield f", subagents: there is no agent {name!r}{_hint(name, roster.agents())}"
 
 
 def _keyword_faults(agent: AgentSpec) -> Iterator[str]:

@@ -111,6 +111,8 @@ class _Reading:
             handoffs=table.words("handoffs"),
             keywords=table.numbers("keywords"),
             mcp=table.words("mcp"),
+            approval=table.words("approval"),
+            subagents=table.words("subagents"),
         )
         table.close()
         known = self.agents.setdefault(name, agent)

@@ -11,7 +11,7 @@ from magent2.roster.spec import Roster
 DEFAULT_FILE = Path(__file__).with_name("default.toml")
 
 # What the team uses; whoever runs it brings these.
-DEFAULT_TOOLS = ("WebSearchTool", "chat_send", "echo_context", "product_search", "run_python", "weather")
+DEFAULT_TOOLS = ("WebSearchTool", "chat_send", "echo_context", "product_search", "refund", "run_python", "weather")
 
 
 @cache

@@ -17,6 +17,8 @@ class AgentSpec:
     """One agent. Its name is its mailbox; `tools`, `handoffs` and `mcp` are names.
 
     `keywords` are words and phrases that speak for the agent when mail is routed, each with its weight.
+    `approval` are those of its tools that a person is asked about, besides those that always are.
+    `subagents` are agents that it may start for a task of its own.
     """
 
     name: str
@@ -28,6 +30,8 @@ class AgentSpec:
     handoffs: tuple[str, ...] = ()
     keywords: Mapping[str, float] = field(default_factory=dict)
     mcp: tuple[str, ...] = ()
+    approval: tuple[str, ...] = ()
+    subagents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,17 @@ async def go_on() -> None:
     """Nobody wants the run to stop here."""
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that may not be made before a person says so."""
+
+    turn: int
+    id: str
+    name: str
+    arguments: str
+    speaker: str
+
+
 @dataclass(slots=True)
 class RunContext:
     """One attempt at one run; also the run context that the SDK hands to tools.
@@ -30,6 +41,7 @@ class RunContext:
     they ride in the append that settles it, which takes `closing_mail` from the lane. `unfinished` tells, of calls at
     work, what rides there if the run is stopped. A runner awaits `between_turns` before it asks a model: it may be
     stopped there; then `steers`: what was said to the run and no answer has seen.
+    A runner that ends with calls in `waiting` is paused, and begun again once `run.decisions` has one on each of them.
     """
 
     envelope: MessageEnvelope
@@ -48,6 +60,7 @@ class RunContext:
     between_turns: Callable[[], Awaitable[None]] = go_on
     observed: ObservedRun | None = None  # where somebody looks on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
+    waiting: list[WaitingCall] = field(default_factory=list)
     waits: tuple[Wait, ...] = ()  # what the run gives up while a tool of it waits for an answer
 
     @property

@@ -7,7 +7,8 @@ What it understands (all else it echoes, to the last character):
 - `talk to NAME`: hands the conversation over;
 - `run a block` and `run a block that fails`: run Python that sends messages, and Python that fails after two of them;
 - a message that is one fenced block of Python: runs it;
-- `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`.
+- `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`;
+- `refund order NUMBER`: calls `refund`, which needs a person's approval.
 It does so only where such a tool or such an agent exists.
 """
 
@@ -48,6 +49,7 @@ _BLOCKS = {"run a block": BLOCK, "run a block that fails": FAILING_BLOCK}
 _ASKED = {
     "weather": re.compile(r"(?:what(?:'s| is) the )?weather (?:like )?in (?P<city>\S.*)", re.IGNORECASE),
     "product_search": re.compile(r"(?:search|look) for (?P<query>\S.*)", re.IGNORECASE),
+    "refund": re.compile(r"(?:please )?refund (?:order )?(?P<order>\S.*)", re.IGNORECASE),
     "echo_context": re.compile(r"echo context(?: (?P<text>\S.*))?", re.IGNORECASE),
 }
 

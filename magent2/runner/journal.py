@@ -73,9 +73,11 @@ class Journal:
         self.answers: dict[int, Mapping[str, Any]] = {
             turn: record["response"] for turn, record in context.run.answers.items()
         }
+        self.speakers: dict[int, str] = {turn: record["speaker"] for turn, record in context.run.answers.items()}
         self.results: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.tools)
         self.sent: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.sent)
         self.begun: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.begun)
+        self.decisions: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.decisions)
         self.failures: dict[str, str] = {}  # call id → why it failed
         self.steers = SteerLedger(context.run)
         self._final: _FinalAnswer | None = None
@@ -225,6 +227,7 @@ class Journal:
             self.context.closing.extend(records)
             self.context.closing_mail.extend(mail)
         self.answers[self.turn] = answer
+        self.speakers[self.turn] = speaker
         self.turn += 1
         self.asking = False
 

@@ -29,6 +29,7 @@ from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
 from magent2.runner.answers import is_plain, storable
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
 from magent2.runner.journal import Journal
+from magent2.runner.journal_approvals import refusal_of
 from magent2.runner.journal_pen import CallPen
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
@@ -245,6 +246,8 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
     if call.recorded is not None:
         return call.recorded.get("value", call.recorded["output"])
     await call.start()
+    if (refusal := refusal_of(journal, call.key)) is not None:
+        return await call.finish(refusal, refusal, refusal)
     try:
         with call.at_work() as scope:
             value = _settled(await _invoke(tool, context, arguments), tool)

@@ -40,6 +40,7 @@ from magent2.errors import InvalidInput, ModelError
 from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
+from magent2.runner.journal_approvals import asking
 from magent2.runner.journal_calls import Call, call_tool, seen
 from magent2.runner.journal_model import JournalModel
 from magent2.runner.journal_turn import final_of
@@ -99,6 +100,7 @@ class JournalledAgents:
 
         outer = copy.copy(tool)
         outer.on_invoke_tool = invoke
+        outer.needs_approval = asking(journal, tool.needs_approval)
         outer.timeout_seconds = None  # the inner one keeps the time: what comes after its end must not be cut off
         return outer
 

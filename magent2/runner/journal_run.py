@@ -21,8 +21,9 @@ from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.failures import sorted_failures
 from magent2.runner.journal import Event, Journal
+from magent2.runner.journal_approvals import waiting_calls
 from magent2.runner.journal_graph import JournalledAgents
-from magent2.runner.result import accepted, check_ended, final_output, followed, usage_of_run
+from magent2.runner.result import accepted, final_output, followed, interruptions, usage_of_run
 from magent2.sessions.views import ModelInput, input_of
 
 SHORTENED = "history shortened"
@@ -55,7 +56,8 @@ class JournalledRun:
             await self._tell_shortened(shown)
             self._journal.rewind()
             result = await self._follow(shown)
-        await self._tell_output(result, shown)
+        if not self._context.waiting:
+            await self._tell_output(result, shown)
 
     def _remember(self, runs_max: int) -> ModelInput:
         context = self._context
@@ -72,7 +74,7 @@ class JournalledRun:
             async with followed(result) as events:
                 async for _ in events:
                     pass
-            check_ended(result)
+            self._context.waiting[:] = waiting_calls(journal, interruptions(result))
         return result
 
     async def _tell_shortened(self, shown: ModelInput) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,13 +55,22 @@ async def _wound_up(result: Any) -> None:
 
 def check_ended(result: Any) -> None:
     """Raise what the stream has not: an error that came after its last event, or a run that waits for a person."""
+    waiting = interruptions(result)
+    if waiting:
+        raise nobody_to_ask(waiting)
+
+
+def interruptions(result: Any) -> list[Any]:
+    """The calls that wait for a person; raises an error that came after the last event."""
     error = getattr(result, "run_loop_exception", None)
     if isinstance(error, BaseException):
         raise error
-    waiting = getattr(result, "interruptions", None)
-    if waiting:
-        names = ", ".join(str(getattr(item, "name", None) or "a tool") for item in waiting)
-        raise InvalidInput(f"the run waits for approval of {names}, and here is nobody to ask")
+    return list(getattr(result, "interruptions", None) or ())
+
+
+def nobody_to_ask(waiting: Sequence[Any]) -> InvalidInput:
+    names = ", ".join(str(getattr(item, "name", None) or "a tool") for item in waiting)
+    return InvalidInput(f"the run waits for approval of {names}, and here is nobody to ask")
 
 
 async def final_output(result: Any) -> object:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents import Agent, Handoff, Model, ModelSettings, RunContextWrapper, Tool
+from agents import Agent, FunctionTool, Handoff, Model, ModelSettings, RunContextWrapper, Tool
 
 from magent2.runner.team_spec import Member, TeamSpec
 from magent2.runner.team_tools import function_tool_of, gone_tool, own_tools
@@ -16,7 +17,7 @@ from magent2.sandbox.interface import Sandbox
 from magent2.sessions.history import RunRecord
 from magent2.sessions.views import calls_of
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
-from magent2.tools.mcp import McpServers, grants_of
+from magent2.tools.mcp import McpServers, grants_of, model_name
 from magent2.tools.registry import ToolRegistry
 
 GRAPHS_MAX = 64  # teams that are kept built
@@ -26,6 +27,14 @@ log = logging.getLogger(__name__)
 
 # Agent → names of tools that it has called in earlier attempts at the run.
 Called = Mapping[str, frozenset[str]]
+
+
+def asked_first(tool: Tool) -> Tool:
+    """The tool, as one that a person is asked about."""
+    asked = copy.copy(tool)
+    if isinstance(asked, FunctionTool):
+        asked.needs_approval = True
+    return asked
 
 
 def called_in(run: RunRecord) -> dict[str, frozenset[str]]:
@@ -92,7 +101,7 @@ class TeamGraphs:
         missing = [name for name in names if name not in self.tools]
         if missing:
             log.error("an agent's tools are missing here", extra={"agent": member.name, "tools": missing})
-        return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, member.tools)]
+        return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, member)]
 
     def _hosted(self, member: Member) -> list[Tool]:
         """Tools that the model's provider runs, as far as this model can take them."""
@@ -111,11 +120,13 @@ class TeamGraphs:
         own = {tool.name for tool in agent.tools}
         handoffs = {Handoff.default_tool_name(target) for target in agent.handoffs if isinstance(target, Agent)}
         wanted = called - own - handoffs
+        asked = {model_name(*name.split(".", 1)) for name in member.approval if "." in name}
         if not grants and not wanted:
             return
 
         async def get_mcp_tools(context: RunContextWrapper[Any]) -> list[Tool]:
-            there: list[Tool] = [tool for tool in await self.mcp.tools(grants) if tool.name not in own]
+            found = [tool for tool in await self.mcp.tools(grants) if tool.name not in own]
+            there: list[Tool] = [asked_first(tool) if tool.name in asked else tool for tool in found]
             gone = wanted - {tool.name for tool in there}
             return [*there, *(gone_tool(name) for name in sorted(gone))]
 

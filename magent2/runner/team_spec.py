@@ -24,6 +24,8 @@ class Member:
     tools: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
+    subagents: tuple[str, ...] = ()
+    approval: tuple[str, ...] = ()  # of the tools: those that a person is asked about
 
     def payload(self) -> dict[str, Any]:
         return {key: _plain(value) for key, value in asdict(self).items() if value and key != "name"}
@@ -101,6 +103,8 @@ def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> 
         tools=agent.tools,
         handoffs=agent.handoffs,
         mcp=agent.mcp,
+        approval=agent.approval,
+        subagents=agent.subagents,
     )
 
 

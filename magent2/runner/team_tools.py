@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,12 +14,14 @@ from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 
 from magent2.errors import ArgumentsError
+from magent2.runner.team_spec import Member
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import RunFacts
 from magent2.tools.python_signature import RUN_PYTHON
 from magent2.tools.registry import ToolRegistry
+from magent2.tools.subagents import subagent_tools
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +41,18 @@ def function_tool_of(tool: ToolDefinition) -> FunctionTool:
         params_json_schema=dict(tool.params_schema),
         on_invoke_tool=with_function_tool_failure_error_handler(invoke, _note),
         strict_json_schema=False,
+        needs_approval=tool.needs_approval,
     )
 
 
-def own_tools(registry: ToolRegistry, sandbox: Sandbox, names: Iterable[str]) -> list[ToolDefinition]:
-    """The tools of an agent that run here; in `run_python` the others are functions."""
-    tools = [registry.get(name) for name in names if name in registry]
+def own_tools(registry: ToolRegistry, sandbox: Sandbox, member: Member) -> list[ToolDefinition]:
+    """The tools of an agent that run here; in `run_python` the others are functions.
+
+    Some need a person's approval in this agent's hands, whatever they say themselves.
+    """
+    found = [registry.get(name) for name in member.tools if name in registry]
+    found += [tool for tool in subagent_tools(member.subagents) if tool.name not in registry]
+    tools = [replace(tool, needs_approval=True) if tool.name in member.approval else tool for tool in found]
     python = PythonTool(sandbox, tools).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
     return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
 

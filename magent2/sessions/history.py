@@ -2,8 +2,9 @@
 
 Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came, and the
 steers that it has seen), a `tool` per call, and an `end`; a call that sends before it ends, or runs what must not be
-run twice, leaves a `sent` or a `begun` on the way. A `settings` record, whole each time, says how the conversation is
-to be held from there on. Nothing else is remembered of a conversation, and nothing of a run lies elsewhere.
+run twice, leaves a `sent` or a `begun` on the way; calls that wait for a person a `pause`, and a `decision` each. A
+`settings` record, whole each time, says how the conversation is to be held from there on. Nothing
+else is remembered of a conversation, and nothing of a run lies elsewhere.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ class RunKey:
         """A tool that must not be run twice is about to be run."""
         return self.record("begun", turn=turn, call_id=call_id, place=place, name=name, digest=digest)
 
+    def pause(self, turn: int, attempt: int, calls: Sequence[Mapping[str, Any]]) -> NewRecord:
+        """Calls that wait for a person, each `{call_id, name, speaker, expires_ms}`; the attempt ends here."""
+        return self.record("pause", turn=turn, attempt=attempt, calls=[dict(call) for call in calls])
+
+    def decision(self, turn: int, call_id: str, status: str, by: str, reason: str | None = None) -> NewRecord:
+        """What was decided on a call that waited."""
+        return self.record("decision", turn=turn, call_id=call_id, status=status, by=by, reason=reason)
+
     def retry(self, attempt: int) -> NewRecord:
         """This attempt has failed, and another will follow."""
         return self.record("retry", attempt=attempt)
@@ -118,6 +127,8 @@ class RunRecord:
     tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
     sent: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by turn, call and place
     begun: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)
+    asked: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # calls that wait for a person
+    decisions: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # on them
     end: Mapping[str, Any] | None = None
     ended: int = 0  # the seq of its end
     retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
@@ -130,9 +141,20 @@ class RunRecord:
         found: Sequence[Mapping[str, Any]] = self.answers[turn].get("steers", ())
         return found
 
+    @property
+    def undecided(self) -> list[tuple[int, str]]:
+        """The calls that the run waits for; none when it is not paused."""
+        return [key for key in self.asked if key not in self.decisions] if self.end is None else []
+
     def copy(self) -> RunRecord:
         return replace(
-            self, answers=dict(self.answers), tools=dict(self.tools), sent=dict(self.sent), begun=dict(self.begun)
+            self,
+            answers=dict(self.answers),
+            tools=dict(self.tools),
+            sent=dict(self.sent),
+            begun=dict(self.begun),
+            asked=dict(self.asked),
+            decisions=dict(self.decisions),
         )
 
 
@@ -191,6 +213,12 @@ def _note(run: RunRecord, kind: str, record: Record) -> None:
         run.sent.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
     elif kind == "begun":
         run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
+    elif kind == "pause":
+        run.returns += 1
+        run.end, run.ended = None, 0  # one that had failed was begun again
+        run.asked.update({(payload["turn"], call["call_id"]): call for call in payload["calls"]})
+    elif kind == "decision":
+        run.decisions.setdefault((payload["turn"], payload["call_id"]), payload)
     elif kind == "retry":
         run.retries += 1
     elif kind == "give_back":

@@ -67,6 +67,7 @@ class ToolDefinition:
     """A tool. `returns` is the JSON Schema of its typed result; an empty one says nothing about it.
 
     `repeat`: "never" for what must not be done a second time, even after a crash that left open whether it was done.
+    `needs_approval`: a person is asked before a model's call of it is made; from a Python block it cannot be called.
     """
 
     tool: ToolSignature

@@ -1,4 +1,4 @@
-"""Three tools to begin with. They work offline and say so in what they answer."""
+"""Four tools to begin with. They work offline and say so in what they answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SKIES = ("clear", "some clouds", "overcast", "light rain", "heavy rain", "snow",
 COLDEST_C, WARMEST_C = -10, 35
 MADE_UP = "made up from the city's name, offline; this is an example, not a forecast"
 
+NO_MONEY = "nothing was paid, offline; this is an example, not a bank"
 SAMPLE = "a sample catalogue of {count} products, offline; this is an example, not a shop"
 PRODUCTS_MAX = 20
 WORD_MIN_CHARS = 3  # "a lamp" is no search for everything with an "a" in it
@@ -55,6 +56,12 @@ def weather(city: Annotated[str, Field(description="Name of the city.", min_leng
         "sky": skies[digest[1] % len(skies)],
         "source": MADE_UP,
     }
+
+
+@tool(needs_approval=True)
+def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> dict[str, Any]:
+    """Pay an order back, once a person has approved it. An example that works offline: no money moves."""
+    return {"order": order.strip(), "refunded": True, "source": NO_MONEY}
 
 
 @tool

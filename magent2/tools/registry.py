@@ -45,6 +45,7 @@ class ToolSpec:
     params_schema: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = TOOL_MAX_S
     repeat: Repeat = "again"
+    needs_approval: bool = False
     _parameters: Parameters | None = field(default=None, init=False, repr=False, compare=False)
     _facts: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -94,7 +95,9 @@ class ToolSpec:
             return ToolExecutionResult(value, value)
 
         signature = ToolSignature(self.name, self.description, self.params_schema)
-        return ToolDefinition(signature, returns_of(self.func), execute, repeat=self.repeat)
+        return ToolDefinition(
+            signature, returns_of(self.func), execute, repeat=self.repeat, needs_approval=self.needs_approval
+        )
 
 
 @overload
@@ -109,6 +112,7 @@ def tool(
     params_schema: Mapping[str, Any] | None = None,
     timeout_s: float = TOOL_MAX_S,
     repeat: Repeat = "again",
+    needs_approval: bool = False,
 ) -> Callable[[Callable[..., Any]], ToolSpec]: ...
 
 
@@ -125,10 +129,12 @@ def spec_of(
     params_schema: Mapping[str, Any] | None = None,
     timeout_s: float = TOOL_MAX_S,
     repeat: Repeat = "again",
+    needs_approval: bool = False,
 ) -> ToolSpec:
     words = description or inspect.cleandoc(func.__doc__ or "").partition("\n\n")[0]
     text = " ".join(words.split())[:DESCRIPTION_MAX_CHARS]
-    return ToolSpec(name or str(getattr(func, "__name__", "")), text, func, params_schema or {}, timeout_s, repeat)
+    named = name or str(getattr(func, "__name__", ""))
+    return ToolSpec(named, text, func, params_schema or {}, timeout_s, repeat, needs_approval)
 
 
 class ToolRegistry:
@@ -208,6 +214,7 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | To
                 params_schema=None if found._parameters else found.params_schema,
                 timeout_s=found.timeout_s,
                 repeat=found.repeat,
+                needs_approval=found.needs_approval,
             )
         )
     if not callable(found):

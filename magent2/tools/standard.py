@@ -8,7 +8,7 @@ from pathlib import Path
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.sending_tool import chat_send_definition
 from magent2.tools.definition import ToolDefinition
-from magent2.tools.examples import echo_context, product_search, weather
+from magent2.tools.examples import echo_context, product_search, refund, weather
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.read_attachment import read_attachment_definition
 from magent2.tools.python_signature import python_definition
@@ -23,6 +23,7 @@ STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
     message_status,
     product_search,
     python_definition(),
+    refund,
     weather,
 )
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from magent2.bus.dead import bury
+from magent2.bus.delivery import RUNNING
 from magent2.bus.operations import SetHead
 from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.records import MailRef, NewRecord, Record
 from magent2.errors import Magent2Error
 from magent2.runner.context import RunContext
+from magent2.sessions.approvals import Approval
+from magent2.worker.pausing import Waiting, asked_call, decision_records
 from magent2.worker.plan import Answer, Clear, Letter, Spent, Unreadable
 from magent2.worker.receipts import StopOutcome, stop_receipts
 from magent2.worker.report import MALFORMED_MAIL, UNKNOWN_COMMAND, Report, mail_error
@@ -36,6 +39,7 @@ class Outcome(Enum):
     CLEARED = "cleared"  # there was nothing to answer
     POSTPONED = "postponed"  # under suspicion, and not alone
     LEFT = "left"  # a newer release has begun it
+    PAUSED = "paused"  # it waits for a person
     GIVEN_BACK = "given back"
     PARKED = "parked"  # it could not even be buried; a person must act
     FENCED = "fenced"
@@ -43,7 +47,7 @@ class Outcome(Enum):
 
 SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message is off the list
 # The lane may be waiting for its time.
-DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT})
+DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT, Outcome.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ class Ending:
         reason = bounded(plan.reason)
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
         told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
-        mail = (plan.record.ref, *plan.spent.refs)
+        decisions = {letter.record.ref for letter in plan.spent.decisions}  # for the run behind it, which waits
+        mail = (plan.record.ref, *(ref for ref in plan.spent.refs if ref not in decisions))
         stops = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
         told = (*stops, *self._complaints(plan.spent), *told)
         return await self._bury(plan.record, mail, reason, self._attempt, told)
@@ -102,6 +107,26 @@ class Ending:
         """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
         await self._pen.later(0, report.key.give_back(report.attempt), refund=True)
         return Outcome.GIVEN_BACK
+
+    async def paused(
+        self, plan: Answer, mail: Taken, report: Report, approvals: Sequence[Approval], max_s: float
+    ) -> Outcome:
+        """Calls wait for a person: they are asked about in the append that gives the lane up."""
+        await self._drop_commands(plan, mail, report)
+        turn, calls = approvals[0].turn, [asked_call(approval) for approval in approvals]
+        told = [report.approval(approval) for approval in approvals]
+        heads = report.head(RUNNING, paused=len(approvals))
+        await self._pen.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
+        return Outcome.PAUSED
+
+    async def still_paused(self, plan: Answer, mail: Taken, report: Report, waiting: Waiting) -> Outcome:
+        """Some calls are decided on, others wait."""
+        records = decision_records(report, waiting.decided)
+        if records:
+            await self._pen.commit(*records, heads=report.head(RUNNING, paused=waiting.left))
+        await self._drop_commands(plan, mail, report)
+        await self._pen.later(waiting.delay_s, refund=True)
+        return Outcome.PAUSED
 
     async def answered(self, plan: Answer, mail: Taken, report: Report, context: RunContext, script: Script) -> Outcome:
         last = script.close()

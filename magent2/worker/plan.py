@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from magent2.bus.delivery import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.approvals import DECISIONS
 from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
 
 REASONS_SHOWN = 3
@@ -38,6 +39,7 @@ class Spent:
     refs: tuple[MailRef, ...] = ()
     unknown: tuple[Letter, ...] = ()
     stops: tuple[Letter, ...] = ()
+    decisions: tuple[Letter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,9 @@ def plan_lane(conversation: str, mail: Sequence[Record]) -> Plan:
 def _spent(refs: list[MailRef], commands: list[Letter]) -> Spent:
     return Spent(
         tuple(refs),
-        tuple(letter for letter in commands if letter.command not in COMMANDS),
+        tuple(letter for letter in commands if letter.command not in (*COMMANDS, *DECISIONS)),
         tuple(letter for letter in commands if letter.command in STOPS),
+        tuple(letter for letter in commands if letter.command in DECISIONS),
     )
 
 

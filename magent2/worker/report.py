@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from magent2.bus.delivery import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
+from magent2.bus.delivery import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical
 from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent, OutputEvent
-from magent2.models.events import ErrorEvent, RunEvent
+from magent2.models.events import ApprovalEvent, ErrorEvent, RunEvent
+from magent2.runner.event_mapping import short_args
+from magent2.sessions.approvals import Approval
 from magent2.sessions.history import RunKey, message_id_of
 from magent2.sessions.stream import event_payload, payload_record, stream_record
 
@@ -90,9 +92,34 @@ class Report:
             )
         )
 
-    def head(self, status: str, usage: Mapping[str, Any] | None = None) -> tuple[SetHead, ...]:
+    def approval(self, approval: Approval) -> NewRecord:
+        return stream_record(
+            ApprovalEvent(
+                conversation_id=self.conversation,
+                run_id=self.run_id,
+                attempt=self.attempt,
+                agent=approval.speaker,
+                turn=approval.turn,
+                status="requested" if approval.status == "pending" else approval.status,
+                tool_call_id=approval.call_id,
+                name=approval.name,
+                args=short_args(approval.arguments),
+                expires_at=approval.expires_at,
+                decided_by=approval.decided_by,
+                reason=approval.reason,
+            )
+        )
+
+    def head(
+        self, status: str, usage: Mapping[str, Any] | None = None, *, paused: int | None = None
+    ) -> tuple[SetHead, ...]:
         """The conversation's head says how its last run stands. A usage too long for a head stays in its event."""
-        fields: dict[str, Any] = {RUN_STATUS: status, RUN_AGENT: self.agent, RUN_ENVELOPE: self.envelope_id}
+        fields: dict[str, Any] = {
+            RUN_STATUS: status,
+            RUN_AGENT: self.agent,
+            RUN_ENVELOPE: self.envelope_id,
+            PAUSED: paused,
+        }
         if status != RUNNING:
             fields[wait_field(self.agent)] = None  # a run that has ended waits for nobody
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:

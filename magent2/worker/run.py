@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magent2 import __version__
 from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
+from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
@@ -19,6 +20,7 @@ from magent2.bus.records import Claimed, MailRef, Record
 from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
+from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expiring, now_ms
 from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.tools.interface import Wait
@@ -26,6 +28,7 @@ from magent2.worker.brake import Brake, Interrupt
 from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
 from magent2.worker.ending import Ending, Outcome, Taken
+from magent2.worker.pausing import Overdue, Waiting, decision_records, plan_paused, with_decisions
 from magent2.worker.plan import Answer, Letter, Unreadable, is_meant, plan_lane, read_letter
 from magent2.worker.quarantine import Quarantine
 from magent2.worker.receipts import input_receipt
@@ -80,6 +83,7 @@ class LaneRun:
         self._release = release
         self._observer = observer
         self._waits = shared.waits
+        self.approval_max_s = APPROVAL_MAX_S
         self._observed: ObservedRun | None = None
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
@@ -164,6 +168,8 @@ class LaneRun:
             if context is None:
                 return await self._ending.postponed(plan, self._mail_of(plan))
             report = replace(report, attempt=context.attempt)
+            if context.run.undecided and (outcome := await self._paused(plan, report, context)) is not None:
+                return outcome
             if is_newer(context.run.release, self._release):
                 return await self._leave(plan, report, context.run.release)
             return await self._attempt(plan, report, context)
@@ -184,6 +190,30 @@ class LaneRun:
         facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
         log.warning("a run of a newer release is left to its workers", extra=facts)
         return await self._ending.left(plan, self._mail_of(plan))
+
+    async def _paused(self, plan: Answer, report: Report, context: RunContext) -> Outcome | None:
+        """A run that waits for a person; nothing when it is to go on."""
+        mail = self._mail_of(plan)
+        if plan.halt is not None and (plan.halt.is_now or plan.halt.after_turn):
+            return await self._ending.stopped(plan, mail, report, plan.halt.reason)
+        letters: dict[str, Mapping[str, Any]] = {
+            letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions
+        }
+        now = now_ms()
+        while isinstance(paused := plan_paused(context.run, letters, now), Overdue):
+            for call in paused.calls:
+                letters[call.decision_id] = await self._expire(call)
+        if isinstance(paused, Waiting):
+            return await self._ending.still_paused(plan, mail, report, paused)
+        refs = tuple(letter.record.ref for letter in plan.spent.decisions)
+        await self._log.commit(*decision_records(report, paused.decided), mail=refs)
+        context.run = with_decisions(context.run, report, paused.decided)
+        return None
+
+    async def _expire(self, call: Approval) -> Mapping[str, Any]:
+        """The letter that counts: that nobody has decided in time, unless somebody was quicker by a moment."""
+        conversation = self.owner.conversation
+        return await insist(lambda: arun(self._bus, expiring(conversation, call)), self.owner.token)
 
     async def _attempt(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         crashes = max(0, self._claimed.attempt - 1 - self._failures)
@@ -258,6 +288,8 @@ class LaneRun:
     async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
         script = Script(report, context.observed)
         if await self._brake.drive(self._stream(context, script), self._run_max_s):
+            if context.waiting:
+                return await self._pause(plan, report, context)
             return await self._ending.answered(plan, self._mail_of(plan), report, context, script)
         reason = self._brake.reason
         if reason is Interrupt.LOST:
@@ -268,6 +300,19 @@ class LaneRun:
             cut_off = [record for tell in context.unfinished.values() for record in tell()]
             return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason, cut_off)
         return await self._ending.given_back(report)
+
+    async def _pause(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+        """Ask a person, and let the lane go meanwhile; what is to stop after its turn need not ask."""
+        if self._halt is not None and self._halt.after_turn:
+            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        expires_ms = now_ms() + round(self.approval_max_s * 1000)
+        calls = [
+            Approval(
+                report.run_id, report.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
+            )
+            for call in context.waiting
+        ]
+        return await self._ending.paused(plan, self._mail_of(plan), report, calls, self.approval_max_s)
 
     async def _stream(self, context: RunContext, script: Script) -> None:
         async with aclosing(events_of(self._runner, context.envelope, context)) as events:

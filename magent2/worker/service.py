@@ -18,6 +18,7 @@ from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
+from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
 from magent2.worker.ending import DELAYED, Outcome
@@ -65,6 +66,7 @@ class WorkerService:
         if not 1 <= concurrency <= CLAIM_LIMIT_MAX:
             raise LimitError(f"concurrency must be between 1 and {CLAIM_LIMIT_MAX}, not {concurrency}")
         self.drain_s = DRAIN_S
+        self.approval_max_s = APPROVAL_MAX_S
         self.outcomes: Counter[Outcome] = Counter()
         self._observer = observer
         self._bus = bus
@@ -225,6 +227,7 @@ class WorkerService:
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,
         )
+        run.approval_max_s = self.approval_max_s
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run
         self._by_lane[lane.owner.agent, lane.owner.conversation] = run

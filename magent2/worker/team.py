@@ -19,6 +19,7 @@ from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import DEMO, LOCAL, select_team
 from magent2.runner.team import TeamRunner
+from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.settings import Settings
 from magent2.telemetry.runs import Observer
 from magent2.tools.standard import known_tools
@@ -60,6 +61,7 @@ class Team:
             observer=observer,
         )
         service.drain_s = limits.get("run_drain_s", DRAIN_S)
+        service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
         return service
 
     @property

@@ -50,6 +50,7 @@ def world(server: ApiServer) -> World:
     with server.client() as ann, server.client(server.bob) as bob:
         for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed"):
             _create(ann, name)
+        _create(ann, "asking", agent_name="support")
         _create(bob, "bobs")
         _create(ann, "failed", scenario_id="ruins")
         ann.delete("/api/sdk/session/gone")
@@ -66,9 +67,15 @@ def world(server: ApiServer) -> World:
         for name in ("ended", "stopped"):
             ann.post(f"/api/sdk/session/{name}/stop")
             eventually(lambda name=name: _state(ann, name) == "idle")  # type: ignore[misc]
-    messages = {"answered_message": answered["reply_to"], "held_message": held, "stopped_message": stopped}
+        asked = _ask(ann, "asking")
+    messages = {
+        "asked_call": asked,
+        "answered_message": answered["reply_to"],
+        "held_message": held,
+        "stopped_message": stopped,
+    }
     sessions = ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed", "bobs", "failed",
-                "unheard", "fresh")  # fmt: skip
+                "unheard", "fresh", "asking")  # fmt: skip
     return World({**dict(zip(sessions, sessions, strict=True)), **messages})
 
 
@@ -88,6 +95,15 @@ def _hold(client: httpx2.Client, name: str, **fields: Any) -> str:
     message_id: str = _say(client, name, HOLD, wait=False, **fields)["message_id"]
     eventually(lambda: "tool_call" in client.get(f"/api/sdk/session/{name}/events").text)
     return message_id
+
+
+def _ask(client: httpx2.Client, name: str) -> str:
+    """A call that has waited for a person, and was approved."""
+    _say(client, name, "refund order 7", wait=False)
+    eventually(lambda: client.get(f"/api/sdk/session/{name}/approvals").json()["approvals"])
+    call: str = client.get(f"/api/sdk/session/{name}/approvals").json()["approvals"][0]["call_id"]
+    client.post(f"/api/sdk/session/{name}/approvals/{call}", json={"decision": "approve"})
+    return call
 
 
 def _state(client: httpx2.Client, name: str) -> str:

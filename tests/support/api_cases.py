@@ -69,6 +69,8 @@ STOP: Route = ("POST", "/api/sdk/session/{session_id}/stop")
 RETRY: Route = ("POST", "/api/sdk/session/{session_id}/retry")
 STEER: Route = ("POST", "/api/sdk/session/{session_id}/steer")
 RECEIPT: Route = ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}")
+APPROVALS: Route = ("GET", "/api/sdk/session/{session_id}/approvals")
+DECIDE: Route = ("POST", "/api/sdk/session/{session_id}/approvals/{call_id}")
 MANY: Route = ("GET", "/api/stream")
 ROUTE: Route = ("POST", "/api/orchestrate")
 SWITCH: Route = ("POST", "/api/sdk/session/set_active_agent")
@@ -81,7 +83,7 @@ DEAD: Route = ("GET", "/api/dead")
 REVIVE: Route = ("POST", "/api/dead/{agent}/{seq}/retry")
 DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
 
-BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, STEER, RECEIPT)
+BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, STEER, RECEIPT, APPROVALS, DECIDE)
 BY_BODY = (MESSAGE, ROUTE, SWITCH, EXECUTE)
 # Bodies that would do, of every route that takes one.
 BODIES: dict[Route, dict[str, Any]] = {
@@ -91,6 +93,7 @@ BODIES: dict[Route, dict[str, Any]] = {
     STOP: {"mode": "now"},
     RETRY: {"message_id": "m"},
     STEER: {"text": "in Celsius"},
+    DECIDE: {"decision": "approve"},
     ROUTE: {"session_id": "{quiet}"},
     SWITCH: {"session_id": "{quiet}", "agent_name": "general"},
     EXECUTE: {"session_id": "{quiet}", "tool": "weather", "args": {"city": "Oslo"}},
@@ -103,6 +106,7 @@ MISSHAPEN: dict[Route, dict[str, Any]] = {
     STOP: {"mode": "soon"},
     RETRY: {"message_id": ""},
     STEER: {"text": ""},
+    DECIDE: {"decision": "perhaps"},
     ROUTE: {"session_id": 7},
     SWITCH: {"session_id": "{quiet}"},
     EXECUTE: {"session_id": "{quiet}", "tool": "weather", "args": []},
@@ -110,7 +114,7 @@ MISSHAPEN: dict[Route, dict[str, Any]] = {
 
 
 def _path(route: Route, session: str) -> str:
-    return route[1].replace("{session_id}", session).replace("{receipt_id}", "m")
+    return route[1].replace("{session_id}", session).replace("{receipt_id}", "m").replace("{call_id}", "c")
 
 
 def _about(route: Route, session: str, status: int, code: str) -> Case:
@@ -133,7 +137,7 @@ def _of_sessions() -> list[Case]:
 def _of_bodies() -> list[Case]:
     found = []
     for route, body in BODIES.items():
-        at = route[1].replace("{session_id}", "{quiet}")
+        at = _path(route, "{quiet}")
         padded = b'{"pad": "' + b"x" * 4000 + b'"}'
         found += [
             Case(route, 400, "bad_json", at, content=b"{", headers=JSON),
@@ -180,6 +184,8 @@ SUCCESSES = [
     Case(RETRY, 202, at="/api/sdk/session/{stopped}/retry", body={"message_id": "{stopped_message}"}),
     Case(STEER, 202, at="/api/sdk/session/{idle}/steer", body={"text": "in Celsius", "client_message_id": "s1"}),
     Case(RECEIPT, 200, at="/api/sdk/session/{mine}/receipts/{answered_message}"),
+    Case(APPROVALS, 200, at="/api/sdk/session/{asking}/approvals"),
+    Case(DECIDE, 200, at="/api/sdk/session/{asking}/approvals/{asked_call}", body={"decision": "approve"}),
     Case(MANY, 200, params={"session": ["{mine}:0", "never"], "max_events": 4}),
     Case(ROUTE, 200, body={"scenario_id": "default", "last_user_text": "the printer is broken"}),
     Case(ROUTE, 200, body={"session_id": "{idle}", "last_user_text": "the printer is broken"}),
@@ -225,6 +231,9 @@ REFUSALS = [
     Case(STEER, 409, "no_active_run", at="/api/sdk/session/{quiet}/steer", body={"text": "x", "require_active": True}),
     Case(RECEIPT, 404, "unknown_message", at="/api/sdk/session/{mine}/receipts/never"),
     Case(RECEIPT, 422, "bad_parameter", at="/api/sdk/session/{mine}/receipts/never", params={"wait_s": -1}),
+    Case(DECIDE, 404, "unknown_call", at="/api/sdk/session/{quiet}/approvals/never", body={"decision": "approve"}),
+    Case(DECIDE, 409, "already_decided", at="/api/sdk/session/{asking}/approvals/{asked_call}",
+         body={"decision": "reject"}),
     Case(MANY, 422, "too_many_sessions", params={"session": [f"s{number}" for number in range(51)]}),
     Case(MANY, 422, "bad_cursor", params={"session": [f"s1:{2**60}"]}),
     Case(MANY, 422, "bad_address", params={"session": [":5"]}),

@@ -82,6 +82,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/sdk/session/{session_id:path}/receipts/{receipt_id}"): own(
         404, path="/api/sdk/session/{conversation}/receipts/m1"
     ),
+    ("GET", "/api/sdk/session/{session_id:path}/approvals"): own(),
+    ("POST", "/api/sdk/session/{session_id:path}/approvals/{call_id}"): own(
+        404, path="/api/sdk/session/{conversation}/approvals/never", body={"decision": "approve"}
+    ),
     ("POST", "/api/sdk/session/{session_id:path}/retry"): own(404, body={"message_id": "never-sent"}),
     ("GET", "/api/sdk/session/{session_id:path}/files/{sha256}"): own(
         404, path=f"/api/sdk/session/{CONVERSATION}/files/{'0' * 64}"

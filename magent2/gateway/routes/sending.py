@@ -135,4 +135,10 @@ def _notice(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> 
         return "no agent is active in this conversation, so nobody will answer; address one as 'agent:{Name}'"
     if served.known and delivered.agent not in served:
         return f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
-    return None
+    return paused_notice(delivered)
+
+
+def paused_notice(delivered: Delivered) -> str | None:
+    if not delivered.paused:
+        return None
+    return f"a run of {delivered.agent!r} waits for approval; the message waits until somebody decides"

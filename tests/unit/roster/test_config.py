@@ -14,6 +14,7 @@ from magent2.roster.config import FILE_MAX_BYTES, load
 from magent2.roster.limits import BOUNDS, limits_of
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
 from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES, RunnerConfig
+from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.tools.standard import known_tools
 from magent2.worker.run import RUN_MAX_S
 from magent2.worker.service import CONCURRENCY, DRAIN_S
@@ -227,6 +228,7 @@ OF_WORKERS = {
     "concurrency": CONCURRENCY,
     "run_max_s": RUN_MAX_S,
     "run_drain_s": DRAIN_S,
+    "approval_max_s": APPROVAL_MAX_S,
 }
 OF_GATEWAYS = {
     **{name: value for name, value in asdict(Limits()).items() if name != "rates"},

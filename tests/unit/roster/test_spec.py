@@ -41,7 +41,7 @@ def test_the_default_team_has_the_tools_that_it_was_promised() -> None:
 
     assert agents["general"].tools == ("WebSearchTool", "echo_context", "weather", "chat_send", "run_python")
     assert agents["sales"].tools == ("product_search", "echo_context")
-    assert agents["support"].tools == ("echo_context",)
+    assert agents["support"].tools == ("echo_context", "refund")
     assert agents["general"].voice
     assert {tool for agent in agents.values() for tool in agent.tools} == set(DEFAULT_TOOLS) <= known_tools()
 

@@ -8,6 +8,7 @@ from magent2.gateway.house import House
 from magent2.gateway.routes import dead
 from magent2.gateway.routes.api import (
     agents,
+    approvals,
     channels,
     control,
     events,
@@ -36,6 +37,7 @@ FAMILIES = (
     control,
     files,
     steering,
+    approvals,
     events,
     sessions,
 )

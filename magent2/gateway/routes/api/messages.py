@@ -27,6 +27,7 @@ from magent2.gateway.routes.api.asking import (
     scenario_id_of,
 )
 from magent2.gateway.routes.api.shapes import Accepted, Answer, MessageRequest
+from magent2.gateway.routes.sending import paused_notice
 from magent2.gateway.schemas import problems
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
@@ -138,4 +139,6 @@ def underway(house: House, session_id: str, delivered: Delivered, status: str, s
     }
     if house.served.known and delivered.agent is not None and delivered.agent not in house.served:
         answer["notice"] = f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+    elif (notice := paused_notice(delivered)) is not None:
+        answer["notice"] = notice
     return Response(orjson.dumps(answer), 202, media_type=JSON)

@@ -286,6 +286,7 @@ class Steered(BaseModel):
     session_id: str
     receipt_id: str
     seq: int
+    notice: str | None = Field(default=None, description="why it may have to wait")
 
 
 class AgentReceipt(BaseModel):

@@ -26,6 +26,7 @@ from magent2.gateway.routes.api.asking import (
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
 from magent2.gateway.routes.api.shapes import ReceiptShown, Steered, SteerRequest
+from magent2.gateway.routes.sending import paused_notice
 from magent2.gateway.schemas import problems
 from magent2.models.address import check_name
 from magent2.models.envelope import MessageEnvelope
@@ -78,6 +79,8 @@ def _steering(routes: APIRouter, house: House) -> None:
             "receipt_id": envelope.id,
             "seq": delivered.appended.seqs[-1],
         }
+        if (notice := paused_notice(delivered)) is not None:
+            answer["notice"] = notice
         return Response(orjson.dumps(answer), 202, media_type=JSON)
 
 

@@ -1,0 +1,196 @@
+"""Approvals: calls of tools that wait for a person, and what is decided on them.
+
+A decision is control mail to the agent whose run waits, under an id that only the call decides: the log takes the first
+and refuses any other, also the one that says that nobody decided in time. So there is one decision on each call, and
+whoever wrote it knows at once that it counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from magent2.bus.delivery import Sending, delivering
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Find
+from magent2.bus.records import Record
+from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
+from magent2.models.address import control_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.history import History, RunRecord, reading_history
+
+APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
+REASON_MAX_CHARS = 2000
+NOBODY = "system"  # who decides when nobody does
+
+APPROVE, REJECT, EXPIRE = "approve", "reject", "expire"
+DECISIONS = (APPROVE, REJECT, EXPIRE)
+CALL = "call"  # in the metadata of a decision: `{run, turn, call_id}`
+
+Decision: TypeAlias = Literal["approve", "reject", "expire"]
+Status: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
+Reading: TypeAlias = Callable[[str], Flow[History]]
+
+STATUS_OF: Mapping[str, Status] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that waits, or has waited, for a person."""
+
+    run_id: str
+    agent: str  # whose run it is; after a handoff `speaker` is another
+    turn: int
+    call_id: str
+    name: str
+    speaker: str
+    arguments: str  # as the model wrote them
+    expires_ms: int
+    status: Status = "pending"
+    decided_by: str | None = None
+    reason: str | None = None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.turn, self.call_id
+
+    @property
+    def expires_at(self) -> datetime:
+        return datetime.fromtimestamp(self.expires_ms / 1000, UTC)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments; those that are no object, under `text`."""
+        try:
+            found = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):  # a model may write anything
+            found = None
+        return found if isinstance(found, dict) else {"text": self.arguments}
+
+    @property
+    def decision_id(self) -> str:
+        text = "\x1f".join((self.run_id, str(self.turn), self.call_id))
+        return "decision-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def approvals_of(run: RunRecord) -> list[Approval]:
+    """The calls of a run that a person was asked about, in order. Pure."""
+    return [_approval(run, turn, call) for (turn, _), call in run.asked.items()]
+
+
+def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
+    output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
+    arguments = next((item.get("arguments") for item in output if item.get("call_id") == call["call_id"]), "")
+    decision = run.decisions.get((turn, call["call_id"]), {})
+    return Approval(
+        run.run,
+        run.agent,
+        turn,
+        call["call_id"],
+        call["name"],
+        call["speaker"],
+        str(arguments or ""),
+        call["expires_ms"],
+        decision.get("status", "pending"),
+        decision.get("by"),
+        decision.get("reason"),
+    )
+
+
+def finding_approvals(conversation: str, reading: Reading = reading_history) -> Flow[list[Approval]]:
+    """All calls that a person was asked about, oldest first. One that is decided on says so before a worker knows."""
+    history = yield from reading(conversation)
+    found: list[Approval] = []
+    for run in history.runs.values():
+        for approval in approvals_of(run):
+            if approval.status == "pending":
+                if run.end is not None:
+                    continue  # the run was stopped: nobody waits any more
+                found.append((yield from _as_written(approval)))
+            else:
+                found.append(approval)
+    return found
+
+
+def _as_written(approval: Approval) -> Flow[Approval]:
+    """The call with the decision that lies in the agent's inbox, if one does."""
+    record: Record | None = yield Find(control_topic(approval.agent), approval.decision_id)
+    return approval if record is None or record.erased else decided(approval, record.payload)
+
+
+def decided(approval: Approval, letter: Mapping[str, Any]) -> Approval:
+    """The call with what this letter decides. Pure."""
+    reason = (letter.get("metadata") or {}).get("reason")
+    status = STATUS_OF[str(letter.get("content"))]
+    return replace(approval, status=status, decided_by=str(letter.get("sender")), reason=reason)
+
+
+def letter_of(
+    conversation: str, approval: Approval, decision: Decision, by: str, reason: str | None
+) -> MessageEnvelope:
+    call = {"run": approval.run_id, "turn": approval.turn, "call_id": approval.call_id}
+    return MessageEnvelope(
+        id=approval.decision_id,
+        conversation_id=conversation,
+        sender=by,
+        recipient=f"agent:{approval.agent}",
+        type="control",
+        content=decision,
+        metadata={CALL: call, **({"reason": reason} if reason else {})},
+    )
+
+
+def deciding(
+    conversation: str,
+    call_id: str,
+    decision: Decision,
+    by: str,
+    reason: str | None = None,
+    *,
+    sending: Sending | None = None,
+    reading: Reading = reading_history,
+) -> Flow[Approval]:
+    """Decide on a call, once: the same again changes nothing, something else is `AlreadyDecided`."""
+    if reason is not None and len(reason) > REASON_MAX_CHARS:
+        raise LimitError(f"a reason has at most {REASON_MAX_CHARS} characters, not {len(reason)}")
+    approval = yield from _finding_call(conversation, call_id, reading)
+    if approval.status == "pending":
+        letter = letter_of(conversation, approval, decision, by, reason)
+        try:
+            yield from delivering(letter, sending)
+            return decided(approval, letter.model_dump())
+        except IdConflict:
+            approval = yield from _as_written(approval)
+    if approval.status != STATUS_OF[decision]:
+        raise AlreadyDecided(f"call {call_id!r} is {approval.status} already, by {approval.decided_by}")
+    return approval
+
+
+def expiring(conversation: str, approval: Approval) -> Flow[Mapping[str, Any]]:
+    """Say that nobody has decided in time; the letter that counts, which is another where somebody was quicker."""
+    letter = letter_of(conversation, approval, "expire", NOBODY, None)
+    try:
+        yield from delivering(letter)
+    except IdConflict:
+        record: Record | None = yield Find(control_topic(approval.agent), approval.decision_id)
+        if record is not None and not record.erased:
+            return record.payload
+    return letter.model_dump()
+
+
+def _finding_call(conversation: str, call_id: str, reading: Reading) -> Flow[Approval]:
+    """The last call of that id: one that waits before one that does not."""
+    found = yield from finding_approvals(conversation, reading)
+    named = [approval for approval in found if approval.call_id == call_id]
+    if not named:
+        raise UnknownCall(f"no call {call_id[:80]!r} waits for approval in {conversation!r}; list those that do")
+    return next((approval for approval in named if approval.status == "pending"), named[-1])

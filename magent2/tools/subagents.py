@@ -1,0 +1,241 @@
+"""Subagents: an agent starts another for a task, talks to it while it works, and gets what it comes to.
+
+A subagent works in a conversation of its own, below that of whoever started it: its run is a run like any other, on any
+worker. Whoever started it may speak to it and wait for it, and nobody else's agent may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from magent2.bus.delivery import ACTIVE_AGENT, OWNER, Sending, wait_field
+from magent2.bus.flow import Flow, arun
+from magent2.bus.operations import Append, Describe, SetHead
+from magent2.bus.records import TopicInfo
+from magent2.errors import Refused
+from magent2.models.address import check_name, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.events import SubagentEvent
+from magent2.models.subagent import subagent_id_of
+from magent2.sessions.steering import STEER_MAX_CHARS
+from magent2.sessions.store import DEPTH, HIDDEN, PARENT, TASK, shown
+from magent2.sessions.stream import event_payload, payload_record
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.interface import RunFacts, SendMark
+from magent2.tools.sending import Sent, planning_delivery
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.waiting import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
+
+DEPTH_MAX = 4  # subagents of subagents, and so on
+TASK_MAX_CHARS = 20_000
+
+START, MESSAGE, RESULT = "start_agent", "message_agent", "agent_result"
+NAMES = (START, MESSAGE, RESULT)
+
+
+def subagent_tools(agents: Sequence[str]) -> list[ToolDefinition]:
+    """The tools of an agent that may start these others; none when it may start nobody."""
+    return [definition_of(StartAgent(tuple(agents))), definition_of(MessageAgent()), result_tool()] if agents else []
+
+
+class _AtOnce(Arguments):
+    """Somebody may wait for what comes of it, so it cannot wait itself."""
+
+    @property
+    def urgent(self) -> bool:
+        return True
+
+
+class StartArguments(_AtOnce):
+    agent: str = Field(description="Name of the agent to start.")
+    task: str = Field(description="What it is to do; it knows nothing else.", min_length=1, max_length=TASK_MAX_CHARS)
+
+
+class StartPayload(Payload):
+    conversation_id: str
+    sender: str
+    agent: str
+    task: str
+    owner: str | None
+    depth: int
+
+
+class StartAgent(SendingTool[StartArguments, StartPayload]):
+    name = START
+    arguments = StartArguments
+    payload = StartPayload
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        names = ", ".join(allowed)
+        self.description = (
+            f"Start another agent for a task and go on at once. There is: {names}."
+            f" Speak to it with {MESSAGE}, wait for it with {RESULT}."
+        )
+
+    def prepare(self, arguments: StartArguments, context: ToolExecutionContext) -> Flow[StartPayload]:
+        if arguments.agent not in self._allowed:
+            raise Refused(f"{arguments.agent[:80]!r} is no agent to start here; there is: {', '.join(self._allowed)}")
+        run = context.run
+        found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
+        head = found[0].head
+        depth = int(head.get(DEPTH) or 0) + 1
+        if depth > DEPTH_MAX:
+            raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
+        return StartPayload(
+            conversation_id=run.conversation_id,
+            sender=f"agent:{run.agent}",
+            agent=arguments.agent,
+            task=arguments.task,
+            owner=head.get(OWNER),
+            depth=depth,
+        )
+
+    def perform(self, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        """One append: the task, in a conversation that it begins, and the event that shows it where it came from."""
+        child = check_name(subagent_id_of(payload.conversation_id, payload.agent, mark.id), "subagent")
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=child,
+            sender=payload.sender,
+            recipient=f"agent:{payload.agent}",
+            content=payload.task,
+        )
+        fields: dict[str, Any] = {PARENT: payload.conversation_id, DEPTH: payload.depth, TASK: mark.id, HIDDEN: True}
+        if payload.owner is not None:
+            fields[OWNER] = payload.owner
+        facts = Sending(
+            principal=context.run.principal,
+            hops=context.run.hops + 1,
+            trace=mark.trace,
+            with_records=(payload_record(_started(payload, child, context.run, mark)),),
+            with_heads=(SetHead(stream_topic(child), fields),),
+        )
+        return planning_delivery(envelope, shown(envelope, facts))
+
+    def target(self, payload: StartPayload) -> str:
+        return f"agent:{payload.agent}"
+
+    def answer(self, payload: StartPayload, sent: Sent) -> dict[str, Any]:
+        return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, sent.id)}
+
+
+def _started(payload: StartPayload, child: str, run: RunFacts, mark: SendMark) -> dict[str, Any]:
+    event = SubagentEvent(
+        conversation_id=payload.conversation_id,
+        run_id=run.run_id,
+        agent=run.agent,
+        subagent_id=child,
+        name=payload.agent,
+        task=payload.task,
+        envelope_id=mark.id,
+    )
+    return {**event_payload(event), "id": f"subagent:{mark.id}"}
+
+
+class MessageArguments(_AtOnce):
+    subagent_id: str = Field(description=f"What {START} has returned.")
+    text: str = Field(description="What to say to it.", min_length=1, max_length=STEER_MAX_CHARS)
+
+
+class MessagePayload(Payload):
+    subagent_id: str
+    agent: str
+    sender: str
+    text: str
+
+
+class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
+    name = MESSAGE
+    description = (
+        "Say something to an agent that you have started: it is seen before its next step, or, if it is done, answered."
+    )
+    arguments = MessageArguments
+    payload = MessagePayload
+
+    def prepare(self, arguments: MessageArguments, context: ToolExecutionContext) -> Flow[MessagePayload]:
+        head = yield from own_subagent(context.run, arguments.subagent_id)
+        return MessagePayload(
+            subagent_id=arguments.subagent_id,
+            agent=str(head[ACTIVE_AGENT]),
+            sender=f"agent:{context.run.agent}",
+            text=arguments.text,
+        )
+
+    def perform(self, payload: MessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=payload.subagent_id,
+            sender=payload.sender,
+            recipient=f"agent:{payload.agent}",
+            content=payload.text,
+        )
+        facts = Sending(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
+        return planning_delivery(envelope, shown(envelope, facts, steer=True), steer=True)
+
+    def target(self, payload: MessagePayload) -> str:
+        return payload.subagent_id
+
+    def answer(self, payload: MessagePayload, sent: Sent) -> dict[str, Any]:
+        return {"ok": True, "message_id": sent.id}
+
+
+def own_subagent(run: RunFacts, subagent_id: str) -> Flow[Mapping[str, Any]]:
+    """The head of a subagent that was started in this conversation; `Refused` for any other."""
+    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(check_name(subagent_id, "subagent_id")),))
+    head = found[0].head
+    if found[0].deleted or head.get(PARENT) != run.conversation_id or not head.get(ACTIVE_AGENT):
+        raise Refused(f"nobody has started {subagent_id[:80]!r} in this conversation; take what {START} returned")
+    return head
+
+
+RESULT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "subagent_id": {"type": "string", "description": f"What {START} has returned."},
+        "message_id": {
+            "type": ["string", "null"],
+            "description": f"To wait for the answer to this message of {MESSAGE}; else for that to the task.",
+            "default": None,
+        },
+        "timeout_s": {
+            "type": "number",
+            "description": "How long to wait.",
+            "exclusiveMinimum": 0,
+            "maximum": ANSWER_LONGEST_S,
+            "default": ANSWER_MAX_S,
+        },
+    },
+    "required": ["subagent_id"],
+    "additionalProperties": False,
+}
+
+
+def result_tool() -> ToolDefinition:
+    """Waits, and gives up meanwhile what others could use."""
+
+    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
+        subagent_id = str(given["subagent_id"])
+        head = await arun(context.run.bus, own_subagent(context.run, subagent_id))
+        lane = Lane(str(head[ACTIVE_AGENT]), subagent_id)
+        await arun(context.run.bus, checking_wait(context.run, lane))
+        await _say_wait(context, lane)
+        envelope_id = str(given.get("message_id") or head[TASK])
+        found = await wait_for_answer(context, lane, envelope_id, float(given.get("timeout_s") or ANSWER_MAX_S))
+        told: dict[str, Any] = {"ok": found.status == "finished", "status": found.status, "text": found.text}
+        answer = told if found.reason is None else {**told, "reason": found.reason}
+        return ToolExecutionResult(answer, answer)
+
+    words = "Wait for an agent that you have started, and get what it has answered."
+    return ToolDefinition(ToolSignature(RESULT, words, RESULT_SCHEMA), {"type": "object"}, execute)
+
+
+async def _say_wait(context: ToolExecutionContext, lane: Lane) -> None:
+    """Others that would wait for this run can see that it waits. Whoever is started waits only for its own, so no
+    circle can be closed from here, and nothing has to be compared."""
+    if context.scope is not None and context.scope.pen is not None:
+        topic = stream_topic(context.run.conversation_id)
+        await context.scope.pen.set_head(SetHead(topic, {wait_field(context.run.agent): lane.text}))

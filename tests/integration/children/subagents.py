@@ -1,0 +1,34 @@
+"""A worker process of the boss, of the helper, or of both.
+
+Settings: `url`, `agents`, `lease_s`, `gate` (digging ends when this file is there). Says when the helper begins to dig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from magent2.bus.connect import connect
+from magent2.worker.service import WorkerService
+from tests.integration.children.service import drain_on_a_line
+from tests.support.processes import report, settings
+from tests.support.subagents import subagent_team
+
+
+async def main() -> None:
+    given = settings()
+    engine = connect(given["url"])
+    runner = subagent_team(Path(given["gate"]).exists, lambda: report(digging=True))
+    service = WorkerService(engine, dict.fromkeys(given["agents"], runner), lease_s=given["lease_s"])
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=drain_on_a_line, args=(service, loop), daemon=True).start()
+    report(ready=True)
+    await service.run()
+    await runner.aclose()
+    await engine.aclose()
+    report(left=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,91 @@
+"""`magent2 serve` is killed while a call waits for a person: what is decided after the restart is what happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.integration.test_cli_serving import greeting
+from tests.support.command_line import CommandLine
+from tests.support.http_service import quiet_port
+from tests.support.waiting import eventually
+
+PATH = "/api/sdk/session/"
+
+
+class House:
+    """The process that serves the default team with the demo model, and the commands that are typed beside it."""
+
+    def __init__(self, commands: CommandLine, bus_url: str, **variables: str) -> None:
+        self._commands = commands
+        self._place = ("--port", str(quiet_port()), "--bus", bus_url, "--model", "demo")
+        self._variables = variables
+        self._where: tuple[str, ...] = ()
+
+    @contextmanager
+    def served(self) -> Iterator[httpx2.Client]:
+        """Until it is killed, with no word of goodbye."""
+        process: subprocess.Popen[str] = self._commands.start("serve", *self._place, **self._variables)
+        _, url, token = greeting(process)
+        self._where = ("--url", url, "--token", token)
+        try:
+            with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as client:
+                yield client
+        finally:
+            process.kill()
+            process.wait()
+
+    def type(self, *words: str) -> Any:
+        done = self._commands.run(*words, "--json", *self._where)
+        assert done.code == 0, done.err
+        return done.json
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[CommandLine]:
+    with CommandLine(tmp_path / "data") as commands:
+        yield commands
+
+
+def ask(client: httpx2.Client, session: str) -> str:
+    """The call that waits in the session."""
+    client.post(f"{PATH}create", json={"session_id": session, "agent_name": "support"})
+    said = {"session_id": session, "user_input": f"refund order {session}", "wait": False}
+    client.post(f"{PATH}message", json=said)
+    (call,) = eventually(lambda: approvals(client, session))
+    return str(call["call_id"])
+
+
+def approvals(client: httpx2.Client, session: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"{PATH}{session}/approvals").json()["approvals"]
+    return found
+
+
+def answers(client: httpx2.Client, session: str) -> list[str]:
+    found = client.get(f"{PATH}{session}/transcript").json()["messages"]
+    return [message["text"] for message in found if message["role"] == "assistant"]
+
+
+def test_what_is_decided_after_every_process_was_killed_is_what_happens(commands: CommandLine, log_url: str) -> None:
+    house = House(commands, log_url)
+    with house.served() as client:
+        calls = {session: ask(client, session) for session in ("yes", "no", "stop")}
+    with house.served() as client:
+        assert house.type("approve", "yes", calls["yes"])["status"] == "approved"
+        assert house.type("reject", "no", calls["no"], "--reason", "not that one")["status"] == "rejected"
+        assert client.post(f"{PATH}stop/stop").status_code == 202
+        (yes,) = eventually(lambda: answers(client, "yes"))
+        (no,) = eventually(lambda: answers(client, "no"))
+        eventually(lambda: client.get(f"{PATH}stop").json()["state"] == "idle")
+        shown = {session: [call["status"] for call in approvals(client, session)] for session in calls}
+
+    assert json.loads(yes)["refunded"] is True
+    assert no.endswith("has rejected it: not that one")
+    assert shown == {"yes": ["approved"], "no": ["rejected"], "stop": []}

@@ -1,0 +1,60 @@
+"""The workers of a subagent and of whoever started it are killed: one message, one result, each of them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from magent2.bus.interface import Engine
+from tests.support.processes import Child, Crew
+from tests.support.serving import history, outputs, send, stream
+from tests.support.waiting import eventually
+
+LEASE_S = 0.6
+DEADLINE_S = 30.0
+
+
+class Mine:
+    """Worker processes, and the gate behind which the helper digs."""
+
+    def __init__(self, crew: Crew, url: str, folder: Path) -> None:
+        self._crew = crew
+        self._url = url
+        self.gate = folder / "gate"
+
+    def hire(self, agent: str) -> Child:
+        return self._crew.spawn(
+            "tests.integration.children.subagents",
+            url=self._url,
+            agents=[agent],
+            lease_s=LEASE_S,
+            gate=str(self.gate),
+        )
+
+
+def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_killed(
+    crew: Crew, log_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    mine = Mine(crew, log_url, tmp_path)
+    boss, helper = mine.hire("boss"), mine.hire("helper")
+    send(engine, "dig for gold", recipient="agent:boss")
+    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+    eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+
+    helper.kill()
+    helper = mine.hire("helper")
+    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+    boss.kill()
+    mine.gate.touch()
+    mine.hire("boss")
+    eventually(lambda: outputs(engine), DEADLINE_S)
+
+    assert outputs(engine) == ["found gold, told: deeper"]
+    (started,) = [event for event in stream(engine) if event["event"] == "subagent"]
+    child = started["subagent_id"]
+    kinds = [record["kind"] for record in history(engine, child)]
+    assert (kinds.count("start"), kinds.count("end"), outputs(engine, child)) == (1, 1, ["found gold, told: deeper"])
+    assert _calls(engine) == ["start", "tell", "wait"]
+
+
+def _calls(engine: Engine) -> list[str]:
+    return [record["call_id"] for record in history(engine) if record["kind"] == "tool"]

@@ -1,0 +1,60 @@
+"""A boss that starts a helper, speaks to it while it digs, and waits for what it finds; scripted, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agents.testing import assistant_message, function_call
+
+from magent2.roster.spec import AgentSpec, Roster, Scenario
+from magent2.runner.team import TeamRunner
+from magent2.tools.registry import ToolRegistry, spec_of
+from tests.support.journalled import Improviser, Items
+from tests.support.steered import blocks
+from tests.support.waiting import LOOK_AGAIN_S
+
+BOSS = AgentSpec("boss", instructions="You are the boss.", subagents=("helper",))
+HELPER = AgentSpec("helper", instructions="You help.", tools=("dig",))
+
+
+def say(items: Sequence[Mapping[str, Any]]) -> Items:
+    """Whoever is asked by an agent is the helper."""
+    asked = str(next(item["content"] for item in items if item.get("role") == "user"))
+    results = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
+    return _help(items, results) if asked.startswith("[agent:") else _lead(results)
+
+
+def _help(items: Sequence[Mapping[str, Any]], results: Sequence[str]) -> Items:
+    heard = [text for _, text in blocks(items)]
+    if results:
+        return [assistant_message(f"{results[-1]}, told: {', '.join(heard)}")]
+    return [function_call("dig", {}, call_id="dig")]
+
+
+def _lead(results: Sequence[str]) -> Items:
+    if not results:
+        return [function_call("start_agent", {"agent": "helper", "task": "dig"}, call_id="start")]
+    helper = json.loads(results[0]).get("subagent_id")
+    if len(results) == 1:
+        return [function_call("message_agent", {"subagent_id": helper, "text": "deeper"}, call_id="tell")]
+    if len(results) == 2:
+        return [function_call("agent_result", {"subagent_id": helper}, call_id="wait")]
+    return [assistant_message(json.loads(results[2])["text"])]
+
+
+def subagent_team(is_open: Callable[[], bool], note: Callable[[], object]) -> TeamRunner:
+    """`note` is called when the helper begins to dig, which takes until `is_open`."""
+
+    async def dig() -> str:
+        """Dig."""
+        note()
+        while not is_open():
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return "found gold"
+
+    agents = {agent.name: agent for agent in (BOSS, HELPER)}
+    roster = Roster({"mine": Scenario("mine", agents, root="boss")}, default="mine")
+    return TeamRunner(roster, ToolRegistry([spec_of(dig)]), kind="compatible", model=Improviser(say))

@@ -1,0 +1,204 @@
+"""Calls that need approval, on every engine: the run lets its lane go, and goes on as was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from agents import Agent, function_tool
+from agents.testing import assistant_message, function_call
+
+from magent2.bus.delivery import delivering
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe
+from magent2.errors import AlreadyDecided, UnknownCall
+from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.sessions.approvals import Approval, Decision, deciding, finding_approvals
+from magent2.worker.run import Outcome
+from tests.support.engines import ENGINES, new_engines
+from tests.support.journalled import Improviser, Items
+from tests.support.serving import AGENT, command, envelope, history, outputs, send, serving, stream, until
+from tests.support.steered import receipts, steer, waiting
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    yield engine
+    engine.close()
+
+
+class Desk:
+    """An agent that looks something up and pays for as many orders, which needs approval, in one turn."""
+
+    def __init__(self, orders: int = 1) -> None:
+        self.paid: list[int] = []
+        self.looked = 0
+        self.requests: list[list[Mapping[str, Any]]] = []
+        self._orders = orders
+
+        @function_tool(needs_approval=True)
+        def pay(order: int) -> str:
+            """Pay for an order."""
+            self.paid.append(order)
+            return f"paid {order}"
+
+        @function_tool
+        def look() -> str:
+            """Look something up."""
+            self.looked += 1
+            return "looked"
+
+        self._agent = Agent[Any](name=AGENT, model=Improviser(self._say), tools=[pay, look])
+
+    @property
+    def runner(self) -> OpenAIAgentsRunner:
+        return OpenAIAgentsRunner(self._agent)
+
+    def _say(self, items: Sequence[Mapping[str, Any]]) -> Items:
+        self.requests.append([dict(item) for item in items])
+        results = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
+        if results:
+            return [assistant_message("; ".join(results))]
+        calls = [function_call("pay", {"order": n}, call_id=f"pay-{n}") for n in range(self._orders)]
+        return [function_call("look", {}, call_id="look"), *calls]
+
+
+def decide(bus: Engine, call: str, decision: Decision = "approve", reason: str | None = None, **more: Any) -> Approval:
+    return run(bus, deciding("one", call, decision, "user:ann", reason, **more))
+
+
+def pending(bus: Engine) -> list[str]:
+    return [call.call_id for call in run(bus, finding_approvals("one")) if call.status == "pending"]
+
+
+def told(bus: Engine) -> list[tuple[str, str]]:
+    return [(event["tool_call_id"], event["status"]) for event in stream(bus) if event["event"] == "approval"]
+
+
+def head(bus: Engine) -> Mapping[str, Any]:
+    return bus.call(Describe(("stream:one",)))[0].head
+
+
+async def pause(bus: Engine, desk: Desk, **options: Any) -> None:
+    """Work until the run waits for a person, and end the worker."""
+    async with serving(bus, desk.runner, **options) as service:
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+
+
+async def test_an_approved_call_is_made_by_another_worker_and_nothing_is_asked_or_done_twice(bus: Engine) -> None:
+    desk = Desk()
+    send(bus, "pay")
+    await pause(bus, desk)
+    assert (desk.paid, desk.looked, pending(bus)) == ([], 1, ["pay-0"])
+    assert head(bus)["paused"] == 1
+
+    decide(bus, "pay-0")
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert (desk.paid, desk.looked, len(desk.requests)) == ([0], 1, 2)
+    assert outputs(bus) == ["looked; paid 0"]
+    assert told(bus) == [("pay-0", "requested"), ("pay-0", "approved")]
+    assert "paused" not in head(bus)
+    assert waiting(bus) == 0
+
+
+async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(bus: Engine) -> None:
+    desk = Desk()
+    send(bus, "pay")
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+        decide(bus, "pay-0", "reject", "too dear")
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert desk.paid == []
+    assert outputs(bus) == ["looked; The call was not made: user:ann has rejected it: too dear"]
+    assert told(bus) == [("pay-0", "requested"), ("pay-0", "rejected")]
+
+
+async def test_what_nobody_decides_expires_as_rejected(bus: Engine) -> None:
+    desk = Desk()
+    async with serving(bus, desk.runner) as service:
+        service.approval_max_s = 0.1
+        send(bus, "pay")
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert desk.paid == []
+    assert outputs(bus) == ["looked; The call was not made: nobody has approved it in time."]
+    assert told(bus) == [("pay-0", "requested"), ("pay-0", "expired")]
+    with pytest.raises(AlreadyDecided, match="expired already"):
+        decide(bus, "pay-0")
+
+
+async def test_the_first_decision_counts_the_same_again_changes_nothing_and_another_is_refused(bus: Engine) -> None:
+    desk = Desk()
+    send(bus, "pay")
+    await pause(bus, desk)
+
+    first = decide(bus, "pay-0", "approve")
+    assert decide(bus, "pay-0", "approve", "as I said") == first
+    with pytest.raises(AlreadyDecided, match="approved already, by user:ann"):
+        decide(bus, "pay-0", "reject")
+    with pytest.raises(UnknownCall):
+        decide(bus, "never")
+
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+    assert decide(bus, "pay-0", "approve").status == "approved"
+    with pytest.raises(AlreadyDecided):
+        decide(bus, "pay-0", "reject")
+    assert desk.paid == [0]
+
+
+async def test_a_run_goes_on_when_all_its_calls_are_decided_on(bus: Engine) -> None:
+    desk = Desk(orders=2)
+    send(bus, "pay")
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+        decide(bus, "pay-1", "reject")
+        await until(lambda: head(bus).get("paused") == 1)
+        assert (pending(bus), desk.paid) == (["pay-0"], [])
+        decide(bus, "pay-0")
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert desk.paid == [0]
+    assert outputs(bus) == ["looked; paid 0; The call was not made: user:ann has rejected it."]
+
+
+async def test_a_stop_ends_a_run_that_waits(bus: Engine) -> None:
+    desk = Desk()
+    send(bus, "pay")
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+        stop = command(bus, "stop")
+        await until(lambda: service.outcomes[Outcome.STOPPED])
+
+    assert [outcome for name, outcome in receipts(bus) if name == stop] == ["stopped"]
+    assert (desk.paid, pending(bus), waiting(bus)) == ([], [], 0)
+    assert "paused" not in head(bus)
+    with pytest.raises(UnknownCall):
+        decide(bus, "pay-0")
+
+
+async def test_other_mail_waits_behind_the_decision_its_sender_is_told_and_a_steer_is_seen_after_it(
+    bus: Engine,
+) -> None:
+    desk = Desk()
+    send(bus, "pay")
+    async with serving(bus, desk.runner) as service:
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+        assert run(bus, delivering(envelope("another thing"))).paused
+        steer(bus, "hurry")
+        assert waiting(bus) in (1, 3), "it is sorted when somebody claims"
+        decide(bus, "pay-0")
+        await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
+
+    asked = [item.get("content") for item in desk.requests[1] if item.get("role") == "user"]
+    assert ["hurry" in str(text) for text in asked] == [False, True], "the steer was not seen by the run that waited"
+    assert [record["envelope"]["content"] for record in history(bus) if record["kind"] == "start"] == [
+        "pay",
+        "another thing",
+    ]

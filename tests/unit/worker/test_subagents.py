@@ -1,0 +1,117 @@
+"""Agents that start others, on every engine: in a conversation of its own, spoken to on the way, and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe
+from magent2.errors import Refused
+from magent2.sessions.store import creating, deleting
+from magent2.tools.subagents import DEPTH_MAX, own_subagent, subagent_tools
+from magent2.worker.run import Outcome
+from tests.support.api import team_at_work
+from tests.support.engines import ENGINES, new_engines
+from tests.support.serving import history, outputs, send, stream, until
+from tests.support.subagents import subagent_team
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    yield engine
+    engine.close()
+
+
+def started(bus: Engine) -> list[Mapping[str, Any]]:
+    return [event for event in stream(bus) if event["event"] == "subagent"]
+
+
+def head(bus: Engine, conversation: str) -> Mapping[str, Any]:
+    return bus.call(Describe((f"stream:{conversation}",)))[0].head
+
+
+async def test_a_subagent_is_started_spoken_to_and_waited_for_without_a_slot(bus: Engine) -> None:
+    digging: list[bool] = []
+    gate: list[bool] = []
+    run(bus, creating("one", "user:ann"))
+    runner = subagent_team(lambda: bool(gate), lambda: digging.append(True))
+    send(bus, "dig for gold", recipient="agent:boss")
+    async with team_at_work(bus, runner=runner) as service:
+        service.concurrency = 1
+        await until(lambda: digging and any(k == ("tool", "tell") for k in calls(bus)))
+        gate.append(True)
+        await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
+
+    (event,) = started(bus)
+    child = event["subagent_id"]
+    assert outputs(bus) == ["found gold, told: deeper"]
+    assert (event["name"], event["task"], event["envelope_id"]) == (
+        "helper",
+        "dig",
+        stream(bus, child)[0]["message_id"],
+    )
+    facts = head(bus, child)
+    assert (facts["parent"], facts["owner"], facts["depth"], facts["hidden"]) == ("one", "user:ann", 1, True)
+    assert [record["envelope"]["content"] for record in history(bus, child) if record["kind"] == "start"] == ["dig"]
+    assert len(digging) == 1
+
+
+def calls(bus: Engine) -> list[tuple[str, str]]:
+    return [(record["kind"], record.get("call_id", "")) for record in history(bus)]
+
+
+@dataclass(frozen=True)
+class Facts:
+    bus: Engine
+    conversation_id: str = "one"
+    agent: str = "boss"
+    run_id: str = "run-1"
+    hops: int = 0
+    principal: str | None = None
+
+
+def start(bus: Engine, agent: str = "helper", conversation: str = "one") -> dict[str, Any]:
+    tool = subagent_tools(["helper"])[0]
+    found = asyncio.run(tool.run({"agent": agent, "task": "dig"}, Facts(bus, conversation)))
+    return dict(found.typed_result)
+
+
+def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -> None:
+    with pytest.raises(Refused, match="there is: helper"):
+        start(bus, "stranger")
+    conversation = "one"
+    for _ in range(DEPTH_MAX):
+        conversation = start(bus, conversation=conversation)["subagent_id"]
+
+    with pytest.raises(Refused, match=f"at most {DEPTH_MAX} deep"):
+        start(bus, conversation=conversation)
+
+
+def test_a_subagent_is_spoken_to_from_the_conversation_that_has_started_it_alone(bus: Engine) -> None:
+    child = start(bus)["subagent_id"]
+
+    assert run(bus, own_subagent(Facts(bus), child))["parent"] == "one"
+    with pytest.raises(Refused, match="nobody has started"):
+        run(bus, own_subagent(Facts(bus, "two"), child))
+    with pytest.raises(Refused, match="nobody has started"):
+        run(bus, own_subagent(Facts(bus), "one~helper-00000000"))
+
+
+def test_subagents_are_deleted_with_the_conversation_and_nobody_elses(bus: Engine) -> None:
+    run(bus, creating("one", "user:ann"))
+    run(bus, creating("one~mine", "user:bob"))
+    child = start(bus)["subagent_id"]
+    grandchild = start(bus, conversation=child)["subagent_id"]
+
+    run(bus, deleting("one"))
+
+    names = ("one", child, grandchild, "one~mine")
+    found = bus.call(Describe(tuple(f"stream:{name}" for name in names)))
+    assert [info.deleted for info in found] == [True, True, True, False]

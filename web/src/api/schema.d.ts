@@ -216,6 +216,61 @@ export type components = {
             } | null;
         };
         /**
+         * ApprovalShown
+         * @description A call that waits, or has waited, for a person. `args` are as the model wrote them.
+         * @example {
+         *       "call_id": "call-1",
+         *       "tool": "refund",
+         *       "args": {
+         *         "order": "7"
+         *       },
+         *       "agent_id": "sales",
+         *       "run_id": "run-5f…",
+         *       "turn": 0,
+         *       "status": "pending",
+         *       "expires_at": "2026-01-02T03:04:05Z",
+         *       "decided_by": null,
+         *       "reason": null
+         *     }
+         */
+        ApprovalShown: {
+            /** Agent Id */
+            agent_id: string;
+            /** Args */
+            args: {
+                [key: string]: unknown;
+            };
+            /** Call Id */
+            call_id: string;
+            /** Decided By */
+            decided_by: string | null;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Reason */
+            reason: string | null;
+            /** Run Id */
+            run_id: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "pending" | "approved" | "rejected" | "expired";
+            /** Tool */
+            tool: string;
+            /** Turn */
+            turn: number;
+        };
+        /** ApprovalsShown */
+        ApprovalsShown: {
+            /** Approvals */
+            approvals: components["schemas"]["ApprovalShown"][];
+            /** Session Id */
+            session_id: string;
+        };
+        /**
          * BuiltinStatus
          * @description `enabled` is what the settings say; `available`, whether it would work; `missing`, which settings it wants.
          * @example {
@@ -1083,6 +1138,11 @@ export type components = {
          *     }
          */
         Steered: {
+            /**
+             * Notice
+             * @description why it may have to wait
+             */
+            notice?: string | null;
             /** Receipt Id */
             receipt_id: string;
             /** Seq */

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from magent2.bus.operations import OLDEST, GetBlob, Read
-from magent2.bus.records import Page
+from magent2.bus.records import Page, Record
 from magent2.connectors.media import UNKNOWN, served_type
 from magent2.errors import BlobMissing
 from magent2.gateway.house import House
@@ -59,13 +59,18 @@ async def _shown(house: House, session_id: str, sha256: str, seq: int | None) ->
     after = OLDEST if seq is None else seq - 1
     while True:
         page: Page = await house.bus.acall(Read(stream_topic(session_id), after, PAGE if seq is None else 1))
-        for record in page.records:
-            after = record.seq
-            for item in record.payload.get("attachments") or () if sha256 in record.blobs else ():
-                if item.get("sha256") == sha256:
-                    return dict(item)
-        if seq is not None or not page.records or after >= page.last:
+        found = next((item for record in page.records for item in _attached(record, sha256)), None)
+        if found is not None or seq is not None or not page.records:
+            return found
+        after = page.records[-1].seq
+        if after >= page.last:
             return None
+
+
+def _attached(record: Record, sha256: str) -> list[dict[str, Any]]:
+    if sha256 not in record.blobs:
+        return []
+    return [dict(item) for item in record.payload.get("attachments") or () if item.get("sha256") == sha256]
 
 
 def headers_of(facts: dict[str, Any]) -> dict[str, str]:

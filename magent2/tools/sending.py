@@ -56,7 +56,8 @@ def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = N
     mark = scope.mark(held_id(scope, place), prepared.target)
     if prepared.now:
         return (yield from _leaving(prepared, mark))
-    append = yield from _following(prepared.planning(mark), [held.append for held in scope.sends])
+    earlier = [held.append for held in scope.sends]
+    append = yield from _following(prepared.planning(mark), earlier, scope.looked)
     scope.hold(place, HeldSend(mark, prepared, append))
     return Sent(mark.id, topics_of(append), held=True)
 
@@ -179,16 +180,25 @@ def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-def _following(flow: Flow[Append], earlier: Sequence[Append]) -> Flow[Append]:
-    """Plan as if those before it had happened."""
+def _following(
+    flow: Flow[Append], earlier: Sequence[Append], looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] | None = None
+) -> Flow[Append]:
+    """Plan as if those before it had happened.
+
+    `looked` is what was seen of the log for the same call: the append has the last word, and is planned anew if it is
+    refused.
+    """
     try:
         operation = next(flow)
         while True:
+            known = looked.get(operation.topics) if looked and isinstance(operation, Describe) else None
             try:
-                found = yield operation
+                found = known or (yield operation)
             except (InvalidInput, Refused, TopicDeleted) as refusal:
                 operation = flow.throw(refusal)
                 continue
+            if looked is not None and isinstance(operation, Describe):
+                looked[operation.topics] = found
             seen = tuple(_after(info, earlier) for info in found) if isinstance(operation, Describe) else found
             operation = flow.send(seen)
     except StopIteration as planned:

@@ -209,6 +209,7 @@ class CallScope:
     def drop_from(self, place: int) -> int:
         """Forget what is held from this place on; how many that were."""
         with self._lock:
+            self.looked.clear()  # it told of what is dropped, too
             dropped = [held for held in self.held if held >= place]
             for held in dropped:
                 self._weight.take(self.held.pop(held).append)

@@ -22,12 +22,12 @@ class HeldWeight:
     def add(self, append: Append) -> str | None:
         """Count it in; or what there would be too much of, and it is not."""
         size = _size(append)
-        conditions = set(append.conditions) - set(self.conditions)
+        more = sum(condition not in self.conditions for condition in append.conditions)
         if self.size + size > HELD_MAX_BYTES:
             return f"{HELD_MAX_BYTES} bytes"
         if self.records + len(append.records) > HELD_RECORDS_MAX:
             return f"{HELD_RECORDS_MAX} records"
-        if len(self.conditions) + len(conditions) > HELD_CONDITIONS_MAX:
+        if len(self.conditions) + more > HELD_CONDITIONS_MAX:
             return f"to {HELD_CONDITIONS_MAX} conversations or so"
         self.size += size
         self.records += len(append.records)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, SetHead
+from magent2.bus.records import TopicInfo
 from magent2.errors import InvalidInput, LimitError
 from magent2.tools.held_weight import HeldWeight
 
@@ -166,6 +167,7 @@ class CallScope:
     pen: Pen | None = None
     closing: Closing | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
+    looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] = field(default_factory=dict)  # for sends to the same places
     ended: bool = False
     skip_turn: bool = False  # the model need not be asked again because of this call
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
@@ -207,6 +209,7 @@ class CallScope:
     def drop_from(self, place: int) -> int:
         """Forget what is held from this place on; how many that were."""
         with self._lock:
+            self.looked.clear()  # it told of what is dropped, too
             dropped = [held for held in self.held if held >= place]
             for held in dropped:
                 self._weight.take(self.held.pop(held).append)

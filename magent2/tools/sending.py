@@ -56,8 +56,10 @@ def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = N
     mark = scope.mark(held_id(scope, place), prepared.target)
     if prepared.now:
         return (yield from _leaving(prepared, mark))
-    append = yield from _following(prepared.planning(mark), [held.append for held in scope.sends])
+    earlier = [held.append for held in scope.sends]
+    append = yield from _following(prepared.planning(mark), earlier, scope.looked)
     scope.hold(place, HeldSend(mark, prepared, append))
+    _note_change(scope.looked, append)
     return Sent(mark.id, topics_of(append), held=True)
 
 
@@ -179,21 +181,39 @@ def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-def _following(flow: Flow[Append], earlier: Sequence[Append]) -> Flow[Append]:
-    """Plan as if those before it had happened."""
+def _following(
+    flow: Flow[Append], earlier: Sequence[Append], looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] | None = None
+) -> Flow[Append]:
+    """Plan as if those before it had happened.
+
+    `looked` is what was seen for those, with what they change: the append has the last word, and is planned anew if it
+    is refused.
+    """
     try:
         operation = next(flow)
         while True:
+            known = looked.get(operation.topics) if looked and isinstance(operation, Describe) else None
             try:
-                found = yield operation
+                found = known or (yield operation)
             except (InvalidInput, Refused, TopicDeleted) as refusal:
                 operation = flow.throw(refusal)
                 continue
-            seen = tuple(_after(info, earlier) for info in found) if isinstance(operation, Describe) else found
-            operation = flow.send(seen)
+            if known is None and isinstance(operation, Describe):
+                found = tuple(_after(info, earlier) for info in found)
+                if looked is not None:
+                    looked[operation.topics] = found
+            operation = flow.send(found)
     except StopIteration as planned:
         append: Append = planned.value
         return append
+
+
+def _note_change(looked: dict[tuple[str, ...], tuple[TopicInfo, ...]], append: Append) -> None:
+    """What was seen of the log, as it will be after this append."""
+    changed = {head.topic for head in append.heads}
+    for topics, infos in list(looked.items()) if changed else ():
+        if not changed.isdisjoint(topics):
+            looked[topics] = tuple(_after(info, (append,)) for info in infos)
 
 
 def _is_set(heads: dict[str, dict[str, Any]], condition: Condition) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -83,24 +84,33 @@ def send_message(
 
     Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
     """
-    envelope = message_of(recipient, content, conversation_id, context)
+    said = message_of(recipient, content, conversation_id, context)
+    envelope = _build_envelope(said.conversation_id, said.sender, said.recipient, said.content)
     bus = _get(context, "bus")
     envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope, steer)
     return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Who says what to whom, and where."""
+
+    conversation_id: str
+    sender: str
+    recipient: str
+    content: str
+
+
 def message_of(
     recipient: str, content: str, conversation_id: str | None = None, context: Context | None = None
-) -> MessageEnvelope:
-    """The envelope of such a message, checked."""
+) -> Message:
+    """What such a call means."""
     address = str(Address.parse(recipient or ""))
     text = (content or "").strip()
     if not text:
         raise InvalidInput("content must be non-empty")
     conversation = _resolve_conversation_id(address, context, conversation_id)
-    envelope = _build_envelope(conversation, _resolve_sender(context), address, text)
-    check_envelope(envelope)
-    return envelope
+    return Message(conversation, _resolve_sender(context), address, text)
 
 
 def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import Field
@@ -53,14 +53,13 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
 
     def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
         yield from ()  # a flow, though it has nothing to ask
-        envelope = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
+        said = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
         return ChatPayload(
-            conversation_id=envelope.conversation_id,
-            sender=envelope.sender,
-            recipient=envelope.recipient,
-            content=envelope.content or "",
-            created_at=envelope.created_at,
-            steer=arguments.steer,
+            conversation_id=said.conversation_id,
+            sender=said.sender,
+            recipient=said.recipient,
+            content=said.content,
+            created_at=datetime.now(UTC),
         )
 
     def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:

@@ -218,7 +218,7 @@ def test_a_plain_url_is_taken() -> None:
     "config",
     [
         {"url": "https://example.com/"},
-        {"url": "https://example.com/", "secret": "short"},
+        {"url": "https://example.com/", "secret": "short"},  # pragma: allowlist secret
         {"secret": SECRET},
         {"url": "https://example.com/", "secret": SECRET, "color": "red"},
     ],

@@ -161,7 +161,9 @@ class ContactsShown(BaseModel):
 
 class ConnectorRequest(_Asked):
     model_config = example(
-        id="hook", kind="webhook", config={"url": "https://example.com/in", "secret": "at-least-16-characters"}  # pragma: allowlist secret
+        id="hook",
+        kind="webhook",
+        config={"url": "https://example.com/in", "secret": "at-least-16-characters"},  # pragma: allowlist secret
     ) | ConfigDict(extra="forbid")
 
     id: str = Field(min_length=1, max_length=80)

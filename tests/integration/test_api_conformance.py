@@ -20,7 +20,10 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Trim
 from magent2.gateway.app import create_app
 from magent2.models.address import conversation_topics
-from tests.support.api_cases import EXECUTE, HOLD, OF_HOUSE, REFUSALS, SUCCESSES, Case, World
+from tests.support.api_cases import EXECUTE, HOLD, OF_HOUSE, Case, World
+from tests.support.api_cases import REFUSALS as OF_TALK
+from tests.support.api_cases import SUCCESSES as TALK
+from tests.support.api_people import PEOPLE_ELSEWHERE, PEOPLE_REFUSALS, PEOPLE_SUCCESSES, settle
 from tests.support.api_server import ApiServer, api_server, shared_engines
 from tests.support.engines import ENGINES
 from tests.support.gateway import Event, parse_frames
@@ -30,7 +33,8 @@ Draft202012Validator = import_module("jsonschema").Draft202012Validator
 STREAM_TYPE = "text/event-stream; charset=utf-8"
 PROBLEM = {"type", "title", "status", "detail", "code"}
 STILL = ("quiet", "mine", "bobs", "trimmed", "unheard")  # sessions in which nothing goes on by itself
-ELSEWHERE = {(EXECUTE, 409)}  # has a test of its own below
+ELSEWHERE = {(EXECUTE, 409), *PEOPLE_ELSEWHERE}  # have tests of their own
+SUCCESSES, REFUSALS = [*TALK, *PEOPLE_SUCCESSES], [*OF_TALK, *PEOPLE_REFUSALS]
 # These tell of a run that has ended, which is no refusal.
 OF_RUNS = ("run_failed", "run_stopped")
 
@@ -48,6 +52,7 @@ def world(server: ApiServer) -> World:
         for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed"):
             _create(ann, name)
         _create(bob, "bobs")
+        settle(server.bus)
         _create(ann, "failed", scenario_id="ruins")
         ann.delete("/api/sdk/session/gone")
         for number in range(5):

@@ -31,7 +31,7 @@ from magent2.gateway.routes.api.directory_shapes import (
     ChannelsShown,
     MemberShown,
 )
-from magent2.gateway.routes.api.people import ADMINS, Name, needed, user_of
+from magent2.gateway.routes.api.people import ADMINS, Name, listed_for, needed, user_of
 from magent2.gateway.schemas import problems
 from magent2.gateway.sse import CURSOR_MAX
 from magent2.models.principal import Principal
@@ -40,11 +40,11 @@ from magent2.models.principal import Principal
 def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["channels"])
 
-    @routes.get("/channels", responses=problems(*OF_HOUSE, 422))
+    @routes.get("/channels", responses=problems(*OF_HOUSE))
     async def channels(request: Request) -> ChannelsShown:
         """Channels with an agent of the caller's in them; an admin sees all."""
         principal = asked_by(request)
-        found = await arun(house.bus, listing_channels(None if principal.admin else user_of(principal)))
+        found = await arun(house.bus, listing_channels(None if principal.admin else listed_for(principal)))
         return ChannelsShown(channels=[shown_channel(channel) for channel in found])
 
     @routes.post(

@@ -44,7 +44,7 @@ def _connectors(routes: APIRouter, house: House) -> None:
         return ConnectorsShown(connectors=[shown_connector(known) for known in found])
 
     @routes.post(
-        "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(ConnectorRequest)
+        "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 409, 507), openapi_extra=json_body(ConnectorRequest)
     )
     async def put_connector(request: Request) -> ConnectorShown:
         """Set a connector up."""
@@ -52,7 +52,7 @@ def _connectors(routes: APIRouter, house: House) -> None:
         capabilities = capabilities_of(asked.kind, asked.config)
         return shown_connector(await arun(house.bus, registering(asked.id, asked.kind, capabilities, asked.config)))
 
-    @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 422, 507))
     async def drop_connector(connector: Name) -> ConnectorShown:
         """Take a connector away; what waits in its outbox is not sent."""
         return shown_connector(await arun(house.bus, unregistering(connector)))

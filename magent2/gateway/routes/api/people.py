@@ -22,6 +22,7 @@ from magent2.directory.swarms import (
     removing_swarm,
 )
 from magent2.directory.users import (
+    PRINCIPAL_PREFIX,
     User,
     changing_user,
     check_user_id,
@@ -83,7 +84,7 @@ def _users(routes: APIRouter, house: House) -> None:
             return shown_user(await arun(house.bus, changing_user(asked.id, facts)))
         return shown_user(await arun(house.bus, making_user(asked.id, asked.nametag, facts)))
 
-    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 422, 507))
     async def drop_user(user: Name) -> UserShown:
         """Nobody can write to them any more; the nametag stays theirs."""
         return shown_user(await arun(house.bus, removing_user(user)))
@@ -95,10 +96,10 @@ def shown_user(user: User) -> UserShown:
 
 
 def _friends(routes: APIRouter, house: House) -> None:
-    @routes.get("/friends", responses=problems(*OF_HOUSE, 422))
+    @routes.get("/friends", responses=problems(*OF_HOUSE))
     async def friends(request: Request) -> FriendsShown:
         """The caller's friends, and who has asked whom."""
-        own = user_of(asked_by(request))
+        own = listed_for(asked_by(request))
         found = await arun(house.bus, listing_friendships(own))
         return FriendsShown(friends=[await _shown_friend(house, own, friendship) for friendship in found])
 
@@ -119,6 +120,11 @@ def user_of(principal: Principal) -> str:
     return check_user_id(principal.name)
 
 
+def listed_for(principal: Principal) -> str:
+    """Whose things a list shows; of a name that no user can have, none."""
+    return principal.name.removeprefix(PRINCIPAL_PREFIX)
+
+
 async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendShown:
     try:
         nametag = (await arun(house.bus, finding_user(friendship.other(own)))).state.nametag
@@ -133,11 +139,11 @@ async def _shown_friend(house: House, own: str, friendship: Friendship) -> Frien
 
 
 def _swarms(routes: APIRouter, house: House) -> None:
-    @routes.get("/swarms", responses=problems(*OF_HOUSE, 422))
+    @routes.get("/swarms", responses=problems(*OF_HOUSE))
     async def swarms(request: Request) -> SwarmsShown:
         """The caller's swarms; an admin sees all."""
         principal = asked_by(request)
-        found = await arun(house.bus, listing_swarms(None if principal.admin else user_of(principal)))
+        found = await arun(house.bus, listing_swarms(None if principal.admin else listed_for(principal)))
         return SwarmsShown(swarms=[shown_swarm(swarm) for swarm in found])
 
     @routes.post(

@@ -16,13 +16,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from magent2.agents.create import AgentRuntime, create_agent
     from magent2.agents.filter import inject_bus_messages
+    from magent2.agents.remote import RemoteContext
     from magent2.agents.stream import Streamer, stream_agent
     from magent2.events import StreamEvent
 
-__all__ = ["AgentRuntime", "StreamEvent", "Streamer", "create_agent", "inject_bus_messages", "stream_agent"]
+__all__ = [
+    "AgentRuntime",
+    "RemoteContext",
+    "StreamEvent",
+    "Streamer",
+    "create_agent",
+    "inject_bus_messages",
+    "stream_agent",
+]
 
 _HOMES = {
     "AgentRuntime": "magent2.agents.create",
+    "RemoteContext": "magent2.agents.remote",
     "StreamEvent": "magent2.events",
     "Streamer": "magent2.agents.stream",
     "create_agent": "magent2.agents.create",

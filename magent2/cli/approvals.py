@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @json_option
 @gateway_options
 def approvals(conversation_id: str, as_json: bool, door: Door) -> None:
-    """Show the calls of tools that wait for a person, and what was decided on earlier ones."""
+    """List the calls that wait for a person.
+
+    ID is the conversation. What was decided on earlier calls is in the list too.
+    """
     with door.open() as client:
         found = client.approvals(conversation_id)
     if as_json:
@@ -48,9 +51,9 @@ def approve(conversation_id: str, call_id: str, as_json: bool, door: Door) -> No
 @json_option
 @gateway_options
 def reject(conversation_id: str, call_id: str, reason: str | None, as_json: bool, door: Door) -> None:
-    """Refuse a call that waits for approval; the run goes on without it.
+    """Refuse a call that waits for approval.
 
-    ID is the conversation, CALL the call, as 'magent2 approvals ID' shows it.
+    The run goes on without it. ID is the conversation, CALL the call, as 'magent2 approvals ID' shows it.
     """
     _decide(door, conversation_id, call_id, "reject", reason, as_json)
 

@@ -32,7 +32,7 @@ async def test_agents_are_shown_with_their_lists(client: httpx2.AsyncClient) -> 
         "role": general["role"],
         "model": None,
         "voice": "alloy",
-        "tools": ["WebSearchTool", "echo_context", "weather", "chat_send", "run_python"],
+        "tools": ["WebSearchTool", "echo_context", "weather", "chat_send", "run_python", "refund"],
         "mcp": [],
         "handoffs": ["sales", "support"],
         "scenarios": ["default"],
@@ -99,7 +99,7 @@ async def test_the_status_of_each_built_in_tool_with_and_without_what_it_needs(b
 async def test_a_built_in_tool_that_is_switched_off_is_not_given(bus: MemoryBus) -> None:
     builtins = BuiltinTools(enabled=frozenset())
     async with api(bus, catalogue=Catalogue(builtins=builtins)) as client:
-        assert (await create(client))["tools"] == ["echo_context", "weather", "chat_send", "run_python"]
+        assert (await create(client))["tools"] == ["echo_context", "weather", "chat_send", "run_python", "refund"]
 
 
 LISTED = AgentSpec("a", tools=("weather", "files.read"), mcp=("notes",))

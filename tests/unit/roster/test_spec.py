@@ -39,7 +39,7 @@ def test_the_default_team_is_supervisor_general_sales_and_support() -> None:
 def test_the_default_team_has_the_tools_that_it_was_promised() -> None:
     agents = default_roster().scenario().agents
 
-    assert agents["general"].tools == ("WebSearchTool", "echo_context", "weather", "chat_send", "run_python")
+    assert agents["general"].tools == ("WebSearchTool", "echo_context", "weather", "chat_send", "run_python", "refund")
     assert agents["sales"].tools == ("product_search", "echo_context")
     assert agents["support"].tools == ("echo_context", "refund")
     assert agents["general"].voice

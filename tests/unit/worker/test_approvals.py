@@ -12,13 +12,14 @@ from agents.testing import assistant_message, function_call
 from magent2.bus.delivery import delivering
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Describe
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import AlreadyDecided, UnknownCall
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.approvals import Approval, Decision, deciding, finding_approvals
-from magent2.worker.run import Outcome
+from magent2.worker.run import LaneRun, Outcome
 from tests.support.engines import ENGINES, new_engines
-from tests.support.journalled import Improviser, Items
+from tests.support.journalled import Improviser, Items, Mortal, work_and_die
 from tests.support.serving import AGENT, command, envelope, history, outputs, send, serving, stream, until
 from tests.support.steered import receipts, steer, waiting
 
@@ -202,3 +203,54 @@ async def test_other_mail_waits_behind_the_decision_its_sender_is_told_and_a_ste
         "pay",
         "another thing",
     ]
+
+
+WRITES_MAX = 12
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_worker_may_die_at_any_write_of_either_half(after: bool) -> None:
+    """Nothing recorded is asked or done again, one question is put, and one decision counts."""
+    deaths = {"pause": 0, "resume": 0}
+    for half in deaths:
+        for at in range(1, WRITES_MAX):
+            memory, desk = MemoryBus(), Desk()
+            send(memory, "pay")
+            died = await _die_in(half, memory, desk, at, after)
+            deaths[half] += died
+            assert outputs(memory) == ["looked; paid 0"], (half, at)
+            assert told(memory) == [("pay-0", "requested"), ("pay-0", "approved")], (half, at)
+            assert (waiting(memory), head(memory).get("paused")) == (0, None), (half, at)
+            assert len(desk.paid) <= 2, "made again though its result was on the log"
+            memory.close()
+            if not died:
+                break
+
+    assert all(1 < count < WRITES_MAX - 1 for count in deaths.values()), deaths
+
+
+async def _die_in(half: str, memory: MemoryBus, desk: Desk, at: int, after: bool) -> bool:
+    """Go through all of it, with one death if there is a write of that number; whether there was."""
+    if half == "pause":
+        died = await work_and_die(Mortal(memory, at, after), desk.runner)
+        await _work_until(memory, desk, Outcome.PAUSED)
+        decide(memory, "pay-0")
+    else:
+        await _work_until(memory, desk, Outcome.PAUSED)
+        decide(memory, "pay-0")
+        died = await work_and_die(Mortal(memory, at, after), desk.runner)
+    await _work_until(memory, desk, Outcome.ANSWERED)
+    return died
+
+
+async def _work_until(memory: MemoryBus, desk: Desk, outcome: Outcome) -> None:
+    """Work on what is there, unless it has come so far already."""
+    while not _has_come_to(memory, outcome) or memory.call(Lanes(AGENT)):
+        claims = memory.call(Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=60.0))
+        if not claims.lanes:
+            return
+        await LaneRun(memory, claims.lanes[0], desk.runner).work()
+
+
+def _has_come_to(memory: MemoryBus, outcome: Outcome) -> bool:
+    return bool(pending(memory)) if outcome is Outcome.PAUSED else bool(outputs(memory))

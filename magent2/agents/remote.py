@@ -1,0 +1,50 @@
+"""A conversation's runs from another process, with the face of `AgentContext`.
+
+with connect("redis://…") as bus:
+    context = RemoteContext(bus, "c-1a2b")
+    context.send_message(BusMessage(content="in Celsius, please", source="user:ann"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magent2.bus.delivery import Sending
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.context.message import BusMessage
+from magent2.models.address import check_name
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.steering import steering
+from magent2.sessions.store import shown
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteContext:
+    """Speaks to the agents at work in a conversation, wherever they are: what is sent is a steer on the log.
+
+    `principal` is for whom it speaks; `None` is trusted code. `require_active`: never begin a run by it.
+    """
+
+    bus: Engine
+    conversation_id: str
+    principal: str | None = None
+    require_active: bool = False
+
+    def send_message(self, message: BusMessage) -> BusMessage:
+        """Put a message before its target, or before every agent at work; one whose id is known is not sent again.
+
+        `NoActiveRun`, `QueueFull`, `TextTooLong`, `TemplateRefused` and `IdConflict` say why it was not sent.
+        """
+        target = None if message.target is None else check_name(message.target, "target")
+        envelope = MessageEnvelope(
+            id=message.id,
+            conversation_id=self.conversation_id,
+            sender=check_name(message.source, "source"),
+            recipient=f"chat:{self.conversation_id}" if target is None else f"agent:{target}",
+            content=message.render(),
+            created_at=message.timestamp,
+        )
+        sending = shown(envelope, Sending(principal=self.principal), steer=True)
+        run(self.bus, steering(envelope, sending, require_active=self.require_active))
+        return message

@@ -1,0 +1,78 @@
+"""Approvals over HTTP: who waits is told, a decision is taken once, and what it comes to is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.worker.run import Outcome
+from magent2.worker.service import WorkerService
+from tests.support.api import answer_to, api, create, events, say, team_at_work
+from tests.support.serving import until
+
+PATH = "/api/sdk/session/s1"
+WAITS = "waits for approval; the message waits until somebody decides"
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[tuple[httpx2.AsyncClient, WorkerService]]:
+    """A session in which a call waits."""
+    bus = MemoryBus()
+    async with team_at_work(bus) as service, api(bus) as client:
+        await create(client, agent_name="support")
+        await answer_to(client, "hello")
+        await say(client, "refund order 7", wait=False)
+        await until(lambda: service.outcomes[Outcome.PAUSED])
+        yield client, service
+    bus.close()
+
+
+async def call_of(client: httpx2.AsyncClient) -> dict[str, Any]:
+    (call,) = (await client.get(f"{PATH}/approvals")).json()["approvals"]
+    found: dict[str, Any] = call
+    return found
+
+
+async def test_whoever_writes_behind_a_call_that_waits_is_told(
+    house: tuple[httpx2.AsyncClient, WorkerService],
+) -> None:
+    client, service = house
+    mail = {"conversation_id": "s1", "sender": "user:ann", "recipient": "chat:s1", "content": "and this"}
+
+    sent = (await client.post("/send", json=mail)).json()
+    said = (await say(client, "and that", wait=False)).json()
+    steered = (await client.post(f"{PATH}/steer", json={"text": "hurry"})).json()
+    assert [WAITS in answer["notice"] for answer in (sent, said, steered)] == [True] * 3
+
+    call = await call_of(client)
+    await client.post(f"{PATH}/approvals/{call['call_id']}", json={"decision": "approve"})
+    await until(lambda: service.outcomes[Outcome.ANSWERED] == 4)
+    assert "notice" not in (await say(client, "at last", wait=False)).json()
+
+
+async def test_a_decision_is_taken_once_and_told(house: tuple[httpx2.AsyncClient, WorkerService]) -> None:
+    client, service = house
+    call = await call_of(client)
+    assert (call["tool"], call["args"], call["agent_id"], call["status"]) == (
+        "refund",
+        {"order": "7"},
+        "support",
+        "pending",
+    )
+    where = f"{PATH}/approvals/{call['call_id']}"
+
+    first = await client.post(where, json={"decision": "reject", "reason": "too dear"})
+    again = await client.post(where, json={"decision": "reject"})
+    other = await client.post(where, json={"decision": "approve"})
+    await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
+
+    assert first.json() == again.json()
+    assert (first.json()["status"], first.json()["reason"]) == ("rejected", "too dear")
+    assert (other.status_code, other.json()["code"]) == (409, "already_decided")
+    told = [event for event in await events(client) if event["type"] == "approval"]
+    assert [event["data"]["status"] for event in told] == ["requested", "rejected"]
+    assert told[1]["reason"] == "too dear"

@@ -1,0 +1,51 @@
+"""Speaking to runs of another process, on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from magent2.agents import RemoteContext
+from magent2.bus.interface import Engine
+from magent2.context import BusMessage
+from magent2.errors import IdConflict, NoActiveRun
+from magent2.worker.run import Outcome
+from tests.support.engines import ENGINES, new_engines
+from tests.support.serving import AGENT, send, serving, until
+from tests.support.steered import Talk, blocks, receipts
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    yield engine
+    engine.close()
+
+
+async def test_a_message_is_seen_once_rendered_by_the_run_under_way(bus: Engine) -> None:
+    talk = Talk(turns=2)
+    context = RemoteContext(bus, "one", require_active=True)
+    first = BusMessage(id="m1", content="hurry", source="user:ann", template="please: {{ content }}")
+    send(bus, "go")
+    async with serving(bus, talk.runner) as service:
+        await talk.at(0)
+        assert context.send_message(first) == first
+        context.send_message(first)
+        context.send_message(BusMessage(id="m2", content="slowly", source="user:ann", target=AGENT))
+        talk.open()
+        await until(lambda: service.outcomes[Outcome.ANSWERED])
+
+    assert blocks(talk.requests[-1]) == [("user:ann", "please: hurry"), ("user:ann", "slowly")]
+    assert receipts(bus) == [("m1", "seen"), ("m2", "seen")]
+
+
+def test_what_cannot_be_sent_is_refused_by_name(bus: Engine) -> None:
+    idle = RemoteContext(bus, "one", require_active=True)
+    with pytest.raises(NoActiveRun):
+        idle.send_message(BusMessage(content="hurry", source="user:ann"))
+
+    context = RemoteContext(bus, "one")
+    context.send_message(BusMessage(id="m1", content="begin", source="user:ann", target=AGENT))
+    with pytest.raises(IdConflict):
+        context.send_message(BusMessage(id="m1", content="another", source="user:ann", target=AGENT))

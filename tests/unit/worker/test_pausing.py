@@ -1,0 +1,98 @@
+"""What a paused run is to do about the decisions that are written. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magent2.sessions.approvals import Approval, Decision, approvals_of, letter_of
+from magent2.sessions.history import RunRecord
+from magent2.worker.pausing import Overdue, Resume, Waiting, plan_paused, with_decisions
+from magent2.worker.report import Report
+
+NOW = 1_000_000
+REPORT = Report("one", "Ada", "run-1", 1, "m1")
+
+
+def paused(**expires_in_s: float) -> RunRecord:
+    """A run whose calls wait so long from now."""
+    run = RunRecord("run-1", "Ada", {"id": "m1"}, {}, 0)
+    output = [{"type": "function_call", "call_id": call, "arguments": '{"n": 1}'} for call in expires_in_s]
+    run.answers[0] = {"response": {"output": output}}
+    for call, seconds in expires_in_s.items():
+        facts = {"call_id": call, "name": "pay", "speaker": "Ada", "expires_ms": NOW + round(seconds * 1000)}
+        run.asked[0, call] = facts
+    return run
+
+
+def written(run: RunRecord, **decisions: Decision) -> dict[str, Any]:
+    calls = {call.call_id: call for call in approvals_of(run)}
+    letters = [letter_of("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
+    return {letter.id: letter.model_dump() for letter in letters}
+
+
+def words(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
+    return [(approval.call_id, approval.status) for approval in approvals]
+
+
+def test_with_no_decision_it_waits_until_the_first_call_expires() -> None:
+    assert plan_paused(paused(a=5, b=3), {}, NOW) == Waiting((), 2, 3.0)
+
+
+def test_a_decision_on_one_of_two_is_taken_and_the_other_waited_for() -> None:
+    run = paused(a=5, b=3)
+
+    plan = plan_paused(run, written(run, b="reject"), NOW)
+
+    assert isinstance(plan, Waiting)
+    assert (words(plan.decided), plan.left, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
+
+
+def test_when_all_are_decided_on_it_goes_on_however_late() -> None:
+    run = paused(a=-1, b=-1)
+
+    plan = plan_paused(run, written(run, a="approve", b="expire"), NOW)
+
+    assert isinstance(plan, Resume)
+    assert words(plan.decided) == [("a", "approved"), ("b", "expired")]
+    assert [(call.decided_by, call.reason) for call in plan.decided] == [("user:ann", "so")] * 2
+
+
+@pytest.mark.parametrize(("expires_in_s", "overdue"), [(0.0, True), (-1.0, True), (0.001, False)])
+def test_a_call_is_overdue_from_the_moment_that_it_expires(expires_in_s: float, overdue: bool) -> None:
+    assert isinstance(plan_paused(paused(a=expires_in_s), {}, NOW), Overdue) == overdue
+
+
+def test_only_calls_without_a_decision_are_overdue() -> None:
+    run = paused(a=-1, b=-1)
+
+    plan = plan_paused(run, written(run, a="approve"), NOW)
+
+    assert isinstance(plan, Overdue)
+    assert [call.call_id for call in plan.calls] == ["b"]
+
+
+def test_a_letter_under_another_id_decides_nothing() -> None:
+    run = paused(a=5)
+    forged = {"any-id": next(iter(written(run, a="approve").values()))}
+
+    assert plan_paused(run, forged, NOW) == Waiting((), 1, 5.0)
+
+
+def test_what_is_recorded_is_not_waited_for_and_the_history_stays_as_it_was() -> None:
+    run = paused(a=5)
+    plan = plan_paused(run, written(run, a="approve"), NOW)
+    assert isinstance(plan, Resume)
+
+    known = with_decisions(run, REPORT, plan.decided)
+
+    assert (known.undecided, run.undecided) == ([], [(0, "a")])
+    assert known.decisions[0, "a"]["status"] == "approved"
+
+
+def test_a_run_that_has_ended_waits_for_nobody() -> None:
+    run = paused(a=5)
+    run.end = {"status": "stopped"}
+
+    assert run.undecided == []

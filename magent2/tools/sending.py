@@ -16,7 +16,7 @@ from uuid import uuid4
 from magent2.bus.delivery import Sending, planning
 from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition, Describe, HeadIs, SetHead
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, Operation, SetHead
 from magent2.bus.records import Appended, NewRecord, TopicInfo
 from magent2.errors import AddressError, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
@@ -192,20 +192,30 @@ def _following(
     try:
         operation = next(flow)
         while True:
-            known = looked.get(operation.topics) if looked and isinstance(operation, Describe) else None
             try:
-                found = known or (yield operation)
+                found = yield from _looking(operation, earlier, looked)
             except (InvalidInput, Refused, TopicDeleted) as refusal:
                 operation = flow.throw(refusal)
-                continue
-            if known is None and isinstance(operation, Describe):
-                found = tuple(_after(info, earlier) for info in found)
-                if looked is not None:
-                    looked[operation.topics] = found
-            operation = flow.send(found)
+            else:
+                operation = flow.send(found)
     except StopIteration as planned:
         append: Append = planned.value
         return append
+
+
+def _looking(
+    operation: Operation[Any], earlier: Sequence[Append], looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] | None
+) -> Flow[Any]:
+    """What a plan finds where it looks; where somebody has looked already, without asking again."""
+    if not isinstance(operation, Describe):
+        return (yield operation)
+    if looked and (known := looked.get(operation.topics)):
+        return known
+    state: tuple[TopicInfo, ...] = yield operation
+    found = tuple(_after(info, earlier) for info in state)
+    if looked is not None:
+        looked[operation.topics] = found
+    return found
 
 
 def _note_change(looked: dict[tuple[str, ...], tuple[TopicInfo, ...]], append: Append) -> None:

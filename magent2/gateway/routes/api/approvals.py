@@ -30,6 +30,12 @@ from magent2.sessions.approvals import REASON_MAX_CHARS, Approval, deciding, fin
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 
 
+EXAMPLE: dict[str, Any] = {
+    "call_id": "call-1", "tool": "refund", "args": {"order": "7"}, "agent_id": "support", "run_id": "run-5f…",
+    "turn": 0, "status": "pending", "expires_at": "2026-01-02T03:04:05Z", "decided_by": None, "reason": None,
+}  # fmt: skip
+
+
 class DecisionRequest(BaseModel):
     model_config = example(decision="reject", reason="too dear")
 
@@ -42,10 +48,7 @@ class DecisionRequest(BaseModel):
 class ApprovalShown(BaseModel):
     """A call that waits, or has waited, for a person. `args` are as the model wrote them."""
 
-    model_config = example(
-        call_id="call-1", tool="refund", args={"order": "7"}, agent_id="sales", run_id="run-5f…", turn=0,
-        status="pending", expires_at="2026-01-02T03:04:05Z", decided_by=None, reason=None,
-    )  # fmt: skip
+    model_config = example(**EXAMPLE)
 
     call_id: str
     tool: str
@@ -60,6 +63,8 @@ class ApprovalShown(BaseModel):
 
 
 class ApprovalsShown(BaseModel):
+    model_config = example(session_id="s-1", approvals=[EXAMPLE])
+
     session_id: str
     approvals: list[ApprovalShown]
 

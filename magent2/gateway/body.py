@@ -11,14 +11,21 @@ from magent2.gateway.problems import Problem
 
 CLOSE = {"connection": "close"}  # what is left of the body is not worth reading
 LENGTH_MAX_DIGITS = 15
+DRAINED_MAX = (
+    4  # times the cap: so much of a body that is too large is read past, because who still sends hears nothing
+)
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     declared = header(scope, b"content-length")
-    if declared.isdigit() and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > limits.body_max_bytes):
+    too_large = declared.isdigit() and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > limits.body_max_bytes)
+    if too_large and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > DRAINED_MAX * limits.body_max_bytes):
         raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.body_max_s):
+            if too_large:
+                await _read_past(receive)
+                raise _too_large(limits)
             return await _read(receive, limits)
     except TimeoutError:
         raise Problem(
@@ -37,6 +44,12 @@ async def _read(receive: Receive, limits: Limits) -> bytes:
             raise _too_large(limits)
         if not message.get("more_body", False):
             return body
+
+
+async def _read_past(receive: Receive) -> None:
+    """A proxy that is cut off while it sends tells its client of a bad gateway, not of the answer that it got."""
+    while (await receive()).get("more_body", False):
+        pass
 
 
 def _too_large(limits: Limits) -> Problem:

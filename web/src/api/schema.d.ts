@@ -224,7 +224,7 @@ export type components = {
          *       "args": {
          *         "order": "7"
          *       },
-         *       "agent_id": "sales",
+         *       "agent_id": "support",
          *       "run_id": "run-5f…",
          *       "turn": 0,
          *       "status": "pending",
@@ -263,7 +263,28 @@ export type components = {
             /** Turn */
             turn: number;
         };
-        /** ApprovalsShown */
+        /**
+         * ApprovalsShown
+         * @example {
+         *       "session_id": "s-1",
+         *       "approvals": [
+         *         {
+         *           "call_id": "call-1",
+         *           "tool": "refund",
+         *           "args": {
+         *             "order": "7"
+         *           },
+         *           "agent_id": "support",
+         *           "run_id": "run-5f…",
+         *           "turn": 0,
+         *           "status": "pending",
+         *           "expires_at": "2026-01-02T03:04:05Z",
+         *           "decided_by": null,
+         *           "reason": null
+         *         }
+         *       ]
+         *     }
+         */
         ApprovalsShown: {
             /** Approvals */
             approvals: components["schemas"]["ApprovalShown"][];

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Info
 from magent2.errors import InvalidInput, Magent2Error
 from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
 from magent2.machine import check_system, raise_open_files
@@ -68,6 +69,7 @@ async def serve(bus: Engine, team: Team, concurrency: int | None = None, observe
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
         read_again_on_signal(lambda: _tell(read_again(team.registry)))
+        await bus.acall(Info())  # a bus that is not there is the worker's error, before anybody waits for it
         async with relaying(bus):
             await service.run()
     finally:

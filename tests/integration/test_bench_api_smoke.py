@@ -17,6 +17,7 @@ TIMEOUT_S = 180.0
 KEYS = {"api_events_per_s", "api_events_ratio", "message_ratio", "message_ms", "auth_ratio", "auth_ms"}
 
 
+@pytest.mark.soak
 @pytest.mark.redis
 def test_the_benchmark_of_the_api_ends_with_one_line_of_json() -> None:
     skip_if_left_out()

@@ -31,6 +31,7 @@ KEYS = {
 TOLD_BY_LINUX = {"idle_cpu_percent", "rss_per_client_kb"}
 
 
+@pytest.mark.soak
 @pytest.mark.redis
 def test_the_benchmark_of_the_service_ends_with_one_line_of_json() -> None:
     skip_if_left_out()

@@ -28,6 +28,7 @@ KEYS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.redis
 def test_the_benchmark_of_the_worker_ends_with_one_line_of_json() -> None:
     skip_if_left_out()

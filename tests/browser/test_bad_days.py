@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from magent2.bus.connect import connect
 from magent2.bus.flow import run
@@ -129,6 +131,28 @@ def test_without_a_token_it_is_asked_for_and_signing_out_forgets_it(chromium: Br
         visitor.page.goto(house.url)
 
         expect(visitor.page.get_by_label("Token or key")).to_be_visible()
+
+
+def test_a_refusal_that_comes_late_is_not_taken_for_one_of_the_token_given_meanwhile(
+    chromium: Browser, house: House
+) -> None:
+    held: list[Route] = []
+    with visiting(chromium, house) as visitor:
+        page = visitor.page
+        page.route(
+            re.compile("/api/(agents|scenarios|tools/)"),
+            lambda route: route.continue_() if "authorization" in route.request.headers else held.append(route),
+        )
+        page.goto(house.url)
+        visitor.enter()
+
+        for route in held:
+            with page.expect_response(route.request.url):
+                route.fulfill(status=401, json={"status": 401, "code": "unauthorized", "title": "", "detail": ""})
+        page.evaluate("() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown)))")
+
+        assert held
+        expect(page.get_by_role("banner").get_by_text("Live", exact=True)).to_be_visible(timeout=1000)
 
 
 def test_another_persons_conversation_is_not_there(chromium: Browser, visitor: Visitor) -> None:

@@ -93,7 +93,10 @@ export class App {
   connect(): void {
     this.way?.close();
     this.asking.set(false);
-    this.way = openLink(this.base, this.api.token, (message) => this.heed(message));
+    const asker = this.api;
+    this.way = openLink(this.base, asker.token, (message) => {
+      if (this.api === asker) this.heed(message);
+    });
     this.refollow();
     void this.learn();
   }
@@ -152,10 +155,12 @@ export class App {
 
   /** Who is there, and what the server can do. */
   async learn(): Promise<void> {
+    const asker = this.api; // what an earlier one is still told is not about whoever asks now
     try {
       const [{ agents }, { tools }, { scenarios, default: first }, { model_kind: model }] = await Promise.all([
-        this.api.agents(), this.api.tools(), this.api.scenarios(), this.api.toolsStatus(),
+        asker.agents(), asker.tools(), asker.scenarios(), asker.toolsStatus(),
       ]);
+      if (this.api !== asker) return;
       const root = scenarios.find((one) => one.id === first)?.root ?? agents[0]?.name ?? null;
       const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
       this.team.set({ agents, tools, root, supervisors, model });
@@ -163,7 +168,7 @@ export class App {
       this.isAdmin.set(await this.mayLookAtLetters());
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      if (error.status === 401) this.asking.set(true);
+      if (error.status === 401 && this.api === asker) this.asking.set(true);
     }
   }
 

@@ -94,19 +94,6 @@ class Catalogue:
         return self.builtins.status(self.kind or "openai")
 
 
-def may_use(agent: AgentSpec, tool: str) -> bool:
-    """Whether the agent's lists allow a tool that can be run by name; what is not named there is not allowed.
-
-    Tools of an MCP server are `server.tool`: allowed one by one, or all when the agent names the server alone.
-    """
-    if tool in BUILTINS or not tool:
-        return False
-    server, dot, _ = tool.partition(".")
-    if not dot or tool in agent.tools:
-        return tool in agent.tools
-    return server in agent.mcp and not any(name.startswith(f"{server}.") for name in agent.tools)
-
-
 def used_by(roster: Roster) -> Mapping[str, list[str]]:
     """Tool → the agents whose lists name it."""
     found: dict[str, list[str]] = {}

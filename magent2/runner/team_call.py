@@ -19,9 +19,10 @@ from magent2.runner.journal_calls import Call
 from magent2.runner.team_spec import Member
 from magent2.runner.team_tools import own_tools
 from magent2.sandbox.interface import Sandbox
+from magent2.tools.allowlist import may_run
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.interface import CallScope
-from magent2.tools.mcp import McpServers, grants_of
+from magent2.tools.mcp import McpServers
 from magent2.tools.registry import ToolRegistry
 
 CALL_ID = "tool"
@@ -99,11 +100,5 @@ def check_allowed(member: Member, name: str) -> None:
     """Raise `Refused` for a tool that the agent may not use, and for one that is not run here."""
     if name in BUILTINS:
         raise Refused(f"{name} is run by the model's provider, in the middle of an answer; it cannot be run by name")
-    server, dot, tool = name.partition(".")
-    if not dot:
-        allowed = name in member.tools
-    else:
-        granted = grants_of(member.tools, member.mcp).get(server, frozenset())
-        allowed = granted is None or tool in granted
-    if not allowed or not name:
+    if not may_run(member.tools, member.mcp, name):
         raise Refused(f"agent {member.name!r} may not use tool {name[:80]!r}")

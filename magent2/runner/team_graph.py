@@ -16,8 +16,9 @@ from magent2.runner.team_tools import function_tool_of, gone_tool, own_tools
 from magent2.sandbox.interface import Sandbox
 from magent2.sessions.history import RunRecord
 from magent2.sessions.views import calls_of
+from magent2.tools.allowlist import grants_of
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
-from magent2.tools.mcp import McpServers, grants_of, model_name
+from magent2.tools.mcp import McpServers, model_name
 from magent2.tools.registry import ToolRegistry
 
 GRAPHS_MAX = 64  # teams that are kept built

@@ -3,8 +3,7 @@
 A server is connected when one of its tools is first wanted, once per process, and stays until the end. One that cannot
 be reached has no tools for a while; it is tried again later, and no turn waits or breaks for it longer than that.
 
-What an agent may use: all tools of the servers that it names (`mcp = ["files"]`), or, when its `tools` name some of
-them (`"files.read"`), only those. A model knows such a tool as `files__read`.
+What an agent may use of them is in `allowlist.py`. A model knows a tool `files.read` as `files__read`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from agents import FunctionTool
 from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp, MCPUtil
 
 from magent2.errors import InvalidInput, Magent2Error, UnknownTool
+from magent2.tools.allowlist import Grants
 from magent2.tools.parameters import check_arguments
 
 CONNECT_MAX_S = 10.0  # from the start of a server to the list of its tools
@@ -31,9 +31,6 @@ TOOLS_MAX = 200  # of one server
 NAME_MAX_CHARS = 64  # what models take
 
 log = logging.getLogger(__name__)
-
-# Server → the tools of it that may be used; all of them where there is None.
-Grants: TypeAlias = Mapping[str, frozenset[str] | None]
 
 
 class ServerFacts(Protocol):
@@ -55,16 +52,6 @@ class ServerFacts(Protocol):
 
 class McpFailed(Magent2Error):
     """A server could not do what it was asked for."""
-
-
-def grants_of(tools: Iterable[str], servers: Iterable[str]) -> Grants:
-    """What an agent's two lists allow."""
-    granted: dict[str, frozenset[str] | None] = {}
-    for name in tools:
-        server, dot, tool = name.partition(".")
-        if dot:
-            granted[server] = (granted.get(server) or frozenset()) | {tool}
-    return {**{name: None for name in servers if name not in granted}, **granted}
 
 
 def model_name(server: str, tool: str) -> str:

@@ -10,11 +10,12 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.errors import Refused
-from magent2.gateway.catalogue import Catalogue, may_use
+from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec
 from magent2.runner.team_call import check_allowed
 from magent2.runner.team_spec import Member
+from magent2.tools.allowlist import may_run
 from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.standard import known_tools
 from tests.support.api import api, create
@@ -120,7 +121,7 @@ def test_gateway_and_worker_agree_on_what_is_allowed(agent: AgentSpec, tool: str
     except Refused:
         allowed = False
 
-    assert may_use(agent, tool) == allowed
+    assert may_run(agent.tools, agent.mcp, tool) == allowed
 
 
 async def test_routing_without_a_session_changes_nothing(bus: MemoryBus) -> None:

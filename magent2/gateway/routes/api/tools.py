@@ -15,7 +15,7 @@ from magent2.bus.operations import OLDEST, Find
 from magent2.bus.records import Appended, Record, canonical
 from magent2.errors import IdConflict
 from magent2.gateway import audit
-from magent2.gateway.catalogue import may_use, used_by
+from magent2.gateway.catalogue import used_by
 from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
@@ -45,6 +45,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.exchange import Exchange
 from magent2.sessions.store import Session
+from magent2.tools.allowlist import may_run
 from magent2.tools.builtins import BUILTINS
 
 KIND = "tool"
@@ -134,7 +135,7 @@ def check_call(house: House, session: Session, wanted: ToolRequest) -> str:
         detail = f"{wanted.tool} is run by the model's provider, in the middle of an answer; it cannot be run by name"
         raise Problem(403, "builtin_tool", detail)
     agent = catalogue.agent(scenario_id, name)
-    if agent is None or not may_use(agent, wanted.tool):
+    if agent is None or not may_run(agent.tools, agent.mcp, wanted.tool):
         raise Problem(403, "tool_not_allowed", f"agent {name[:80]!r} may not use tool {wanted.tool[:80]!r}")
     if wanted.tool in catalogue.tools:
         catalogue.tools.check_arguments(wanted.tool, wanted.args)

@@ -42,6 +42,7 @@ run: $(READY) ## serve an agent: gateway, worker and page in one process
 
 .PHONY: web
 web: $(PAGE) ## build the page into the package
+	@:
 
 .PHONY: page-types
 page-types: $(PAGE_TOOLS) ## write the page's types from the OpenAPI document

@@ -24,13 +24,15 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from magent2.runner.demo_script import Line, Say, Use, next_line, script
+from magent2.runner.demo_script import Line, Say, Step, Use, next_line, script
+from magent2.runner.demo_tour import tour_line
 from magent2.runner.echo import pieces
 
 __all__ = ["DemoModel", "script"]
 
 MODEL_NAME = "demo"
 ID_BYTES = 8
+STEP_PAUSE_S = 0.2  # between two words that announce a step: time enough to say something
 
 Item = ResponseOutputMessage | ResponseFunctionToolCall
 
@@ -54,7 +56,8 @@ class DemoModel(Model):
         tracing: object,
         **server_state: object,
     ) -> ModelResponse:
-        response = _respond(input, tools, handoffs)
+        items = _items_of(input)
+        response = build_response(_line(items, tools, handoffs), items)
         used = cast(ResponseUsage, response.usage)
         usage = Usage(1, used.input_tokens, output_tokens=used.output_tokens, total_tokens=used.total_tokens)
         return ModelResponse(output=response.output, usage=usage, response_id=None)
@@ -70,20 +73,23 @@ class DemoModel(Model):
         tracing: object,
         **server_state: object,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        for event in stream_events(_respond(input, tools, handoffs)):
-            if event.type == "response.output_text.delta" and self._pause_s:
-                await asyncio.sleep(self._pause_s)
+        items = _items_of(input)
+        line = _line(items, tools, handoffs)
+        pause_s = STEP_PAUSE_S if isinstance(line, Step) else self._pause_s
+        for event in stream_events(build_response(line, items)):
+            if event.type == "response.output_text.delta" and pause_s:
+                await asyncio.sleep(pause_s)
             yield event
 
 
-def _respond(
-    asked: str | list[TResponseInputItem], tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]]
-) -> Response:
-    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else cast(list[dict[str, Any]], asked)
-    line = next_line(
-        items, [tool.name for tool in tools], {handoff.agent_name: handoff.tool_name for handoff in handoffs}
-    )
-    return build_response(line, items)
+def _items_of(asked: str | list[TResponseInputItem]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": asked}] if isinstance(asked, str) else cast(list[dict[str, Any]], asked)
+
+
+def _line(items: list[dict[str, Any]], tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]]) -> Line:
+    names = [tool.name for tool in tools]
+    targets = {handoff.agent_name: handoff.tool_name for handoff in handoffs}
+    return tour_line(items, names) or next_line(items, names, targets)
 
 
 def build_response(line: Line, items: Sequence[Mapping[str, Any]]) -> Response:
@@ -114,12 +120,14 @@ def build_response(line: Line, items: Sequence[Mapping[str, Any]]) -> Response:
 
 def _items(line: Line, name: str) -> list[Item]:
     if isinstance(line, Say):
-        return [_message(line, name)]
+        return [_message(line.text, name)]
+    if isinstance(line, Step):
+        return [_message(line.text, name), _call(line.use, f"{name}-0")]
     return [_call(use, f"{name}-{index}") for index, use in enumerate(line)]
 
 
-def _message(line: Say, name: str) -> Item:
-    text = ResponseOutputText(type="output_text", text=line.text, annotations=[], logprobs=[])
+def _message(words: str, name: str) -> Item:
+    text = ResponseOutputText(type="output_text", text=words, annotations=[], logprobs=[])
     return ResponseOutputMessage(id=f"msg-{name}", type="message", role="assistant", status="completed", content=[text])
 
 

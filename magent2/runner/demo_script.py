@@ -8,7 +8,8 @@ What it understands (all else it echoes, to the last character):
 - `run a block` and `run a block that fails`: run Python that sends messages, and Python that fails after two of them;
 - a message that is one fenced block of Python: runs it;
 - `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`;
-- `refund order NUMBER`: calls `refund`, which needs a person's approval.
+- `refund order NUMBER`: calls `refund`, which needs a person's approval;
+- `compare the weather in CITY, CITY and CITY`: one after the other, and slowly (`demo_tour.py`).
 It does so only where such a tool or such an agent exists.
 """
 
@@ -67,7 +68,15 @@ class Use:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-Line: TypeAlias = Say | tuple[Use, ...]
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Words, said slowly, and the call that they announce."""
+
+    text: str
+    use: Use
+
+
+Line: TypeAlias = Say | Step | tuple[Use, ...]
 
 
 def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
@@ -131,7 +140,7 @@ def next_line(items: Sequence[Mapping[str, Any]], tools: Collection[str], handof
     """What comes next in a conversation: report what tools have said, else follow the script."""
     results = _last_results(items)
     if results:
-        return Say("\n".join(_report(result) for result in results))
+        return Say("\n".join(report(result) for result in results))
     return script(_last_text(items), tools, handoffs)
 
 
@@ -140,11 +149,11 @@ def _last_results(items: Sequence[Mapping[str, Any]]) -> list[str]:
     for item in reversed(items):
         if item.get("type") != "function_call_output":
             break
-        found.append(_text_of(item.get("output")))
+        found.append(text_of(item.get("output")))
     return found[::-1]
 
 
-def _report(result: str) -> str:
+def report(result: str) -> str:
     """A handoff's result names the agent that has taken over, an example tool's is put in words; others are quoted."""
     try:
         told = json.loads(result)
@@ -157,10 +166,10 @@ def _report(result: str) -> str:
 
 
 def _last_text(items: Sequence[Mapping[str, Any]]) -> str:
-    return next((_text_of(item.get("content")) for item in reversed(items) if item.get("role") == "user"), "")
+    return next((text_of(item.get("content")) for item in reversed(items) if item.get("role") == "user"), "")
 
 
-def _text_of(content: object) -> str:
+def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []

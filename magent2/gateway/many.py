@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, unquote
 
@@ -13,7 +12,8 @@ from magent2.gateway.identity import Identity
 from magent2.gateway.lists import SessionLists
 from magent2.gateway.problems import Problem
 from magent2.gateway.reader import Reader
-from magent2.gateway.sse import BATCH_MAX_BYTES, Batch, EndReason, Frame, Wanted, parse_cursor
+from magent2.gateway.sse import BATCH_MAX_BYTES, Batch, Frame, Wanted, parse_cursor
+from magent2.gateway.waiting import Waiting
 from magent2.models.address import check_name
 
 SESSIONS_MAX = 50  # of one connection
@@ -64,7 +64,7 @@ class Part(Reader):
         return frames
 
 
-class Whole:
+class Whole(Waiting):
     """Reads all sessions in turns; every event goes out with the cursors of all, so that a resume has no hole.
 
     A session that ends is told and left out; the others go on.
@@ -79,15 +79,10 @@ class Whole:
         identity: Identity,
         max_events: int | None = None,
     ) -> None:
-        self.identity = identity
+        super().__init__(identity)
         self._left = max_events
-        self.slot = 0
-        self.beat = False
-        self.gone = False
         self.is_deleted = False
         self._cursors = dict(cursors)
-        self._ending: EndReason | None = None
-        self._waiter: asyncio.Future[None] | None = None
         self._lists: SessionLists | None = None
         self._version = 0
         self._notices: list[bytes] = []
@@ -109,47 +104,14 @@ class Whole:
         if self._lists is not None:
             self._lists.leave(self._shown, self)
 
-    # --- being woken
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def leave(self) -> None:
-        self.gone = True
-        self.wake()
-
-    def end(self, reason: EndReason) -> None:
-        self._ending = self._ending or reason
-        self.wake()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._waiter is not None
-
     @property
     def ended(self) -> bytes | None:
         reason = "max_events" if self._left == 0 else self._ending
         return None if reason is None else self._rendering.end("", reason)
 
-    async def wait(self) -> None:
-        if self._is_due():
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _is_due(self) -> bool:
-        return bool(
-            self.gone
-            or self.beat
-            or self._ending
-            or self._notices
-            or (self._lists is not None and self._shown.version != self._version)
-            or any(part.is_due() for part in self._parts.values())
-        )
+    def _has_news(self) -> bool:
+        listed = self._lists is not None and self._shown.version != self._version
+        return listed or bool(self._notices) or any(part.is_due() for part in self._parts.values())
 
     # --- reading
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from magent2.bus.face import FOLLOW_PAGE
@@ -13,43 +12,33 @@ from magent2.errors import MalformedRecord
 from magent2.gateway.channel import Channel
 from magent2.gateway.fanout import Fanout
 from magent2.gateway.identity import HOUSE, Identity, is_theirs
-from magent2.gateway.sse import Batch, EndReason, Frame, Rendering, Wanted, batches
+from magent2.gateway.sse import Batch, Frame, Rendering, Wanted, batches
+from magent2.gateway.waiting import Waiting
 
 
-class Reader:
+class Reader(Waiting):
     """Pulls what it has not seen: out of the channel's tail, or, when it is further behind, from the bus itself."""
 
     __slots__ = (
         "_bus",
         "_channel",
         "_cursor",
-        "_ending",
         "_epoch",
         "_fanout",
         "_left",
-        "_waiter",
         "_wanted",
-        "beat",
         "cleared",
-        "gone",
-        "identity",
-        "slot",
     )
 
     def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted, identity: Identity = HOUSE) -> None:
+        super().__init__(identity)
         self._bus = bus
         self._fanout = fanout
         self._wanted = wanted
         self._cursor = wanted.after if wanted.after is not None else OLDEST
         self._left = wanted.max_events
-        self._waiter: asyncio.Future[None] | None = None
-        self._ending: EndReason | None = None
         self._channel: Channel = fanout.join(wanted.conversation, self)
         self._epoch = self._channel.epoch
-        self.gone = False  # the client has closed its end
-        self.beat = False  # a heartbeat is due
-        self.slot = 0
-        self.identity = identity
         self.cleared = identity.principal.admin  # the conversation is theirs to see; its owner never changes
 
     def close(self) -> None:
@@ -59,38 +48,8 @@ class Reader:
     def rendering(self) -> Rendering:
         return self._fanout.rendering
 
-    # --- being woken
-
-    def wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    @property
-    def is_idle(self) -> bool:
-        return self._waiter is not None
-
-    def leave(self) -> None:
-        self.gone = True
-        self.wake()
-
-    def end(self, reason: EndReason) -> None:
-        """Send no more, but for the reason."""
-        self._ending = self._ending or reason
-        self.wake()
-
-    async def wait(self) -> None:
-        """Until there may be something to send."""
-        if self.is_due():
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
     def is_due(self) -> bool:
-        return bool(self.gone or self.beat or self._ending or self._channel.deleted or self._has_news())
+        return self._channel.deleted or Waiting.is_due(self)
 
     def _has_news(self) -> bool:
         channel = self._channel

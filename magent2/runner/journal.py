@@ -80,6 +80,7 @@ class Journal:
         self.decisions: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.decisions)
         self.failures: dict[str, str] = {}  # call id → why it failed
         self.steers = SteerLedger(context.run)
+        self.leaving = asyncio.Lock()  # held by the send that leaves at once
         self._final: _FinalAnswer | None = None
         self._items: deque[Event | _Append] = deque()
         self._some = asyncio.Event()  # there is something to take, or nothing more will come

@@ -161,6 +161,7 @@ CASES = {
     "a bad id": (AGENT.replace('"s"', '" s"'), "scenario ' s': cannot be a name"),
     "an empty name": (AGENT.replace('"a"', '" "'), "name: is empty"),
     "a handoff to itself": (AGENT + 'handoffs = ["a"]', "handoffs: 'a' is the agent itself"),
+    "a subagent of itself": (AGENT + 'subagents = ["a"]', "subagents: an agent cannot start itself"),
     "a tool twice": (AGENT + 'tools = ["weather", "weather"]', "tools: has 'weather' twice"),
     "tools that are no list": (AGENT + 'tools = "weather"', "tools: must be a list, not 'weather'"),
     "a tool that is no name": (AGENT + "tools = [1]", "tools: has 1, which is no name"),

@@ -86,6 +86,8 @@ def start(bus: Engine, agent: str = "helper", conversation: str = "one") -> dict
 def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -> None:
     with pytest.raises(Refused, match="there is: helper"):
         start(bus, "stranger")
+    with pytest.raises(Refused, match="cannot start itself"):
+        asyncio.run(subagent_tools(["boss"])[0].run({"agent": "boss", "task": "dig"}, Facts(bus)))
     conversation = "one"
     for _ in range(DEPTH_MAX):
         conversation = start(bus, conversation=conversation)["subagent_id"]

@@ -168,7 +168,7 @@ def test_everything_is_killed_in_the_middle_of_a_run(tmp_path: Path, log_url: st
             made = {"session_id": "s1", "instructions": "You are a pirate.", "overlay": "Answer in Norwegian."}
             assert client.post("/api/sdk/session/create", json=made).status_code == 200
             ask(client, "count: to be or not", client_message_id="m1")
-            draft = eventually(lambda: token_of(client), RELOAD_DEADLINE_S)
+            (draft, *_) = eventually(lambda: tokens_of(client), RELOAD_DEADLINE_S)
             for process in processes:
                 process.kill()
                 process.wait(30)
@@ -207,9 +207,9 @@ def events_of(client: httpx2.Client, since: int) -> list[dict[str, Any]]:
     return found
 
 
-def token_of(client: httpx2.Client) -> dict[str, Any] | None:
-    """The first piece of an answer, once it is there."""
-    return next((event for event in events_of(client, 0) if event["type"] == "token"), None)
+def tokens_of(client: httpx2.Client) -> list[dict[str, Any]]:
+    """The pieces of answers that are there by now."""
+    return [event for event in events_of(client, 0) if event["type"] == "token"]
 
 
 FETCH = Call("shelf__fetch", {"title": "Emma"}, id="f1")

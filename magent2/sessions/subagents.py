@@ -31,6 +31,7 @@ from magent2.models.subagent import JOINT
 from magent2.sessions.receipts import finding_fate
 
 SUBAGENTS_PER_RUN_MAX = 16
+DEPTH_MAX = 4  # subagents of subagents, and so on
 CHILDREN_PAGE = 100
 DONE = ("answered", "dead")
 
@@ -42,6 +43,14 @@ STARTED = "started_"  # how fields of the starter's head begin
 def started_field(agent: str) -> str:
     """The field that says how many subagents the agent's last run to start any has started in the conversation."""
     return STARTED + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
+
+
+def depth_below(head: Mapping[str, Any]) -> int:
+    """How far down a subagent of this conversation is; `Refused` when that is too far. Pure."""
+    depth = int(head.get(DEPTH) or 0) + 1
+    if depth > DEPTH_MAX:
+        raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
+    return depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,13 @@ from magent2.models.subagent import subagent_id_of
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.sessions.store import HIDDEN, shown
 from magent2.sessions.stream import event_payload, payload_record
-from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start
+from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Sent, planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
 from magent2.tools.waiting import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
 
-DEPTH_MAX = 4  # subagents of subagents, and so on
 TASK_MAX_CHARS = 20_000
 
 START, MESSAGE, RESULT = "start_agent", "message_agent", "agent_result"
@@ -85,9 +84,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             raise Refused("an agent does not hear what it says itself, so it cannot start itself; start another")
         found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
         head = found[0].head
-        depth = int(head.get(DEPTH) or 0) + 1
-        if depth > DEPTH_MAX:
-            raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
+        depth = depth_below(head)
         count_start(run.conversation_id, run.agent, run.run_id, head)
         return StartPayload(
             conversation_id=run.conversation_id,
@@ -99,8 +96,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         )
 
     def perform(self, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        """One append: the task, in a conversation that it begins, the event that shows it where it came from, and that
-        the run has started one more."""
+        """One append: the task, in a conversation it begins, the event that shows it where it came from, its count."""
         run = context.run
         parent: tuple[TopicInfo, ...] = yield Describe((stream_topic(payload.conversation_id),))
         count = count_start(payload.conversation_id, run.agent, run.run_id, parent[0].head)

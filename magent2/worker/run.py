@@ -344,8 +344,9 @@ class LaneRun:
         self._log.forget_refusal()
         if isinstance(decision, Bury):
             return await self._ending.failed(plan, await self._taken(plan), report, decision.reason, failures)
-        if self._halt is not None and self._halt.is_final:  # the turn is over, if not as anybody wished
-            return await self._stop(plan, report, self._halt)
+        halt = self._halt or plan.halt  # it may have failed before it listened
+        if halt is not None and halt.is_final:  # the turn is over, if not as anybody wished
+            return await self._stop(plan, report, halt)
         try:
             return await self._ending.retried(plan, self._mail_of(plan), report, error_text(error), decision.delay_s)
         except REFUSALS as refusal:

@@ -14,11 +14,14 @@ from magent2.bus.delivery import wait_field
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
+from magent2.errors import TransientError
+from magent2.runner.context import RunContext
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.team_tools import function_tool_of
 from magent2.sessions.subagents import SUBAGENTS_PER_RUN_MAX
 from magent2.tools.subagents import subagent_tools
 from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.service import WorkerService
 from tests.support.api import team_at_work
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
@@ -164,7 +167,7 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
     async with team_at_work(bus, runner=runner) as service:
         await until(lambda: digging and _waits(bus))
         command(bus, "stop_after_turn", recipient="agent:boss")
-        await until(lambda: told(bus))
+        await until(lambda: _heard(service))
         gate.append(True)
         await until(lambda: service.outcomes[Outcome.STOPPED] > 1 and not bus.call(Lanes(HELPER)))
 
@@ -176,8 +179,32 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
     assert len(digging) == 1
 
 
+def _heard(service: WorkerService) -> bool:
+    """Whether the run of the helper knows that it is to stop; before that it may well finish."""
+    return any(run._halt is not None for run in service._runs.values() if run.owner.agent == HELPER)
+
+
 def _waits(bus: Engine) -> bool:
     return wait_field("boss") in bus.call(Describe(("stream:one",)))[0].head
+
+
+class Undecided(OpenAIAgentsRunner):
+    """Does not know for the moment how it would do a run."""
+
+    def spec_for(self, context: RunContext) -> dict[str, Any]:
+        raise TransientError("not now")
+
+
+async def test_a_stop_reaches_a_run_that_cannot_be_begun() -> None:
+    bus = MemoryBus()
+    name = (send(bus, "go"), command(bus, "stop"))[1]
+
+    runner = Undecided(Agent[Any](name=AGENT, model=Improviser(_never)))
+    assert await LaneRun(bus, claim_one(bus), runner).work() is Outcome.STOPPED
+
+    assert receipts(bus) == [(name, "stopped")]
+    assert bus.call(Lanes(AGENT)) == ()
+    bus.close()
 
 
 async def test_a_run_starts_only_so_many_also_when_it_starts_them_all_at_once(bus: Engine) -> None:

@@ -14,7 +14,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe
 from magent2.errors import Refused
 from magent2.sessions.store import creating, deleting
-from magent2.tools.subagents import DEPTH_MAX, own_subagent, subagent_tools
+from magent2.sessions.subagents import DEPTH_MAX
+from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.run import Outcome
 from tests.support.api import team_at_work
 from tests.support.engines import ENGINES, new_engines

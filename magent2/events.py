@@ -7,7 +7,7 @@ from typing import Literal
 
 from magent2.context.message import BusMessage
 from magent2.models.envelope import BaseStreamEvent, OutputEvent, TokenEvent, ToolStepEvent
-from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, RunEvent, UserMessageEvent
+from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, ReceiptEvent, RunEvent, UserMessageEvent
 
 __all__ = [
     "BaseStreamEvent",
@@ -16,6 +16,7 @@ __all__ = [
     "MessageEvent",
     "MessageReceivedEvent",
     "OutputEvent",
+    "ReceiptEvent",
     "RunEvent",
     "StreamEvent",
     "TokenEvent",
@@ -25,7 +26,11 @@ __all__ = [
 
 
 class MessageReceivedEvent(BaseStreamEvent):
-    """An agent's next model call sees these messages. `lost`: how many were trimmed before the agent could."""
+    """An agent's next model call sees these messages. `lost`: how many were trimmed before the agent could.
+
+    It is told by a run in this process, has the messages themselves, and is on no log. There, what the answer of a turn
+    has seen is told by `ReceiptEvent`, of the same kind, with what is recorded of each message.
+    """
 
     event: Literal["message_received"] = "message_received"
     messages: tuple[BusMessage, ...] = ()

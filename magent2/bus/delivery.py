@@ -64,6 +64,7 @@ ERRAND = "errand"  # of mail to a connector's relay: the item of the outbox that
 MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
 STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
 MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
+WHOLE = "whole"  # of a stop: all mail of the lane up to `mail_seen` is meant, not one run alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Sending:
     `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
     `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
     `inboxes`: the agents it goes to, where the sender has found out; else whoever is addressed. `only_if` holds then.
+    `whole`: a stop of all that waits in the lane, and not of the run under way alone.
     """
 
     principal: str | None = None
@@ -87,6 +89,7 @@ class Sending:
     with_heads: tuple[SetHead, ...] = ()
     inboxes: tuple[str, ...] | None = None
     only_if: tuple[Condition, ...] = ()
+    whole: bool = False
 
     def headers(self) -> dict[str, Scalar]:
         if self.hops > HOPS_MAX:
@@ -246,7 +249,7 @@ def _addressing(
     agent = agents[0] if agents else None
     headers: Mapping[str, Scalar] = {}
     if envelope.type == "control" and agent is not None:
-        headers = yield from _aiming(agent, standing.head or {})
+        headers = yield from _aiming(agent, standing.head or {}, sending.whole)
     return agent, mail_append(envelope, agents, standing, sending, headers)
 
 
@@ -265,9 +268,11 @@ def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[
     return append
 
 
-def _aiming(agent: str, head: Mapping[str, Any]) -> Flow[Mapping[str, Scalar]]:
+def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[str, Scalar]]:
     """For a command: which mail its sender can have meant, and which run."""
     inbox: tuple[TopicInfo, ...] = yield Describe((chat_topic(agent),))
+    if whole:
+        return {MAIL_SEEN: inbox[0].last, WHOLE: True}
     running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
     meant = {MEANT: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
     return {MAIL_SEEN: inbox[0].last, **meant}

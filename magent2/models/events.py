@@ -81,9 +81,16 @@ class ReceivedMessage(BaseModel):
     text: str | None = None
     command: str | None = None
 
+    def render(self) -> str:
+        """What was said, as a message inside a run says it."""
+        return self.text or ""
 
-class MessageReceivedEvent(BaseStreamEvent, RunFields):
-    """The receipt of steers and of stops: each is named by exactly one, for each agent that it went to."""
+
+class ReceiptEvent(BaseStreamEvent, RunFields):
+    """The receipt of steers and of stops on the log: each is named by exactly one, for each agent that it went to.
+
+    What a run without a log tells of its messages is `magent2.events.MessageReceivedEvent`.
+    """
 
     event: Literal["message_received"] = "message_received"
     messages: list[ReceivedMessage]

@@ -108,6 +108,8 @@ def _subagent_faults(roster: Roster, agent: AgentSpec) -> Iterator[str]:
     for name in agent.subagents:
         if name not in roster.agents():
             yield f", subagents: there is no agent {name!r}{_hint(name, roster.agents())}"
+        if name == agent.name:
+            yield ", subagents: an agent cannot start itself; describe another"
 
 
 def _keyword_faults(agent: AgentSpec) -> Iterator[str]:

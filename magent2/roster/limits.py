@@ -36,6 +36,7 @@ BOUNDS: Mapping[str, Bound] = {
     "history_max": Bound(0, 100_000, "how many earlier runs of a conversation the model is shown"),
     "concurrency": Bound(1, 1000, "how many conversations a worker has at work at a time"),
     "run_max_s": Bound(0.1, 86_400, "how long one attempt at a run may take", whole=False),
+    "lease_s": Bound(1, 600, "how long the runs of a worker that has died wait for another", whole=False),
     "approval_max_s": Bound(1, 31_536_000, "how long a call waits for a person's approval", whole=False),
     "run_drain_s": Bound(0, 3600, "how long a stopping worker waits for its runs", whole=False),
     "body_max_bytes": Bound(1 << 10, 256 * MIB, "the largest request that a gateway takes"),

@@ -33,7 +33,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.pictures import keep_pictures
 from magent2.runner.steers import Steer, SteerLedger, receipt
 from magent2.sessions.stream import event_payload, stream_record
-from magent2.sessions.views import calls_of
+from magent2.sessions.views import calls_of, requests_of
 
 QUEUE_MAX = 64  # events that the run may be ahead of its reader
 CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
@@ -80,6 +80,7 @@ class Journal:
         self.decisions: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.decisions)
         self.failures: dict[str, str] = {}  # call id → why it failed
         self.steers = SteerLedger(context.run)
+        self.leaving = asyncio.Lock()  # held by the send that leaves at once
         self._final: _FinalAnswer | None = None
         self._items: deque[Event | _Append] = deque()
         self._some = asyncio.Event()  # there is something to take, or nothing more will come
@@ -220,7 +221,7 @@ class Journal:
         records = (self._answer_record(answer, speaker, steers), *self._receipts(steers, speaker))
         message = self._message_records(answer, speaker)
         mail = tuple(steer.ref for steer in steers)
-        if calls_of(answer["output"]):
+        if calls_of(answer["output"]) or requests_of(answer["output"]):
             await self.commit(*records, *message, mail=mail)
         else:
             self._final = _FinalAnswer(records, message, mail)

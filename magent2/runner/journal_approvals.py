@@ -1,7 +1,8 @@
 """Calls of a journalled run that need a person's approval.
 
 The SDK is told that a call needs one until a decision is on the log; then it makes the call, and the journal gives the
-tool's result, or, where the call was rejected, the words that say so. Nothing of it has to be kept by the SDK.
+tool's result, or, where the call was rejected, the words that say so. Nothing of it has to be kept by the SDK. What a
+hosted MCP server wants approved is not called here: its provider is told what was decided, and makes the call.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+from agents import HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
+
 from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal import Journal
 from magent2.runner.result import nobody_to_ask
-from magent2.sessions.views import calls_of
+from magent2.sessions.views import askable, requests_of
 
 Asks: TypeAlias = Callable[[Any, dict[str, Any], str], Awaitable[bool]]
 
@@ -38,20 +41,43 @@ def waiting_calls(journal: Journal, interruptions: Sequence[Any]) -> list[Waitin
     """The calls that the SDK would not make; `InvalidInput` for those that are not the journal's to make later."""
     turn = journal.turn - 1
     speaker = journal.speakers.get(turn, journal.context.agent)
-    calls = {call["call_id"]: call for call in calls_of(journal.previous.get("output", ()))}
+    calls = askable(journal.previous.get("output", ()))
     found: list[WaitingCall] = []
     for item in interruptions:
-        call = calls.get(_call_id(item))
-        if call is None:
+        call_id = _call_id(item)
+        if call_id not in calls:
             raise nobody_to_ask([item])
-        found.append(WaitingCall(turn, call["call_id"], call["name"], str(call.get("arguments") or ""), speaker))
+        found.append(WaitingCall(turn, call_id, *calls[call_id], speaker))
     return found
 
 
 def _call_id(item: Any) -> str:
+    """A call has an id beside that of its item; a request of a hosted MCP server has that one alone."""
     raw = getattr(item, "raw_item", None)
-    found = raw.get("call_id") if isinstance(raw, dict) else getattr(raw, "call_id", None)
-    return str(found or "")
+    facts = raw if isinstance(raw, dict) else vars(raw) if raw is not None else {}
+    return str(facts.get("call_id") or facts.get("id") or "")
+
+
+class JournalledMcp(HostedMCPTool):
+    """A hosted MCP server whose requests are answered by what was decided, and wait while something is not.
+
+    The SDK asks the function of the server, if there is one, about each request of an answer, and else ends the run
+    with all of them open. So there is one when all of them are decided on.
+    """
+
+    def __init__(self, tool: HostedMCPTool, journal: Journal) -> None:
+        self.tool_config = tool.tool_config
+        self._journal = journal
+
+    @property
+    def on_approval_request(self) -> Any:  # type: ignore[override]  # whether there is one changes from turn to turn
+        turn, output = self._journal.turn - 1, self._journal.previous.get("output", ())
+        decided = all((turn, str(item["id"])) in self._journal.decisions for item in requests_of(output))
+        return self._answer if decided else None
+
+    def _answer(self, request: MCPToolApprovalRequest) -> MCPToolApprovalFunctionResult:
+        refusal = refusal_of(self._journal, (self._journal.turn - 1, request.data.id))
+        return {"approve": True} if refusal is None else {"approve": False, "reason": refusal}
 
 
 def refusal_of(journal: Journal, key: tuple[int, str]) -> str | None:

@@ -16,6 +16,7 @@ from agents import (
     FunctionTool,
     FunctionToolResult,
     Handoff,
+    HostedMCPTool,
     LocalShellTool,
     Model,
     ModelProvider,
@@ -40,7 +41,7 @@ from magent2.errors import InvalidInput, ModelError
 from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
-from magent2.runner.journal_approvals import asking
+from magent2.runner.journal_approvals import JournalledMcp, asking
 from magent2.runner.journal_calls import Call, call_tool, seen
 from magent2.runner.journal_model import JournalModel
 from magent2.runner.journal_turn import final_of
@@ -90,6 +91,8 @@ class JournalledAgents:
                 f"{type(tool).__name__} of agent {agent!r} would act a second time after a crash;"
                 " give the agent a function_tool that does the work"
             )
+        if isinstance(tool, HostedMCPTool) and tool.on_approval_request is None:
+            return JournalledMcp(tool, self._journal)
         return self._function_tool(tool, agent) if isinstance(tool, FunctionTool) else tool
 
     def _function_tool(self, tool: FunctionTool, agent: str) -> FunctionTool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from magent2.bus.operations import Append, SetHead
@@ -25,6 +26,9 @@ class CallPen:
     def places(self) -> frozenset[int]:
         own = (self._turn, self._call_id)
         return frozenset(place for *call, place in self._journal.sent if tuple(call) == own)
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        return self._journal.leaving
 
     async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
         record = self._journal.context.key.sent(self._turn, self._call_id, place, facts)

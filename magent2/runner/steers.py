@@ -13,7 +13,7 @@ from typing import Any
 
 from magent2.bus.records import MailRef
 from magent2.context.block import bus_message_block
-from magent2.models.events import MessageReceivedEvent, ReceivedMessage
+from magent2.models.events import ReceiptEvent, ReceivedMessage
 from magent2.sessions.history import RunRecord
 from magent2.sessions.views import Item, steer_items
 
@@ -97,9 +97,9 @@ def _items(asked: object) -> list[Item]:
     return list(asked) if isinstance(asked, list) else [{"role": "user", "content": asked}]
 
 
-def receipt(conversation: str, steers: Sequence[Steer]) -> MessageReceivedEvent:
+def receipt(conversation: str, steers: Sequence[Steer]) -> ReceiptEvent:
     messages = [
         ReceivedMessage(id=steer.id, source=steer.source, seq=steer.ref.seq, outcome="seen", text=steer.text)
         for steer in steers
     ]
-    return MessageReceivedEvent(conversation_id=conversation, messages=messages)
+    return ReceiptEvent(conversation_id=conversation, messages=messages)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents import Agent, FunctionTool, Handoff, Model, ModelSettings, RunContextWrapper, Tool
+from agents import Agent, FunctionTool, Handoff, HostedMCPTool, Model, ModelSettings, RunContextWrapper, Tool
 
 from magent2.runner.team_spec import Member, TeamSpec
 from magent2.runner.team_tools import function_tool_of, gone_tool, own_tools
@@ -35,6 +35,8 @@ def asked_first(tool: Tool) -> Tool:
     asked = copy.copy(tool)
     if isinstance(asked, FunctionTool):
         asked.needs_approval = True
+    elif isinstance(asked, HostedMCPTool):
+        asked.tool_config = {**asked.tool_config, "require_approval": "always"}
     return asked
 
 
@@ -107,8 +109,13 @@ class TeamGraphs:
     def _hosted(self, member: Member) -> list[Tool]:
         """Tools that the model's provider runs, as far as this model can take them."""
         kind = self.kind_of(member.model)
-        built = [self.builtins.build(name, kind) for name in member.tools if name in BUILTINS]
-        return [tool for tool in built if tool is not None]
+        built = {name: self.builtins.build(name, kind) for name in member.tools if name in BUILTINS}
+        there = {name: tool for name, tool in built.items() if tool is not None}
+        asked = {name: asked_first(tool) for name, tool in there.items() if name in member.approval}
+        unasked = [name for name, tool in asked.items() if not isinstance(tool, HostedMCPTool)]
+        if unasked:  # rather than let them run without a word
+            log.error("left out: their provider asks nobody", extra={"agent": member.name, "tools": unasked})
+        return [asked.get(name, tool) for name, tool in there.items() if name not in unasked]
 
     def kind_of(self, model: str | None) -> ModelKind:
         """A model that is named with another provider is not on OpenAI's own API."""

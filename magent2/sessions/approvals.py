@@ -23,6 +23,7 @@ from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
 from magent2.models.address import control_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunRecord, reading_history
+from magent2.sessions.views import askable
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
 REASON_MAX_CHARS = 2000
@@ -89,7 +90,7 @@ def approvals_of(run: RunRecord) -> list[Approval]:
 
 def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
     output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
-    arguments = next((item.get("arguments") for item in output if item.get("call_id") == call["call_id"]), "")
+    _, arguments = askable(output).get(call["call_id"], ("", ""))
     decision = run.decisions.get((turn, call["call_id"]), {})
     return Approval(
         run.run,
@@ -98,7 +99,7 @@ def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
         call["call_id"],
         call["name"],
         call["speaker"],
-        str(arguments or ""),
+        arguments,
         call["expires_ms"],
         decision.get("status", "pending"),
         decision.get("by"),

@@ -18,11 +18,11 @@ from magent2.models.address import agent_topic, chat_topic, check_name, conversa
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
-from magent2.models.subagent import JOINT
 from magent2.sessions.history import reading_history
 from magent2.sessions.settings import CREATED_ID, Change, Configured, configuring
 from magent2.sessions.steering import Reading, steering
 from magent2.sessions.stream import event_payload, payload_record, stream_record
+from magent2.sessions.subagents import finding_subagents
 
 if TYPE_CHECKING:
     from magent2.telemetry.requests import Deliveries
@@ -31,8 +31,6 @@ TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
 CLIENT_MESSAGE_ID = "client_message_id"  # in the metadata of mail: the key under which its sender knows it
 HIDDEN = "hidden"  # on the head of a conversation that no list shows
-PARENT, DEPTH, TASK = "parent", "depth", "task"  # on that of a subagent: whose it is, how far down, and what it answers
-CHILDREN_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,26 +190,14 @@ def routing_id(session_id: str) -> str:
 
 
 def deleting(session_id: str) -> Flow[None]:
-    """Delete a conversation: its logs, its copies elsewhere, its lanes, and what was decided about it."""
-    yield from _deleting_subagents(session_id)
+    """Delete a conversation: its logs, its copies elsewhere, its lanes, its subagents, and what was decided on it."""
+    for info in (yield from finding_subagents(session_id)):  # what they were told came from this one
+        yield from deleting(info.topic.partition(":")[2])
     beside = routing_id(session_id)
     found: tuple[TopicInfo, ...] = yield Describe((stream_topic(beside), chat_topic(beside)))
     if any(info.last and not info.deleted for info in found):
         yield Delete(conversation_topics(beside), conversation=beside)
     yield Delete(conversation_topics(session_id), conversation=session_id)
-
-
-def _deleting_subagents(session_id: str) -> Flow[None]:
-    """The conversations of its subagents, and of theirs: what they were told came from this one."""
-    before: tuple[int, str] | None = None
-    while True:
-        page: TopicList = yield Topics(stream_topic(session_id) + JOINT, None, before, CHILDREN_PAGE)
-        for info in page.topics:
-            if info.head.get(PARENT) == session_id and not info.deleted:
-                yield from deleting(info.topic.partition(":")[2])
-        if page.next is None:
-            return
-        before = page.next
 
 
 class SessionStore:

@@ -110,3 +110,19 @@ def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, Any]]) -> 
 
 def calls_of(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [item for item in output if item.get("type") == "function_call"]
+
+
+def requests_of(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Calls that the provider would make on an MCP server of its own, once somebody has approved them."""
+    return [item for item in output if item.get("type") == "mcp_approval_request"]
+
+
+def askable(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Name and arguments of all that a person may be asked about in an answer, by the id that is decided on."""
+    items = list(output)
+    calls = {str(call["call_id"]): (str(call["name"]), str(call.get("arguments") or "")) for call in calls_of(items)}
+    hosted = {
+        str(item["id"]): (f"{item['server_label']}.{item['name']}", str(item.get("arguments") or ""))
+        for item in requests_of(items)
+    }
+    return {**calls, **hosted}

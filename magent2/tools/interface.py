@@ -127,6 +127,11 @@ class Pen(Protocol):
         """Where earlier attempts have sent something at once."""
         ...
 
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Around the plan of such a send and its append: those of a run go one after another, so each is planned after
+        the one before it has left."""
+        ...
+
     async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
         """Send, and note it, in one append. `Refused` and `TopicDeleted`: nothing was written, plan again."""
         ...

@@ -73,11 +73,12 @@ async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> 
     if known is not None:
         return _same_again(prepared, scope, known)
     mark = scope.mark(held_id(scope, place), prepared.target)
-    for _ in range(SEND_TRIES_MAX):
-        append = await arun(bus, _following(prepared.planning(mark), ()))
-        sent = Sent(mark.id, topics_of(append), held=False)
-        if await _has_left(scope.pen, place, prepared, sent, append):
-            return sent
+    async with scope.pen.alone():
+        for _ in range(SEND_TRIES_MAX):
+            append = await arun(bus, _following(prepared.planning(mark), ()))
+            sent = Sent(mark.id, topics_of(append), held=False)
+            if await _has_left(scope.pen, place, prepared, sent, append):
+                return sent
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 

@@ -21,15 +21,15 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
 from magent2.models.subagent import subagent_id_of
 from magent2.sessions.steering import STEER_MAX_CHARS
-from magent2.sessions.store import DEPTH, HIDDEN, PARENT, TASK, shown
+from magent2.sessions.store import HIDDEN, shown
 from magent2.sessions.stream import event_payload, payload_record
+from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Sent, planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
 from magent2.tools.waiting import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
 
-DEPTH_MAX = 4  # subagents of subagents, and so on
 TASK_MAX_CHARS = 20_000
 
 START, MESSAGE, RESULT = "start_agent", "message_agent", "agent_result"
@@ -80,11 +80,12 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         if arguments.agent not in self._allowed:
             raise Refused(f"{arguments.agent[:80]!r} is no agent to start here; there is: {', '.join(self._allowed)}")
         run = context.run
+        if arguments.agent == run.agent:
+            raise Refused("an agent does not hear what it says itself, so it cannot start itself; start another")
         found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
         head = found[0].head
-        depth = int(head.get(DEPTH) or 0) + 1
-        if depth > DEPTH_MAX:
-            raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
+        depth = depth_below(head)
+        count_start(run.conversation_id, run.agent, run.run_id, head)
         return StartPayload(
             conversation_id=run.conversation_id,
             sender=f"agent:{run.agent}",
@@ -95,7 +96,10 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         )
 
     def perform(self, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        """One append: the task, in a conversation that it begins, and the event that shows it where it came from."""
+        """One append: the task, in a conversation it begins, the event that shows it where it came from, its count."""
+        run = context.run
+        parent: tuple[TopicInfo, ...] = yield Describe((stream_topic(payload.conversation_id),))
+        count = count_start(payload.conversation_id, run.agent, run.run_id, parent[0].head)
         child = check_name(subagent_id_of(payload.conversation_id, payload.agent, mark.id), "subagent")
         envelope = MessageEnvelope(
             id=mark.id,
@@ -104,23 +108,28 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             recipient=f"agent:{payload.agent}",
             content=payload.task,
         )
-        fields: dict[str, Any] = {PARENT: payload.conversation_id, DEPTH: payload.depth, TASK: mark.id, HIDDEN: True}
-        if payload.owner is not None:
-            fields[OWNER] = payload.owner
         facts = Sending(
-            principal=context.run.principal,
-            hops=context.run.hops + 1,
+            principal=run.principal,
+            hops=run.hops + 1,
             trace=mark.trace,
-            with_records=(payload_record(_started(payload, child, context.run, mark)),),
-            with_heads=(SetHead(stream_topic(child), fields),),
+            with_records=(payload_record(_started(payload, child, run, mark)),),
+            with_heads=(SetHead(stream_topic(child), _head(payload, run, mark)), count.head),
+            only_if=(count.only_if,),
         )
-        return planning_delivery(envelope, shown(envelope, facts))
+        return (yield from planning_delivery(envelope, shown(envelope, facts)))
 
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
     def answer(self, payload: StartPayload, sent: Sent) -> dict[str, Any]:
         return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, sent.id)}
+
+
+def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> dict[str, Any]:
+    """What the subagent's conversation says of itself."""
+    owned = {} if payload.owner is None else {OWNER: payload.owner}
+    below = {PARENT: payload.conversation_id, STARTER: run.agent, DEPTH: payload.depth}
+    return {**below, TASK: mark.id, HIDDEN: True, **owned}
 
 
 def _started(payload: StartPayload, child: str, run: RunFacts, mark: SendMark) -> dict[str, Any]:

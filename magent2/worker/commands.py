@@ -35,6 +35,11 @@ class Halt:
     def is_now(self) -> bool:
         return not self.in_s and not self.after_turn
 
+    @property
+    def is_final(self) -> bool:
+        """No other command takes it back."""
+        return self.is_now or self.after_turn
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from magent2.bus.records import NewRecord
-from magent2.models.events import MessageReceivedEvent, ReceivedMessage
+from magent2.models.events import ReceiptEvent, ReceivedMessage
 from magent2.sessions.stream import stream_record
 from magent2.worker.plan import Letter, is_meant
 
@@ -44,4 +44,4 @@ def stop_receipts(
 
 
 def _event(conversation: str, messages: list[ReceivedMessage], fields: Mapping[str, Any]) -> NewRecord:
-    return stream_record(MessageReceivedEvent(conversation_id=conversation, messages=messages), fields)
+    return stream_record(ReceiptEvent(conversation_id=conversation, messages=messages), fields)

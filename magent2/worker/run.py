@@ -16,7 +16,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.patience import insist, persist
-from magent2.bus.records import Claimed, MailRef, Record
+from magent2.bus.records import Claimed, MailRef, NewRecord, Record
 from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
@@ -25,7 +25,7 @@ from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.tools.interface import Wait
 from magent2.worker.brake import Brake, Interrupt
-from magent2.worker.commands import COMMANDS, STOPS, Halt, after_command, policy_of
+from magent2.worker.commands import COMMANDS, STOP, STOP_AFTER_TURN, STOPS, Halt, after_command, policy_of
 from magent2.worker.drive import Runner, events_of
 from magent2.worker.ending import Ending, Outcome, Taken
 from magent2.worker.pausing import Overdue, Waiting, decision_records, plan_paused, with_decisions
@@ -37,6 +37,7 @@ from magent2.worker.report import TALK, Report
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.script import Script
 from magent2.worker.steers import LaneSteers
+from magent2.worker.stopping import Below, is_whole, unspent
 
 __all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
 
@@ -90,6 +91,7 @@ class LaneRun:
         self._log = OwnerLog(bus, claimed.owner, None if metrics is None else metrics.appended)
         self._ending = Ending(self._log, claimed.attempt)
         self._brake = Brake()
+        self._below = Below(bus, claimed.owner)
         self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
         self._known = {record.ref for record in claimed.mail}
         self._heard: list[Letter] = []  # commands that came while it worked
@@ -137,6 +139,7 @@ class LaneRun:
             outcome = Outcome.FENCED
         finally:
             self._quarantine.leave(self.owner.token)
+            await self._below.close()
             if self._observed is not None:
                 self._observed.end(ABANDONED if outcome is None else outcome.value, self._error)
         return outcome
@@ -147,6 +150,8 @@ class LaneRun:
             return await self._answer(plan)
         if isinstance(plan, Unreadable):
             return await self._ending.unreadable(plan)
+        for stop in plan.spent.stops:  # no run is under way, but it may have left others at work
+            await self._below.tell(stop.command or STOP, stop.envelope.id)
         return await self._ending.cleared(plan)
 
     async def _mail(self) -> tuple[Record, ...]:
@@ -185,8 +190,8 @@ class LaneRun:
         """
         self._quarantine.decide(self.owner.token)
         self._listen(plan)
-        if self._halt is not None and (self._halt.is_now or self._halt.after_turn):
-            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        if self._halt is not None and self._halt.is_final:
+            return await self._stop(plan, report, self._halt)
         facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
         log.warning("a run of a newer release is left to its workers", extra=facts)
         return await self._ending.left(plan, self._mail_of(plan))
@@ -194,8 +199,8 @@ class LaneRun:
     async def _paused(self, plan: Answer, report: Report, context: RunContext) -> Outcome | None:
         """A run that waits for a person; nothing when it is to go on."""
         mail = self._mail_of(plan)
-        if plan.halt is not None and (plan.halt.is_now or plan.halt.after_turn):
-            return await self._ending.stopped(plan, mail, report, plan.halt.reason)
+        if plan.halt is not None and plan.halt.is_final:
+            return await self._stop(plan, report, plan.halt)
         letters: dict[str, Mapping[str, Any]] = {
             letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions
         }
@@ -226,13 +231,13 @@ class LaneRun:
             self._quarantine.decide(self.owner.token)
         await self._begin(context, report, plan.letter)
         if give_up is not None:
-            return await self._ending.failed(plan, self._mail_of(plan), report, give_up.reason, crashes)
+            return await self._ending.failed(plan, await self._taken(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
 
     async def _postpone(self, plan: Answer, report: Report) -> Outcome:
         """Wait for a time when it can run alone; what is to stop after its turn is in none."""
-        if self._halt is not None and self._halt.after_turn:
-            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        if self._halt is not None and self._halt.is_final:
+            return await self._stop(plan, report, self._halt)
         return await self._ending.postponed(plan, self._mail_of(plan))
 
     async def _context(self, letter: Letter, run_id: str) -> RunContext | None:
@@ -290,7 +295,8 @@ class LaneRun:
         if await self._brake.drive(self._stream(context, script), self._run_max_s):
             if context.waiting:
                 return await self._pause(plan, report, context)
-            return await self._ending.answered(plan, self._mail_of(plan), report, context, script)
+            mail = await self._taken(plan, context.closing_mail)
+            return await self._ending.answered(plan, mail, report, context, script)
         reason = self._brake.reason
         if reason is Interrupt.LOST:
             return Outcome.FENCED
@@ -298,13 +304,13 @@ class LaneRun:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
         if isinstance(reason, Halt):
             cut_off = [record for tell in context.unfinished.values() for record in tell()]
-            return await self._ending.stopped(plan, self._mail_of(plan), report, reason.reason, cut_off)
+            return await self._stop(plan, report, reason, cut_off)
         return await self._ending.given_back(report)
 
     async def _pause(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
-        """Ask a person, and let the lane go meanwhile; what is to stop after its turn need not ask."""
-        if self._halt is not None and self._halt.after_turn:
-            return await self._ending.stopped(plan, self._mail_of(plan), report, self._halt.reason)
+        """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
+        if self._halt is not None and self._halt.is_final:
+            return await self._stop(plan, report, self._halt)
         expires_ms = now_ms() + round(self.approval_max_s * 1000)
         calls = [
             Approval(
@@ -336,16 +342,16 @@ class LaneRun:
         facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
         log.warning("a run failed", extra=facts, exc_info=error)
         self._log.forget_refusal()
-        mail = self._mail_of(plan)
         if isinstance(decision, Bury):
-            return await self._ending.failed(plan, mail, report, decision.reason, failures)
-        if self._halt is not None and self._halt.after_turn:  # the turn is over, if not as anybody wished
-            return await self._ending.stopped(plan, mail, report, self._halt.reason)
+            return await self._ending.failed(plan, await self._taken(plan), report, decision.reason, failures)
+        halt = self._halt or plan.halt  # it may have failed before it listened
+        if halt is not None and halt.is_final:  # the turn is over, if not as anybody wished
+            return await self._stop(plan, report, halt)
         try:
-            return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
+            return await self._ending.retried(plan, self._mail_of(plan), report, error_text(error), decision.delay_s)
         except REFUSALS as refusal:
             self._log.forget_refusal()
-            return await self._ending.failed(plan, mail, report, error_text(refusal), failures)
+            return await self._ending.failed(plan, await self._taken(plan), report, error_text(refusal), failures)
 
     # --- commands
 
@@ -354,6 +360,9 @@ class LaneRun:
         self._letter = plan.letter
         self._halt = plan.halt
         self._brake.halt(plan.halt)
+        for stop in plan.spent.stops if plan.halt is not None and plan.halt.after_turn else ():
+            if is_meant(stop.record, plan.letter):
+                self._below.begin_to_tell(STOP_AFTER_TURN, stop.envelope.id)
         for command in self._heard:
             if command.record.ref not in plan.spent.refs:
                 self._obey(command, plan.letter)
@@ -366,6 +375,29 @@ class LaneRun:
         self._halt = after_command(command.command or "", command.envelope.sender, policy, before)
         if self._halt != before:
             self._brake.halt(self._halt)
+            if self._halt is not None and self._halt.after_turn:
+                self._below.begin_to_tell(STOP_AFTER_TURN, command.envelope.id)
+
+    async def _stop(self, plan: Answer, report: Report, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:
+        """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
+        if not any(is_meant(stop.record, plan.letter) for stop in self._mail_of(plan).stops):
+            await self._below.tell(STOP, report.run_id)
+        return await self._ending.stopped(plan, await self._taken(plan), report, halt.reason, cut_off)
+
+    async def _taken(self, plan: Answer, closing: Sequence[MailRef] = ()) -> Taken:
+        """`_mail_of`, of a run that ends for good. Stops have gone on by then; those that are meant for more stay."""
+        mail = self._mail_of(plan)
+        for stop in mail.stops:
+            if is_meant(stop.record, plan.letter):
+                await self._below.tell(stop.command or STOP, stop.envelope.id)
+        if not any(map(is_whole, mail.stops)):
+            return mail
+        pending = await persist(self._bus, Pending(self.owner, READ_LIMIT_MAX), self.owner.token)
+        stay = unspent(mail.stops, pending, {*mail.refs, *closing})
+        return Taken(
+            tuple(ref for ref in mail.refs if ref not in stay),
+            tuple(stop for stop in mail.stops if stop.record.ref not in stay),
+        )
 
     # --- facts
 

@@ -71,7 +71,7 @@ class WorkerService:
         self._observer = observer
         self._bus = bus
         self.concurrency = concurrency
-        self._lease_s = lease_s
+        self.lease_s = lease_s
         self.run_max_s = run_max_s
         self._release = release
         self._controls = self._roll.controls
@@ -202,7 +202,7 @@ class WorkerService:
     async def _claim(self, limit: int, agents: tuple[str, ...] | None = None) -> Claims:
         """The same claim is repeated until the bus answers, so that no lane is held without being known."""
         chosen = self._roll.agents if agents is None else agents[:AGENTS_PER_WORKER_MAX]
-        claim = Claim(worker=self.worker, agents=chosen, limit=limit, lease_s=self._lease_s)
+        claim = Claim(worker=self.worker, agents=chosen, limit=limit, lease_s=self.lease_s)
         begun = time.perf_counter()
         claims = await persist(self._bus, claim, self.worker)
         if self._observer is not None and self._observer.metrics is not None:
@@ -302,10 +302,10 @@ class WorkerService:
 
     async def _renew(self) -> None:
         """Keep the lease. Runs that were there the last time are asked for: a lease may have been lost in between."""
-        renewal = Renew(self.worker, self._lease_s)
+        renewal = Renew(self.worker, self.lease_s)
         known: set[LaneRun] = set()
         while True:
-            await asyncio.sleep(self._lease_s / 3)
+            await asyncio.sleep(self.lease_s / 3)
             if not await persist(self._bus, renewal, self.worker):
                 log.warning("the lease was lost", extra={"worker": self.worker})
             running = list(self._runs.values())

@@ -25,7 +25,7 @@ from magent2.telemetry.runs import Observer
 from magent2.tools.standard import known_tools
 from magent2.worker.drive import Runner
 from magent2.worker.run import RUN_MAX_S
-from magent2.worker.service import CONCURRENCY, DRAIN_S, WorkerService
+from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S, WorkerService
 
 NO_KEY = "because OPENAI_API_KEY is not set"
 
@@ -57,6 +57,7 @@ class Team:
             bus,
             self.runners_now,
             concurrency=limits.get("concurrency", CONCURRENCY) if concurrency is None else concurrency,
+            lease_s=limits.get("lease_s", LEASE_S),
             run_max_s=limits.get("run_max_s", RUN_MAX_S),
             observer=observer,
         )

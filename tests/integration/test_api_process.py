@@ -1,4 +1,4 @@
-"""`magent2 serve` with a file of agents, as a process of its own: what its model receives, over restarts and changes.
+"""A file of agents, served by processes of their own: what its model receives, over restarts and changes.
 
 The model is a real HTTP server, the tools are a real MCP server's, and every question goes through the gateway.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,8 +74,11 @@ class Library:
         self.marks = folder / "marks"
         self._file = folder / "library.toml"
         self._commands = commands
-        self._place = ("--port", str(quiet_port()), "--bus", bus_url, "--config", str(self._file))
-        self._variables = {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": model_url}  # pragma: allowlist secret
+        self._port = ("--port", str(quiet_port()))
+        self._place = ("--bus", bus_url, "--config", str(self._file))
+        self._commands_of = ("gateway", "worker") if bus_url.startswith("redis") else ("serve",)
+        key = {"OPENAI_API_KEY": "any"}  # pragma: allowlist secret
+        self._variables = {**key, "OPENAI_BASE_URL": model_url, "MAGENT2_LIMIT_LEASE_S": "1"}
         (folder / "words.py").write_text(TOOL)
         self.write("You keep books.")
 
@@ -93,11 +97,15 @@ class Library:
         self._file.write_text("[[scenario]]\nid = 7\n")
 
     @contextmanager
-    def served(self) -> Iterator[tuple[subprocess.Popen[str], httpx2.Client]]:
-        process = self._commands.start("serve", *self._place, **self._variables)
-        _, url, token = greeting(process)
+    def served(self) -> Iterator[tuple[list[subprocess.Popen[str]], httpx2.Client]]:
+        """By one process, or, on Redis, by one for each side."""
+        processes = [
+            self._commands.start(name, *self._place, *(() if name == "worker" else self._port), **self._variables)
+            for name in self._commands_of
+        ]
+        _, url, token = greeting(processes[0])
         with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as client:
-            yield process, client
+            yield processes, client
 
 
 @pytest.fixture
@@ -151,36 +159,57 @@ TALK = [
 ]
 
 
-def test_everything_is_restarted_in_the_middle_of_a_conversation(
-    tmp_path: Path, log_url: str, commands: CommandLine
-) -> None:
-    """Killed, not asked to leave: the next message continues with all that was said, and old cursors still count."""
-    with ModelServer([Reply(calls=[COUNT]), Reply("Four words."), Reply("Four, as I said.")]) as model:
+def test_everything_is_killed_in_the_middle_of_a_run(tmp_path: Path, log_url: str, commands: CommandLine) -> None:
+    """The run goes on where it was, the next message continues with all that was said, and old cursors still count."""
+    held = Reply("Four words.", gate=threading.Event())
+    with ModelServer([Reply(calls=[COUNT]), held, Reply("Four words."), Reply("Four, as I said.")]) as model:
         house = Library(tmp_path, log_url, model.url, commands, servers="")
-        with house.served() as (process, client):
+        with house.served() as (processes, client):
             made = {"session_id": "s1", "instructions": "You are a pirate.", "overlay": "Answer in Norwegian."}
             assert client.post("/api/sdk/session/create", json=made).status_code == 200
+            ask(client, "count: to be or not", client_message_id="m1")
+            (draft, *_) = eventually(lambda: tokens_of(client), RELOAD_DEADLINE_S)
+            for process in processes:
+                process.kill()
+                process.wait(30)
+
+        with house.served() as (processes, client):
             first = say(client, "count: to be or not", client_message_id="m1")
-            cursor = client.get("/api/sdk/session/s1").json()["last_seq"]
-            process.kill()
-            process.wait(30)
-
-        with house.served() as (process, client):
-            again = say(client, "count: to be or not", client_message_id="m1")
             second = say(client, "how many?")
-            ways = events_after(client, cursor, len(second["events"]))
-            assert leave(process).code == 0
+            whole, rest = events_of(client, 0), events_of(client, draft["seq"])
+            ways = events_after(client, draft["seq"], len(rest))
+            assert [leave(process).code for process in processes] == [0] * len(processes)
 
-    assert again == first
+    assert (first["final_output"], second["final_output"]) == ("Four words.", "Four, as I said.")
     assert [call["result"] for call in first["tool_calls"]] == ["4"]
-    assert ways == [second["events"]] * 3
+    assert ways == [rest] * 3
+    assert [event["seq"] for event in whole] == list(range(1, len(whole) + 1))
+    assert [event["text"] for event in whole if event["type"] == "tool_result"] == ["4"]
+    assert [event["data"]["status"] for event in rest if event["type"] == "run"][:2] == ["restarted", "finished"]
     for request in model.requests:
         assert request["instructions"] == "You are a pirate.\n\nAnswer in Norwegian."
         assert set(tools_in(request)) == {"count_words", "transfer_to_clerk"}
         assert tools_in(request)["count_words"]["parameters"] == COUNT_SCHEMA
         assert tools_in(request)["count_words"]["description"] == "Count the words of a text."
         assert "Sells books." in tools_in(request)["transfer_to_clerk"]["description"]
-    assert [said(request) for request in model.requests] == [TALK[:1], TALK[:3], [*TALK, "user: how many?"]]
+    shown = [said(request) for request in model.requests]
+    assert shown == [TALK[:1], TALK[:3], TALK[:3], [*TALK, "user: how many?"]]
+
+
+def ask(client: httpx2.Client, text: str, **fields: Any) -> None:
+    """Say something, and do not wait for the answer."""
+    asked = {"session_id": "s1", "user_input": text, "wait": False, **fields}
+    assert client.post("/api/sdk/session/message", json=asked).status_code == 202
+
+
+def events_of(client: httpx2.Client, since: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/api/sdk/session/s1/events", params={"since": since}).json()["events"]
+    return found
+
+
+def tokens_of(client: httpx2.Client) -> list[dict[str, Any]]:
+    """The pieces of answers that are there by now."""
+    return [event for event in events_of(client, 0) if event["type"] == "token"]
 
 
 FETCH = Call("shelf__fetch", {"title": "Emma"}, id="f1")
@@ -192,7 +221,7 @@ def test_a_file_of_agents_is_changed_while_it_is_served(tmp_path: Path, commands
 
     with ModelServer(answer) as model:
         house = Library(tmp_path, f"sqlite:///{tmp_path / 'log.db'}", model.url, commands, servers='"shelf"')
-        with house.served() as (process, client):
+        with house.served() as ((process,), client):
             client.post("/api/sdk/session/create", json={"session_id": "s1"})
             before = say(client, "hello")["final_output"]
             called = say(client, "get me Emma")

@@ -12,7 +12,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
-from magent2.models.events import MessageReceivedEvent
+from magent2.models.events import ReceiptEvent
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX
@@ -165,5 +165,5 @@ async def test_a_stop_leaves_a_receipt_under_its_id(bus: Engine) -> None:
         await until(lambda: one.outcomes[Outcome.STOPPED])
 
     (event,) = [event for event in stream(bus, "s1") if event["event"] == "message_received"]
-    (message,) = MessageReceivedEvent.model_validate(event).messages
+    (message,) = ReceiptEvent.model_validate(event).messages
     assert (message.id, message.command, message.outcome) == (answer.json()["receipt_id"], "stop", "stopped")

@@ -1,4 +1,5 @@
-"""`magent2 serve` is killed while a call waits for a person: what is decided after the restart is what happens."""
+"""`magent2 serve` is killed while a call waits for a person: what is decided after the restart is what happens, and a
+call that nobody decides on expires, whoever runs by then."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ import pytest
 from tests.integration.test_cli_serving import greeting
 from tests.support.command_line import CommandLine
 from tests.support.http_service import quiet_port
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_S, eventually
 
 PATH = "/api/sdk/session/"
+EXPIRY_S = 4  # longer than it takes to see that a call waits
 
 
 class House:
     """The process that serves the default team with the demo model, and the commands that are typed beside it."""
 
-    def __init__(self, commands: CommandLine, bus_url: str, **variables: str) -> None:
+    def __init__(self, commands: CommandLine, bus_url: str) -> None:
         self._commands = commands
         self._place = ("--port", str(quiet_port()), "--bus", bus_url, "--model", "demo")
-        self._variables = variables
         self._where: tuple[str, ...] = ()
 
     @contextmanager
-    def served(self) -> Iterator[httpx2.Client]:
+    def served(self, **variables: str) -> Iterator[httpx2.Client]:
         """Until it is killed, with no word of goodbye."""
-        process: subprocess.Popen[str] = self._commands.start("serve", *self._place, **self._variables)
+        process: subprocess.Popen[str] = self._commands.start("serve", *self._place, **variables)
         _, url, token = greeting(process)
         self._where = ("--url", url, "--token", token)
         try:
@@ -68,6 +69,10 @@ def approvals(client: httpx2.Client, session: str) -> list[dict[str, Any]]:
     return found
 
 
+def statuses(client: httpx2.Client, session: str) -> list[str]:
+    return [call["status"] for call in approvals(client, session)]
+
+
 def answers(client: httpx2.Client, session: str) -> list[str]:
     found = client.get(f"{PATH}{session}/transcript").json()["messages"]
     return [message["text"] for message in found if message["role"] == "assistant"]
@@ -77,15 +82,24 @@ def test_what_is_decided_after_every_process_was_killed_is_what_happens(commands
     house = House(commands, log_url)
     with house.served() as client:
         calls = {session: ask(client, session) for session in ("yes", "no", "stop")}
-    with house.served() as client:
+    with house.served(MAGENT2_LIMIT_APPROVAL_MAX_S=str(EXPIRY_S)) as client:
         assert house.type("approve", "yes", calls["yes"])["status"] == "approved"
         assert house.type("reject", "no", calls["no"], "--reason", "not that one")["status"] == "rejected"
         assert client.post(f"{PATH}stop/stop").status_code == 202
         (yes,) = eventually(lambda: answers(client, "yes"))
         (no,) = eventually(lambda: answers(client, "no"))
         eventually(lambda: client.get(f"{PATH}stop").json()["state"] == "idle")
-        shown = {session: [call["status"] for call in approvals(client, session)] for session in calls}
+        shown = {session: statuses(client, session) for session in calls}
+        forgotten = ask(client, "late")
+        waiting = statuses(client, "late")
+    with house.served() as client:
+        (late,) = eventually(lambda: answers(client, "late"), EXPIRY_S + DEADLINE_S)
+        refused = client.post(f"{PATH}late/approvals/{forgotten}", json={"decision": "approve"})
+        expired = statuses(client, "late")
 
     assert json.loads(yes)["refunded"] is True
     assert no.endswith("has rejected it: not that one")
     assert shown == {"yes": ["approved"], "no": ["rejected"], "stop": []}
+    assert (waiting, expired) == (["pending"], ["expired"])
+    assert late.endswith("nobody has approved it in time.")
+    assert (refused.status_code, refused.json()["code"]) == (409, "already_decided")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from magent2.bus.interface import Engine
+from magent2.bus.operations import Lanes
 from tests.support.processes import Child, Crew
-from tests.support.serving import history, outputs, send, stream
+from tests.support.serving import command, history, kinds, outputs, send, stream
+from tests.support.steered import receipts
 from tests.support.waiting import eventually
 
 LEASE_S = 0.6
@@ -54,6 +56,28 @@ def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_
     kinds = [record["kind"] for record in history(engine, child)]
     assert (kinds.count("start"), kinds.count("end"), outputs(engine, child)) == (1, 1, ["found gold, told: deeper"])
     assert _calls(engine) == ["start", "tell", "wait"]
+
+
+def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
+    crew: Crew, log_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    mine = Mine(crew, log_url, tmp_path)
+    boss, helper = mine.hire("boss"), mine.hire("helper")
+    send(engine, "dig for gold", recipient="agent:boss")
+    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+    eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+
+    boss.kill()
+    name = command(engine, "stop", recipient="agent:boss")
+    mine.hire("boss")
+    (child,) = (event["subagent_id"] for event in stream(engine) if event["event"] == "subagent")
+    eventually(lambda: kinds(stream(engine, child))[-1] == "stopped" and not engine.call(Lanes("helper")), DEADLINE_S)
+
+    assert receipts(engine) == [(name, "stopped")]
+    assert kinds(stream(engine))[-1] == "stopped"
+    assert [outcome for _, outcome in receipts(engine, child)].count("stopped") == 1
+    assert outputs(engine, child) == []
+    assert helper.heard() == []
 
 
 def _calls(engine: Engine) -> list[str]:

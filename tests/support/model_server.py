@@ -37,6 +37,7 @@ class Call:
 class Reply:
     """What the model answers to one request, and how it goes wrong.
 
+    `items`        whole output items, before the text and the calls: what a provider's own tools leave.
     `status`       another status than 200 answers with an error document and no stream.
     `ask_again`    whether that answer tells the client to try once more by itself.
     `break_after`  cut the connection after so many tokens.
@@ -48,6 +49,7 @@ class Reply:
 
     text: str = ""
     calls: Sequence[Call] = ()
+    items: Sequence[Json] = ()
     status: int = 200
     ask_again: bool = False
     break_after: int | None = None
@@ -165,8 +167,13 @@ def stream_events(reply: Reply) -> Iterator[Json]:
     """The events of one streamed response, up to where it goes wrong."""
     yield {"type": "response.created", "response": _response(reply, "in_progress", [])}
     output: list[Json] = []
+    for item in reply.items:
+        yield {"type": "response.output_item.added", "output_index": len(output), "item": item}
+        yield {"type": "response.output_item.done", "output_index": len(output), "item": item}
+        output.append(item)
     if reply.text:
-        yield {"type": "response.output_item.added", "output_index": 0, "item": {**_message(""), "content": []}}
+        place = len(output)
+        yield {"type": "response.output_item.added", "output_index": place, "item": {**_message(""), "content": []}}
         for sent, token in enumerate(reply.tokens):
             if sent in (reply.break_after, reply.end_after):
                 return
@@ -175,9 +182,9 @@ def stream_events(reply: Reply) -> Iterator[Json]:
                 yield {"type": "response.failed", "response": failed}
                 return
             _wait(reply, sent)
-            yield {"type": "response.output_text.delta", "delta": token, "logprobs": [], **_place(0)}
+            yield {"type": "response.output_text.delta", "delta": token, "logprobs": [], **_place(place)}
         output.append(_message(reply.text))
-        yield {"type": "response.output_item.done", "output_index": 0, "item": output[0]}
+        yield {"type": "response.output_item.done", "output_index": place, "item": output[-1]}
     for call in reply.calls:
         item = _function_call(call)
         yield {"type": "response.output_item.added", "output_index": len(output), "item": {**item, "arguments": ""}}

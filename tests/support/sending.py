@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,9 @@ class LogPen:
 
     def places(self) -> frozenset[int]:
         return frozenset(record.payload["place"] for record in self.bus.read(self.topic))
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
         note = NewRecord(self.topic, {"place": place, **facts})

@@ -9,7 +9,7 @@ import pytest
 from magent2.agents import RemoteContext
 from magent2.bus.interface import Engine
 from magent2.context import BusMessage
-from magent2.errors import IdConflict, NoActiveRun
+from magent2.errors import IdConflict, InvalidInput, NoActiveRun
 from magent2.worker.run import Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import AGENT, send, serving, until
@@ -49,3 +49,15 @@ def test_what_cannot_be_sent_is_refused_by_name(bus: Engine) -> None:
     context.send_message(BusMessage(id="m1", content="begin", source="user:ann", target=AGENT))
     with pytest.raises(IdConflict):
         context.send_message(BusMessage(id="m1", content="another", source="user:ann", target=AGENT))
+    with pytest.raises(InvalidInput, match="has no message 'm2'"):
+        context.receipt("m2")
+
+
+def test_who_does_not_wait_is_told_that_nobody_has_seen_it(bus: Engine) -> None:
+    context = RemoteContext(bus, "one")
+    context.send_message(BusMessage(id="m1", content="begin", source="user:ann", target=AGENT))
+
+    for wait_s in (0.0, 0.01):
+        fate = context.receipt("m1", wait_s)
+
+        assert (fate.status, fate.waiting, fate.receipts) == ("accepted", 1, ())

@@ -17,7 +17,7 @@ from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, M
 from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.tools.standard import known_tools
 from magent2.worker.run import RUN_MAX_S
-from magent2.worker.service import CONCURRENCY, DRAIN_S
+from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S
 from tests.unit.roster.writing import PAIR, TOOLS, faults, read, written
 
 WHOLE = """
@@ -161,6 +161,7 @@ CASES = {
     "a bad id": (AGENT.replace('"s"', '" s"'), "scenario ' s': cannot be a name"),
     "an empty name": (AGENT.replace('"a"', '" "'), "name: is empty"),
     "a handoff to itself": (AGENT + 'handoffs = ["a"]', "handoffs: 'a' is the agent itself"),
+    "a subagent of itself": (AGENT + 'subagents = ["a"]', "subagents: an agent cannot start itself"),
     "a tool twice": (AGENT + 'tools = ["weather", "weather"]', "tools: has 'weather' twice"),
     "tools that are no list": (AGENT + 'tools = "weather"', "tools: must be a list, not 'weather'"),
     "a tool that is no name": (AGENT + "tools = [1]", "tools: has 1, which is no name"),
@@ -229,6 +230,7 @@ OF_WORKERS = {
     "run_max_s": RUN_MAX_S,
     "run_drain_s": DRAIN_S,
     "approval_max_s": APPROVAL_MAX_S,
+    "lease_s": LEASE_S,
 }
 OF_GATEWAYS = {
     **{name: value for name, value in asdict(Limits()).items() if name != "rates"},

@@ -14,7 +14,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Operation, Pending
 from magent2.bus.records import MailRef
 from magent2.errors import ModelUnavailable
-from magent2.models.events import MessageReceivedEvent
+from magent2.models.events import ReceiptEvent
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.steers import TURN_MAX_BYTES, Steer, SteerLedger
 from magent2.sessions.history import RunRecord
@@ -204,9 +204,9 @@ async def test_the_receipt_is_the_event_of_the_contract(bus: MemoryBus) -> None:
     await work_steered(bus, talk.runner)
 
     (payload,) = [event for event in stream(bus) if event["event"] == "message_received"]
-    event = MessageReceivedEvent.model_validate(payload)
+    event = ReceiptEvent.model_validate(payload)
     (message,) = event.messages
-    assert (message.id, message.source, message.text, message.outcome) == (
+    assert (message.id, message.source, message.render(), message.outcome) == (
         steered.envelope_id,
         "user:bob",
         "hello",

@@ -14,7 +14,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe
 from magent2.errors import Refused
 from magent2.sessions.store import creating, deleting
-from magent2.tools.subagents import DEPTH_MAX, own_subagent, subagent_tools
+from magent2.sessions.subagents import DEPTH_MAX
+from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.run import Outcome
 from tests.support.api import team_at_work
 from tests.support.engines import ENGINES, new_engines
@@ -86,6 +87,8 @@ def start(bus: Engine, agent: str = "helper", conversation: str = "one") -> dict
 def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -> None:
     with pytest.raises(Refused, match="there is: helper"):
         start(bus, "stranger")
+    with pytest.raises(Refused, match="cannot start itself"):
+        asyncio.run(subagent_tools(["boss"])[0].run({"agent": "boss", "task": "dig"}, Facts(bus)))
     conversation = "one"
     for _ in range(DEPTH_MAX):
         conversation = start(bus, conversation=conversation)["subagent_id"]

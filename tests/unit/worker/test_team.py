@@ -123,6 +123,7 @@ max_turns = 3
 concurrency = 7
 run_max_s = 5
 run_drain_s = 2.5
+lease_s = 4
 """
 
 
@@ -134,7 +135,7 @@ def test_the_limits_of_the_file_count_and_the_environment_goes_first(file: Path)
     over = choose_team(file=file, environ=variables)
     first = choose_team(file=file, environ={**variables, "AGENT_MAX_TURNS": str(MAX_TURNS)})
 
-    assert by_file.limits == {"max_turns": 3, "concurrency": 7, "run_max_s": 5, "run_drain_s": 2.5}
+    assert by_file.limits == {"max_turns": 3, "concurrency": 7, "run_max_s": 5, "run_drain_s": 2.5, "lease_s": 4}
     assert over.limits == {**by_file.limits, "max_turns": 4, "run_max_s": 6, "wait_max_s": 1.5}
     assert first.limits["max_turns"] == MAX_TURNS
 
@@ -151,6 +152,6 @@ async def test_a_worker_keeps_to_the_limits_of_its_team(file: Path) -> None:
     limited = choose_team(file=file, environ={}).service(bus)
     told = choose_team(file=file, environ={}).service(bus, concurrency=9)
 
-    assert (limited.concurrency, limited.run_max_s, limited.drain_s) == (7, 5, 2.5)
+    assert (limited.concurrency, limited.run_max_s, limited.drain_s, limited.lease_s) == (7, 5, 2.5, 4)
     assert (told.concurrency, choose_team(environ={}).service(bus).drain_s) == (9, DRAIN_S)
     await bus.aclose()

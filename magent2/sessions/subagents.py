@@ -1,0 +1,137 @@
+"""Subagents by their conversations: whose they are, how many a run has started, and how a stop reaches them.
+
+The conversation of a subagent says on its head who has started it. That of the starter says, for each agent, which of
+its runs was the last to start any, and how many: a run that has started too many is refused, also when it starts two
+at once, and an agent that has started none costs a stop nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.bus.delivery import (
+    ACTIVE_AGENT,
+    RUN_AGENT,
+    RUN_ENVELOPE,
+    RUN_STATUS,
+    RUNNING,
+    Sending,
+    delivering,
+)
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Describe, HeadIs, Read, SetHead, Topics
+from magent2.bus.records import Page, TopicInfo, TopicList
+from magent2.errors import Refused
+from magent2.models.address import chat_topic, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.subagent import JOINT
+from magent2.sessions.receipts import finding_fate
+
+SUBAGENTS_PER_RUN_MAX = 16
+DEPTH_MAX = 4  # subagents of subagents, and so on
+CHILDREN_PAGE = 100
+DONE = ("answered", "dead")
+
+# Fields of the head of a subagent's conversation: whose it is, by whom, how far down, and what it answers
+PARENT, STARTER, DEPTH, TASK = "parent", "starter", "depth", "task"
+STARTED = "started_"  # how fields of the starter's head begin
+
+
+def started_field(agent: str) -> str:
+    """The field that says how many subagents the agent's last run to start any has started in the conversation."""
+    return STARTED + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
+
+
+def depth_below(head: Mapping[str, Any]) -> int:
+    """How far down a subagent of this conversation is; `Refused` when that is too far. Pure."""
+    depth = int(head.get(DEPTH) or 0) + 1
+    if depth > DEPTH_MAX:
+        raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
+    return depth
+
+
+@dataclass(frozen=True, slots=True)
+class StartCount:
+    """One more subagent of a run: the condition under which it may be started, and what the head says then."""
+
+    only_if: HeadIs
+    head: SetHead
+
+
+def count_start(conversation: str, agent: str, run_id: str, head: Mapping[str, Any]) -> StartCount:
+    """Count a subagent that this run is about to start; `Refused` when it has started as many as it may. Pure."""
+    name, topic = started_field(agent), stream_topic(conversation)
+    before = head.get(name)
+    run, _, number = str(before or "").rpartition(" ")
+    started = int(number) if run == run_id and number else 0
+    if started >= SUBAGENTS_PER_RUN_MAX:
+        raise Refused(
+            f"this run has started {started} agents, and a run starts at most {SUBAGENTS_PER_RUN_MAX};"
+            " give more to one of them with message_agent, or do the task here"
+        )
+    return StartCount(HeadIs(topic, name, before), SetHead(topic, {name: f"{run_id} {started + 1}"}))
+
+
+def finding_subagents(conversation: str) -> Flow[list[TopicInfo]]:
+    """The conversations of all subagents that were started in this one, but for those that were deleted."""
+    found: list[TopicInfo] = []
+    before: tuple[int, str] | None = None
+    while True:
+        page: TopicList = yield Topics(stream_topic(conversation) + JOINT, None, before, CHILDREN_PAGE)
+        found += [info for info in page.topics if info.head.get(PARENT) == conversation and not info.deleted]
+        if page.next is None:
+            return found
+        before = page.next
+
+
+def passing_on(agent: str, conversation: str, command: str, cause: str) -> Flow[tuple[str, ...]]:
+    """Pass a stop on to the subagents that this agent has started here, unless they are done; to which ones.
+
+    `cause` is the id of the stop: passed on again, it reaches nobody twice.
+    """
+    state: tuple[TopicInfo, ...] = yield Describe((stream_topic(conversation),))
+    if started_field(agent) not in state[0].head:
+        return ()
+    told: list[str] = []
+    for info in (yield from finding_subagents(conversation)):
+        if info.head.get(STARTER) != agent or (yield from _is_done(info)):
+            continue
+        child = info.topic.partition(":")[2]
+        for worker in _workers(info.head):
+            yield from delivering(_stop(agent, child, worker, command, cause), Sending(whole=True))
+        told.append(child)
+    return tuple(told)
+
+
+def _is_done(info: TopicInfo) -> Flow[bool]:
+    """Whether nothing runs there, nothing waits, and nothing was started from there."""
+    head = info.head
+    if head.get(RUN_STATUS) in (None, RUNNING) or any(name.startswith(STARTED) for name in head):
+        return False
+    conversation = info.topic.partition(":")[2]
+    page: Page = yield Read(chat_topic(conversation), None, 1)
+    if not page.records or page.records[0].id == head.get(RUN_ENVELOPE):
+        return True
+    fate = yield from finding_fate(conversation, page.records[0].id)
+    return fate is None or (fate.status in DONE and not fate.waiting)
+
+
+def _workers(head: Mapping[str, Any]) -> Sequence[str]:
+    """Who may have mail there: after a handoff the run is one agent's, and what comes next another's."""
+    found = (head.get(ACTIVE_AGENT), head.get(RUN_AGENT) if head.get(RUN_STATUS) == RUNNING else None)
+    return list(dict.fromkeys(agent for agent in found if isinstance(agent, str)))
+
+
+def _stop(agent: str, child: str, worker: str, command: str, cause: str) -> MessageEnvelope:
+    text = "\x1f".join((cause, child, worker))
+    return MessageEnvelope(
+        id="stop-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+        conversation_id=child,
+        sender=f"agent:{agent}",
+        recipient=f"agent:{worker}",
+        type="control",
+        content=command,
+    )

@@ -1,0 +1,60 @@
+"""A second process speaks to the runs of a worker: to one of them, to all, and hears when they have seen it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from magent2.bus.connect import connect
+from magent2.worker.run import Outcome
+from magent2.worker.service import WorkerService
+from tests.support.processes import Child, Crew
+from tests.support.serving import AGENT, LEASE_S, send, until
+from tests.support.steered import Talk, blocks, receipts
+
+OTHER = "Bob"
+WAIT_S = 30.0
+MESSAGES: list[dict[str, Any]] = [
+    {"id": "m1", "content": "hurry", "source": "user:ann", "target": AGENT, "template": "please: {{ content }}"},
+    {"id": "m2", "content": "stop at noon", "source": "user:ann"},
+    {"id": "m1", "content": "hurry", "source": "user:ann", "target": AGENT, "template": "please: {{ content }}"},
+]
+
+
+async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the_receipts(
+    crew: Crew, log_url: str
+) -> None:
+    bus = connect(log_url)
+    talks = {name: Talk(turns=1, name=name) for name in (AGENT, OTHER)}
+    service = WorkerService(bus, {name: talk.runner for name, talk in talks.items()}, lease_s=LEASE_S)
+    serving = asyncio.create_task(service.run())
+    for name, talk in talks.items():
+        send(bus, "go", recipient=f"agent:{name}")
+        await talk.at(0)
+
+    speaker = crew.spawn(
+        "tests.integration.children.remote", url=log_url, conversation="one", messages=MESSAGES, wait_s=WAIT_S
+    )
+    sent = await hear(speaker)
+    before = [len(talk.requests) for talk in talks.values()]
+    for talk in talks.values():
+        talk.open()
+    fates = [await hear(speaker) for _ in MESSAGES]
+    await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
+    told = sorted(receipts(bus))
+    await service.drain()
+    await serving
+    await bus.aclose()
+
+    assert sent == {"sent": ["m1", "m2", "m1"], "sdk": False}
+    assert before == [1, 1]
+    one, everybody = ("user:ann", "please: hurry"), ("user:ann", "stop at noon")
+    assert [blocks(talk.requests[-1]) for talk in talks.values()] == [[one, everybody], [everybody]]
+    assert fates[0] == fates[2] == {"id": "m1", "waiting": 0, "seen": [[AGENT, 1]]}
+    assert fates[1] == {"id": "m2", "waiting": 0, "seen": [[AGENT, 1], [OTHER, 1]]}
+    assert told == [("m1", "seen"), ("m2", "seen"), ("m2", "seen")]
+
+
+async def hear(child: Child) -> dict[str, Any]:
+    """The next report, while the worker in this process goes on."""
+    return await asyncio.to_thread(child.hear)

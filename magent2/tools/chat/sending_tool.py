@@ -16,7 +16,7 @@ from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
-from magent2.tools.interface import SendMark
+from magent2.tools.interface import Kind, SendMark
 from magent2.tools.sending import Sent, planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
 
@@ -79,6 +79,9 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def target(self, payload: ChatPayload) -> str:
         return payload.recipient
 
+    def kind(self, payload: ChatPayload) -> Kind:
+        return Kind((payload.recipient, payload.conversation_id, payload.steer), payload.content)
+
     def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
         return {"ok": True, "envelope_id": sent.id, "published_to": list(sent.topics)}
 
@@ -107,10 +110,10 @@ def chat_send_definition() -> ToolDefinition:
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any] | None:
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> dict[str, Any] | None:
         if inner.hold is None or not hasattr(context.run.bus, "call"):
             return None
-        result = inner.hold(given, context)
-        return None if result is None else _told(result, context)
+        answer = inner.hold(given, context)
+        return None if answer is None else {**answer, "held": True}
 
     return replace(inner, execute=execute, hold=hold)

@@ -282,14 +282,17 @@ def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[st
 
 def check_envelope(envelope: MessageEnvelope) -> Address:
     recipient = Address.parse(envelope.recipient)
-    check_name(envelope.conversation_id, "conversation id")
-    if recipient.kind == "chat" and recipient.name != envelope.conversation_id:
-        raise AddressError(
-            f"recipient {str(recipient)!r} and conversation {envelope.conversation_id!r} differ; make them one"
-        )
-    if recipient.kind == "agent" and recipient.name == envelope.conversation_id:
-        raise _taken_by_agent(recipient.name)
+    check_place(recipient, envelope.conversation_id)
     return recipient
+
+
+def check_place(recipient: Address, conversation: str) -> None:
+    """That mail to this recipient can be part of the conversation."""
+    check_name(conversation, "conversation id")
+    if recipient.kind == "chat" and recipient.name != conversation:
+        raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
+    if recipient.kind == "agent" and recipient.name == conversation:
+        raise _taken_by_agent(recipient.name)
 
 
 def addressed_agent(

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import Sending
+from magent2.bus.delivery import Sending, check_place
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, Refused, TopicDeleted
+from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
@@ -54,6 +55,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
         yield from ()  # a flow, though it has nothing to ask
         said = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
+        check_place(Address.parse(said.recipient), said.conversation_id)
         return ChatPayload(
             conversation_id=said.conversation_id,
             sender=said.sender,
@@ -80,10 +82,15 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         return payload.recipient
 
     def kind(self, payload: ChatPayload) -> Kind:
-        return Kind((payload.recipient, payload.conversation_id, payload.steer), payload.content)
+        """Which agent is addressed makes no difference to whether it may be."""
+        to_agent = Address.parse(payload.recipient).kind == "agent"
+        return Kind((to_agent, payload.conversation_id, payload.steer), payload.content)
 
     def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
-        return {"ok": True, "envelope_id": sent.id, "published_to": list(sent.topics)}
+        recipient, topics = Address.parse(payload.recipient), list(sent.topics)
+        if recipient.kind == "agent":
+            topics = [chat_topic(payload.conversation_id), chat_topic(recipient.name)]
+        return {"ok": True, "envelope_id": sent.id, "published_to": topics}
 
 
 def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:

@@ -11,7 +11,7 @@ from magent2.bus.flow import run
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete, Describe, Operation
 from magent2.directory.friends import removing
-from magent2.errors import NotFriends
+from magent2.errors import NameTaken, NotFriends
 from magent2.models.address import conversation_topics
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import CallScope
@@ -79,6 +79,26 @@ def test_a_message_that_was_not_planned_fails_by_name_if_it_cannot_leave_any_mor
     sends, failures = run(bus, planning_rest(scope.sends))
     assert (len(sends), len(failures)) == (2, 1)
     assert "was deleted" in failures[0].reason
+
+
+def test_messages_to_different_agents_are_each_told_where_theirs_goes(bus: Counting) -> None:
+    scope = scope_of(Facts(bus))
+    answers = [hold(CHAT_SEND, scope, recipient=f"agent:{name}", content=name) for name in ("Bea", "Cy", "Dee", "Eve")]
+
+    assert bus.asked == 1
+    assert commit(scope) == []
+    for name, answer in zip(("Bea", "Cy", "Dee", "Eve"), answers, strict=True):
+        assert answer["published_to"] == ["chat:one", f"chat:{name}"]
+        assert [record.id for record in bus.read(f"chat:{name}")] == [answer["envelope_id"]]
+
+
+def test_an_agent_named_like_the_conversation_is_refused_also_behind_others(bus: Counting) -> None:
+    scope = scope_of(Facts(bus))
+    for _ in range(3):
+        hold(CHAT_SEND, scope, recipient="agent:Bea", content="hello")
+
+    with pytest.raises(NameTaken):
+        hold(CHAT_SEND, scope, recipient="agent:one", content="hello")
 
 
 def test_another_conversation_is_another_way(bus: Counting) -> None:

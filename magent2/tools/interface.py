@@ -72,9 +72,9 @@ class Kind(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
-    """A send that was checked and has not left.
+    """A send that was checked and has not left. Read only.
 
     `target` is whom it goes to in a person's words; `payload()` all that `planning` goes by, as JSON with a `version`.
     `now`: it cannot wait for the end of a call or a block. `digest` is of what its caller asked for.
@@ -229,7 +229,8 @@ class CallScope:
                 what, more = ("block", "block") if self.block else ("call of a tool", "call")
                 raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
             self.held[place] = send
-            self.outlook.note(send.append, send.prepared.way)
+            if send.planned:
+                self.outlook.note(send.append, send.prepared.way)
 
     def drop_from(self, place: int) -> int:
         """Forget what is held from this place on; how many that were."""

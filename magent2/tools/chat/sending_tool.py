@@ -83,14 +83,14 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
 
     def kind(self, payload: ChatPayload) -> Kind:
         """Which agent is addressed makes no difference to whether it may be."""
-        to_agent = Address.parse(payload.recipient).kind == "agent"
-        return Kind((to_agent, payload.conversation_id, payload.steer), payload.content)
+        kind = payload.recipient.partition(":")[0]
+        return Kind((kind, payload.conversation_id, payload.steer), payload.content)
 
     def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
-        recipient, topics = Address.parse(payload.recipient), list(sent.topics)
-        if recipient.kind == "agent":
-            topics = [chat_topic(payload.conversation_id), chat_topic(recipient.name)]
-        return {"ok": True, "envelope_id": sent.id, "published_to": topics}
+        kind, _, name = payload.recipient.partition(":")
+        to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
+        topics = to_agent if kind == "agent" else sent.topics
+        return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
 
 
 def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:

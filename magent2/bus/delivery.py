@@ -53,6 +53,8 @@ def wait_field(agent: str) -> str:
     return "wait_" + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
 
 
+DEFAULTS: Mapping[str, Any] = {"type": "message", "content": None, "metadata": {}}  # of an envelope
+
 # Headers of mail
 PRINCIPAL = "principal"
 STEER = "steer"
@@ -67,9 +69,9 @@ MEANT = "meant"  # of a command: the envelope whose run was under way when it wa
 WHOLE = "whole"  # of a stop: all mail of the lane up to `mail_seen` is meant, not one run alone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sending:
-    """What a sender says besides the envelope.
+    """What a sender says besides the envelope. Read only.
 
     `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
     `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
@@ -280,14 +282,17 @@ def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[st
 
 def check_envelope(envelope: MessageEnvelope) -> Address:
     recipient = Address.parse(envelope.recipient)
-    check_name(envelope.conversation_id, "conversation id")
-    if recipient.kind == "chat" and recipient.name != envelope.conversation_id:
-        raise AddressError(
-            f"recipient {str(recipient)!r} and conversation {envelope.conversation_id!r} differ; make them one"
-        )
-    if recipient.kind == "agent" and recipient.name == envelope.conversation_id:
-        raise _taken_by_agent(recipient.name)
+    check_place(recipient, envelope.conversation_id)
     return recipient
+
+
+def check_place(recipient: Address, conversation: str) -> None:
+    """That mail to this recipient can be part of the conversation."""
+    check_name(conversation, "conversation id")
+    if recipient.kind == "chat" and recipient.name != conversation:
+        raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
+    if recipient.kind == "agent" and recipient.name == conversation:
+        raise _taken_by_agent(recipient.name)
 
 
 def addressed_agent(
@@ -363,17 +368,19 @@ def mail_records(
         topics = [control_topic(agent) for agent in agents]
     else:
         topics = [chat_topic(envelope.conversation_id), *map(chat_topic, agents)]
+    if not topics:
+        return ()
     payload = envelope.model_dump(mode="json")
     digest = envelope_digest(envelope, payload)
-    return tuple(NewRecord(topic, payload, envelope.id, headers, digest=digest) for topic in topics)
+    first = NewRecord(topics[0], payload, envelope.id, headers, digest=digest)
+    return (first, *(first.also_in(topic) for topic in topics[1:]))
 
 
 def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None = None) -> str:
     """What the sender chose: never a default, whether it was left out or written down."""
     whole = envelope.model_dump(mode="json") if payload is None else payload
-    chosen = {name: whole[name] for name in envelope.model_fields_set if name != "created_at"}
-    defaults: dict[str, object] = {"type": "message", "content": None, "metadata": {}}
-    return digest_of({name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]})
+    fields = envelope.model_fields_set
+    return digest_of({name: whole[name] for name in fields if name not in DEFAULTS or whole[name] != DEFAULTS[name]})
 
 
 def errand(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:

@@ -163,7 +163,7 @@ class Write(Operation[Appended]):
             _check_records(self.records)
         if len(self.conditions) > CONDITIONS_MAX:
             raise LimitError(f"an append takes at most {CONDITIONS_MAX} conditions, not {len(self.conditions)}")
-        if len({head.topic for head in self.heads}) != len(self.heads):
+        if len(self.heads) > 1 and len({head.topic for head in self.heads}) != len(self.heads):
             raise InvalidInput("an append sets the head of one topic twice")
 
 

@@ -162,6 +162,19 @@ class NewRecord:
         if self.blobs:
             check_blob_names(self.blobs)
 
+    def also_in(self, topic: str) -> NewRecord:
+        """The same record for another topic; what is checked and encoded of this one need not be again."""
+        kind, name = checked_topic(topic)
+        conversation = conversation_of(self.payload)
+        other = object.__new__(NewRecord)
+        other.topic, other.payload, other.body = topic, self.payload, self.body
+        other.id, other.digest = self.id, self.digest
+        other.headers, other.header_text = self.headers, self.header_text
+        other.draft, other.closes, other.blobs = self.draft, self.closes, self.blobs
+        other.lane = _lane(kind, name, conversation, self.payload)
+        other.copy = "" if conversation == name else conversation
+        return other
+
 
 @lru_cache(maxsize=1024)  # the pieces of a draft are many, and come one after another
 def _check_draft(draft: str | None, closes: str | None) -> None:

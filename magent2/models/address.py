@@ -60,14 +60,18 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         kind, _, name = text.strip().partition(":")
-        name = name.strip()
-        if kind not in ("chat", "agent") or not name:
-            raise AddressError(BAD_RECIPIENT)
-        check_name(name, "conversation id" if kind == "chat" else "agent name")
-        return cls("chat" if kind == "chat" else "agent", name)
+        return _address(kind, name.strip())
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+@lru_cache(maxsize=4096)  # a message is parsed by its tool, by its delivery and by its reader
+def _address(kind: str, name: str) -> Address:
+    if kind not in ("chat", "agent") or not name:
+        raise AddressError(BAD_RECIPIENT)
+    check_name(name, "conversation id" if kind == "chat" else "agent name")
+    return Address("chat" if kind == "chat" else "agent", name)
 
 
 def chat_topic(name: str) -> str:

@@ -33,7 +33,7 @@ from magent2.runner.journal_approvals import refusal_of
 from magent2.runner.journal_pen import CallPen
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
-from magent2.tools.sending import joined, planning_again
+from magent2.tools.sending import joined, planning_again, planning_rest
 
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedCall
@@ -114,7 +114,8 @@ class Call:
 
     async def close(self, closing: Closing, sends: Sequence[HeldSend]) -> Any:
         """Record the result that `closing` words, and let those sends go that may: one append, all or nothing."""
-        asked, failures = list(sends), list[Failure]()
+        asked = list(sends)
+        sends, failures = await arun(self.journal.context.bus, planning_rest(sends))
         for _ in range(SEND_TRIES_MAX):
             told = closing.told(sends, failures)
             if await self._closed(told, sends):

@@ -18,9 +18,9 @@ from magent2.sandbox.held import BlockClosing, CutOff
 from magent2.sandbox.interface import Abort, Ended, Failed, Program, Quick, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.interface import CallScope, Failure, Parking, call_scope
+from magent2.tools.interface import CallScope, Parking, call_scope
 from magent2.tools.python_signature import DESCRIPTION, RUN_PYTHON, SCHEMA
-from magent2.tools.sending import joined, planning_again
+from magent2.tools.sending import joined, planning_again, planning_rest
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
 NESTED_MAX = 3  # blocks in blocks
@@ -97,7 +97,7 @@ class PythonTool:
 
     async def _block(self, code: str, scope: CallScope, seed: str) -> Ended:
         program = Program(code, tuple(self.functions), self.stubs, _clock_of(scope), seed)
-        calls = _Calls(self.functions, scope)
+        calls = _Calls(self.functions, scope, ToolExecutionContext(scope.run, scope))
         try:
             ended = await self.sandbox.run(program, calls.call, calls.park, calls.quick)
         finally:
@@ -113,6 +113,7 @@ class _Calls:
 
     functions: Mapping[str, ToolFunction]
     scope: CallScope
+    context: ToolExecutionContext
     parking: Parking | None = None
 
     def park(self, parking: Parking) -> None:
@@ -130,8 +131,8 @@ class _Calls:
         if tool.hold is None or tool.needs_approval or tool.repeat == "never":
             return None
         arguments = _plain(name, function.bind(args, kwargs))
-        result = tool.hold(arguments, ToolExecutionContext(self.scope.run, self.scope))
-        return None if result is None else Quick(result.typed_result)
+        answer = tool.hold(arguments, self.context)
+        return None if answer is None else Quick(answer)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.functions[name]
@@ -143,6 +144,8 @@ class _Calls:
             result = await tool.run(arguments, self.scope.run)
         except Diverged as error:
             raise Abort(Failed("diverged", str(error))) from error
+        finally:
+            self.scope.outlook.forget()
         return _value(result.typed_result)
 
 
@@ -195,9 +198,8 @@ def _as_json(value: Any) -> Any:
 
 async def _commit(scope: CallScope, closing: BlockClosing) -> str:
     """Outside a run: what was held leaves in one append, but for what is refused by now."""
-    sends, failures = list(scope.sends), list[Failure]()
-    if closing.ended.failure is not None:
-        sends = []
+    held = scope.sends if closing.ended.failure is None else ()
+    sends, failures = await arun(scope.run.bus, planning_rest(held))
     for _ in range(COMMIT_TRIES_MAX if sends else 0):
         records, heads, conditions = joined(sends)
         try:

@@ -41,10 +41,11 @@ class ToolFunction:
         if len(args) > len(self.names):
             raise TypeError(f"{self.name}() takes {len(self.names)} arguments, not {len(args)}")
         bound = dict(zip(self.names, args, strict=False))
-        twice = [name for name in kwargs if name in bound]
-        if twice:
-            raise TypeError(f"{self.name}() got two values for {twice[0]!r}")
-        return {**bound, **kwargs}
+        for name, value in kwargs.items():
+            if name in bound:
+                raise TypeError(f"{self.name}() got two values for {name!r}")
+            bound[name] = value
+        return bound
 
 
 def functions_of(tools: Iterable[ToolDefinition]) -> dict[str, ToolFunction]:

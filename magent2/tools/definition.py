@@ -52,8 +52,8 @@ class ToolExecutionResult(Generic[R]):
 
 
 Execute: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], Awaitable[ToolExecutionResult[Any]]]
-# Hold a send at once, on any thread; `None` for a call that is not to be held.
-Hold: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], "ToolExecutionResult[Any] | None"]
+# Hold a send at once, on any thread, and give what its caller is told; `None` for a call that is not to be held.
+Hold: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], dict[str, Any] | None]
 # From a payload and what it goes under: the append that is the send, as things stand now.
 ExecuteDeferred: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext, SendMark], Flow[Append]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magent2.bus.operations import Append, Condition
+from magent2.bus.operations import Append
 
 HELD_MAX_BYTES = 4 << 20  # of all that waits for one call or block
 HELD_CONDITIONS_MAX = 240  # under which it may leave
@@ -17,32 +17,30 @@ class HeldWeight:
 
     size: int = 0
     records: int = 0
-    conditions: dict[Condition, int] = field(default_factory=dict)  # how many sends have each
+    conditions: int = 0  # those that several sends have in common counted each time
+    appends: list[Append] = field(default_factory=list)
 
-    def add(self, append: Append) -> str | None:
+    def add(self, append: Append, bytes_: int) -> str | None:
         """Count it in; or what there would be too much of, and it is not."""
-        size = _size(append)
-        more = sum(condition not in self.conditions for condition in append.conditions)
-        if self.size + size > HELD_MAX_BYTES:
+        size = self.size + bytes_
+        if size > HELD_MAX_BYTES:
             return f"{HELD_MAX_BYTES} bytes"
-        if self.records + len(append.records) > HELD_RECORDS_MAX:
+        records = self.records + len(append.records)
+        if records > HELD_RECORDS_MAX:
             return f"{HELD_RECORDS_MAX} records"
-        if len(self.conditions) + more > HELD_CONDITIONS_MAX:
+        conditions = self.conditions + len(append.conditions)
+        if conditions > HELD_CONDITIONS_MAX and self._different_with(append) > HELD_CONDITIONS_MAX:
             return f"to {HELD_CONDITIONS_MAX} conversations or so"
-        self.size += size
-        self.records += len(append.records)
-        for condition in append.conditions:
-            self.conditions[condition] = self.conditions.get(condition, 0) + 1
+        self.size, self.records, self.conditions = size, records, conditions
+        self.appends.append(append)
         return None
 
-    def take(self, append: Append) -> None:
-        self.size -= _size(append)
+    def take(self, append: Append, bytes_: int) -> None:
+        self.size -= bytes_
         self.records -= len(append.records)
-        for condition in append.conditions:
-            self.conditions[condition] -= 1
-            if not self.conditions[condition]:
-                del self.conditions[condition]
+        self.conditions -= len(append.conditions)
+        self.appends.remove(append)
 
-
-def _size(append: Append) -> int:
-    return sum(len(record.body) for record in append.records)
+    def _different_with(self, append: Append) -> int:
+        """How many conditions there would be; looked at only when there may be too many."""
+        return len({condition for held in (*self.appends, append) for condition in held.conditions})

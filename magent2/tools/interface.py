@@ -8,24 +8,25 @@ of its own inside that of its call, and what its calls send waits for the block.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, SetHead
-from magent2.bus.records import TopicInfo
 from magent2.errors import InvalidInput, LimitError
 from magent2.tools.held_weight import HeldWeight
+from magent2.tools.outlook import Outlook
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent
     from magent2.telemetry.turns import ObservedCall
 
 HELD_SENDS_MAX = 100  # of one call or block
+ENVELOPE_BYTES = 512  # of a message besides its text, or so
 
 
 class RunFacts(Protocol):
@@ -64,29 +65,46 @@ class SendMark:
 Planning: TypeAlias = Callable[[SendMark], Flow[Append]]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A send that was checked and has not left.
+class Kind(NamedTuple):
+    """What a send is besides its text: those of one tool that go the same `way` are planned alike."""
 
-    `target` is whom it goes to in a person's words; `payload` all that `planning` goes by, as JSON with a `version`.
+    way: Hashable
+    text: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A send that was checked and has not left. Read only.
+
+    `target` is whom it goes to in a person's words; `payload()` all that `planning` goes by, as JSON with a `version`.
     `now`: it cannot wait for the end of a call or a block. `digest` is of what its caller asked for.
+    `kind`: what of it decides how it is planned, if that can be told.
     """
 
     tool: str
     target: str
-    payload: Mapping[str, Any]
+    payload: Callable[[], Mapping[str, Any]]
     planning: Planning
     now: bool = False
     digest: str = ""
+    kind: Kind | None = None
+
+    @property
+    def way(self) -> Hashable | None:
+        return None if self.kind is None else (self.tool, self.kind.way)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSend:
-    """A send that waits for its call or its block, and the append that would do it as things stood when it was held."""
+    """A send that waits for its call or its block, and the append that would do it as things stood when it was held.
+
+    Not `planned`: the append is that of another send which would go the same way; its own is made when it leaves.
+    """
 
     mark: SendMark
     prepared: Prepared
     append: Append
+    planned: bool = True
 
     @property
     def id(self) -> str:
@@ -172,7 +190,7 @@ class CallScope:
     pen: Pen | None = None
     closing: Closing | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
-    looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] = field(default_factory=dict)  # for sends to the same places
+    outlook: Outlook = field(default_factory=Outlook)  # what its sends are planned by
     ended: bool = False
     skip_turn: bool = False  # the model need not be asked again because of this call
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
@@ -205,19 +223,23 @@ class CallScope:
     def hold(self, place: int, send: HeldSend) -> None:
         with self._lock:
             self._check_open()
-            full = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else self._weight.add(send.append)
+            many = f"{HELD_SENDS_MAX} messages" if len(self.held) >= HELD_SENDS_MAX else None
+            full = many or self._weight.add(send.append, _bytes_of(send))
             if full:
                 what, more = ("block", "block") if self.block else ("call of a tool", "call")
                 raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
             self.held[place] = send
+            if send.planned:
+                self.outlook.note(send.append, send.prepared.way)
 
     def drop_from(self, place: int) -> int:
         """Forget what is held from this place on; how many that were."""
         with self._lock:
-            self.looked.clear()  # it told of what is dropped, too
             dropped = [held for held in self.held if held >= place]
             for held in dropped:
-                self._weight.take(self.held.pop(held).append)
+                send = self.held.pop(held)
+                self._weight.take(send.append, _bytes_of(send))
+            self.outlook = Outlook(send.append for send in self.sends)
             return len(dropped)
 
     @property
@@ -251,6 +273,14 @@ class CallScope:
     def _check_open(self) -> None:
         if self.ended:
             raise InvalidInput("this call of a tool has ended, its result is recorded; send in another call")
+
+
+def _bytes_of(send: HeldSend) -> int:
+    """How large its records are; or will be, for one that is planned later."""
+    kind, records = send.prepared.kind, send.append.records
+    if send.planned or kind is None:
+        return sum([len(record.body) for record in records])
+    return (len(kind.text.encode()) + ENVELOPE_BYTES) * len(records)
 
 
 _scope: ContextVar[CallScope | None] = ContextVar("magent2_call_scope", default=None)

@@ -16,12 +16,13 @@ from uuid import uuid4
 from magent2.bus.delivery import Sending, planning
 from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Condition, Describe, HeadIs, Operation, SetHead
-from magent2.bus.records import Appended, NewRecord, TopicInfo
-from magent2.errors import AddressError, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
+from magent2.bus.operations import Append, Condition, HeadIs, SetHead
+from magent2.bus.records import Appended, NewRecord
+from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import steering
 from magent2.tools.interface import CallScope, Failure, HeldSend, Pen, Planning, Prepared, SendMark, current_scope
+from magent2.tools.outlook import Outlook
 
 __all__ = [
     "Failure",
@@ -31,6 +32,7 @@ __all__ = [
     "joined",
     "planning_again",
     "planning_delivery",
+    "planning_rest",
     "send",
     "sending",
     "topics_of",
@@ -56,10 +58,9 @@ def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = N
     mark = scope.mark(held_id(scope, place), prepared.target)
     if prepared.now:
         return (yield from _leaving(prepared, mark))
-    earlier = [held.append for held in scope.sends]
-    append = yield from _following(prepared.planning(mark), earlier, scope.looked)
-    scope.hold(place, HeldSend(mark, prepared, append))
-    _note_change(scope.looked, append)
+    like = scope.outlook.plan_like(prepared.way) if scope.block else None
+    append = like or (yield from scope.outlook.through(prepared.planning(mark)))
+    scope.hold(place, HeldSend(mark, prepared, append, planned=like is None))
     return Sent(mark.id, topics_of(append), held=True)
 
 
@@ -75,7 +76,7 @@ async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> 
     mark = scope.mark(held_id(scope, place), prepared.target)
     async with scope.pen.alone():
         for _ in range(SEND_TRIES_MAX):
-            append = await arun(bus, _following(prepared.planning(mark), ()))
+            append = await arun(bus, Outlook().through(prepared.planning(mark)))
             sent = Sent(mark.id, topics_of(append), held=False)
             if await _has_left(scope.pen, place, prepared, sent, append):
                 return sent
@@ -106,7 +107,7 @@ def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Sent
     scope = current_scope()
     facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
     planning = delivery_of(envelope, facts, steer)
-    prepared = Prepared("chat_send", envelope.recipient, {"version": 1}, planning, now=steer)
+    prepared = Prepared("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
     return run(bus if scope is None else scope.run.bus, sending(prepared, scope, envelope.id))
 
 
@@ -133,19 +134,25 @@ def _planning_steer(envelope: MessageEnvelope, facts: Sending) -> Flow[Append]:
     return operation
 
 
-def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
-    """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
+def planning_rest(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+    """All of them planned, and those that cannot go any more."""
     planned: list[HeldSend] = []
     failures: list[Failure] = []
+    outlook = Outlook()
     for held in sends:
         try:
-            flow = held.prepared.planning(held.mark)
-            append = yield from _following(flow, [earlier.append for earlier in planned])
+            append = held.append if held.planned else (yield from outlook.through(held.prepared.planning(held.mark)))
         except (InvalidInput, Refused, TopicDeleted) as refusal:
             failures.append(Failure(held, str(refusal)))
         else:
-            planned.append(replace(held, append=append))
+            planned.append(HeldSend(held.mark, held.prepared, append))
+            outlook.note(append)
     return planned, failures
+
+
+def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+    """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
+    return planning_rest([replace(held, planned=False) for held in sends])
 
 
 def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetHead, ...], tuple[Condition, ...]]:
@@ -157,12 +164,12 @@ def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetH
         records.extend(held.append.records)
         conditions.update((item, None) for item in held.append.conditions if not _is_set(heads, item))
         for head in held.append.heads:
-            heads[head.topic] = {**head.fields, **heads.get(head.topic, {})}
+            heads[head.topic] = {**heads.get(head.topic, {}), **head.fields}
     return tuple(records), tuple(SetHead(topic, fields) for topic, fields in heads.items()), tuple(conditions)
 
 
 def topics_of(append: Append) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(record.topic for record in append.records))
+    return tuple(dict.fromkeys([record.topic for record in append.records]))
 
 
 def held_id(scope: CallScope, place: int) -> str:
@@ -173,7 +180,7 @@ def held_id(scope: CallScope, place: int) -> str:
 
 def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
     for _ in range(SEND_TRIES_MAX):
-        append = yield from _following(prepared.planning(mark), ())
+        append = yield from Outlook().through(prepared.planning(mark))
         try:
             _appended: Appended = yield append
         except ConditionFailed:
@@ -182,63 +189,5 @@ def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-def _following(
-    flow: Flow[Append], earlier: Sequence[Append], looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] | None = None
-) -> Flow[Append]:
-    """Plan as if those before it had happened.
-
-    `looked` is what was seen for those, with what they change: the append has the last word, and is planned anew if it
-    is refused.
-    """
-    try:
-        operation = next(flow)
-        while True:
-            try:
-                found = yield from _looking(operation, earlier, looked)
-            except (InvalidInput, Refused, TopicDeleted) as refusal:
-                operation = flow.throw(refusal)
-            else:
-                operation = flow.send(found)
-    except StopIteration as planned:
-        append: Append = planned.value
-        return append
-
-
-def _looking(
-    operation: Operation[Any], earlier: Sequence[Append], looked: dict[tuple[str, ...], tuple[TopicInfo, ...]] | None
-) -> Flow[Any]:
-    """What a plan finds where it looks; where somebody has looked already, without asking again."""
-    if not isinstance(operation, Describe):
-        return (yield operation)
-    if looked and (known := looked.get(operation.topics)):
-        return known
-    state: tuple[TopicInfo, ...] = yield operation
-    found = tuple(_after(info, earlier) for info in state)
-    if looked is not None:
-        looked[operation.topics] = found
-    return found
-
-
-def _note_change(looked: dict[tuple[str, ...], tuple[TopicInfo, ...]], append: Append) -> None:
-    """What was seen of the log, as it will be after this append."""
-    changed = {head.topic for head in append.heads}
-    for topics, infos in list(looked.items()) if changed else ():
-        if not changed.isdisjoint(topics):
-            looked[topics] = tuple(_after(info, (append,)) for info in infos)
-
-
 def _is_set(heads: dict[str, dict[str, Any]], condition: Condition) -> bool:
     return isinstance(condition, HeadIs) and condition.name in heads.get(condition.topic, ())
-
-
-def _after(info: TopicInfo, earlier: Sequence[Append]) -> TopicInfo:
-    if info.deleted:
-        raise AddressError(f"{info.topic.partition(':')[2]!r} was deleted; send to another conversation")
-    fields = {
-        name: value
-        for append in reversed(earlier)
-        for head in append.heads
-        if head.topic == info.topic
-        for name, value in head.fields.items()
-    }
-    return replace(info, head={**info.head, **fields}) if fields else info

@@ -14,7 +14,7 @@ from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.interface import Prepared, SendMark
+from magent2.tools.interface import CallScope, Kind, Prepared, SendMark
 from magent2.tools.sending import Sent, dispatch, sending
 
 
@@ -66,6 +66,14 @@ class SendingTool(ABC, Generic[A, P]):
     def target(self, payload: P) -> str:
         """Whom it goes to, for the status line: "@bob", "agent:Sales"."""
 
+    def kind(self, payload: P) -> Kind | None:
+        """What decides how `perform` goes about it, besides the log, and the text, which does not.
+
+        Of sends that go the same way only the first of a block is planned when it is held, the others when the block
+        has ended. `None`: each is planned when it is held.
+        """
+        return None
+
     def answer(self, payload: P, sent: Sent) -> dict[str, Any]:
         """What the caller is told."""
         return {"ok": True, "envelope_id": sent.id, "held": sent.held}
@@ -78,24 +86,29 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     schema["properties"]["now"] = schema["properties"].pop("now")  # what all have in common comes last
 
     def prepared(arguments: A, payload: P, context: ToolExecutionContext) -> Prepared:
-        asked = digest_of({"arguments": arguments.model_dump(mode="json")}) if arguments.urgent else ""
-        planning = partial(tool.perform, payload, context)
-        stored = payload.model_dump(mode="json")
-        return Prepared(tool.name, tool.target(payload), stored, planning, now=arguments.urgent, digest=asked)
+        now = arguments.urgent
+        asked = digest_of({"arguments": arguments.model_dump(mode="json")}) if now else ""
+        planning, stored = partial(tool.perform, payload, context), partial(payload.model_dump, mode="json")
+        return Prepared(tool.name, tool.target(payload), stored, planning, now, asked, tool.kind(payload))
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         arguments, bus = _parsed(tool.name, tool.arguments, given), context.run.bus
         payload = await arun(bus, tool.prepare(arguments, context))
         ready = prepared(arguments, payload, context)
-        return _result(tool.answer(payload, sent := await dispatch(bus, ready, context.scope)), ready, sent)
+        sent = await dispatch(bus, ready, context.scope)
+        answer = tool.answer(payload, sent)
+        return ToolExecutionResult(answer, answer, deferred_payload=ready.payload() if sent.held else None)
 
-    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]] | None:
-        arguments, bus = _parsed(tool.name, tool.arguments, given), context.run.bus
-        if arguments.urgent or context.scope is None:
+    def holding(arguments: A, context: ToolExecutionContext, scope: CallScope) -> Flow[dict[str, Any]]:
+        payload = yield from scope.outlook.through(tool.prepare(arguments, context))
+        sent = yield from sending(prepared(arguments, payload, context), scope)
+        return tool.answer(payload, sent)
+
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> dict[str, Any] | None:
+        arguments, scope = _parsed(tool.name, tool.arguments, given), context.scope
+        if arguments.urgent or scope is None:
             return None
-        payload = run(bus, tool.prepare(arguments, context))
-        ready = prepared(arguments, payload, context)
-        return _result(tool.answer(payload, sent := run(bus, sending(ready, context.scope))), ready, sent)
+        return run(context.run.bus, holding(arguments, context, scope))
 
     def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
         _check_version(tool, stored)
@@ -103,10 +116,6 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
 
     signature = ToolSignature(tool.name, tool.description, schema)
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred, hold=hold)
-
-
-def _result(answer: dict[str, Any], ready: Prepared, sent: Sent) -> ToolExecutionResult[dict[str, Any]]:
-    return ToolExecutionResult(answer, answer, deferred_payload=ready.payload if sent.held else None)
 
 
 def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:

@@ -148,7 +148,7 @@ class SendingToolContract:
         for held, result in zip(scope.sends, results, strict=True):
             payload = json.loads(json.dumps(result.deferred_payload))
             assert isinstance(payload["version"], int)
-            assert payload == held.prepared.payload
+            assert payload == held.prepared.payload()
             flow = deferred(payload, ToolExecutionContext(world.facts, scope), held.mark)
             world.bus.call(run(world.bus, flow))
         assert world.arrived() == world.wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
-KEYS = {"block_ratio", "held_call_ratio", "block_cold_ratio", "block_memory_growth_mb"}
+KEYS = {"block_ratio", "held_call_ratio", "held_apart_ratio", "block_cold_ratio", "block_memory_growth_mb"}
 
 
 def test_the_benchmark_of_blocks_ends_with_one_line_of_json() -> None:

@@ -105,29 +105,35 @@ def message_of(
     recipient: str, content: str, conversation_id: str | None = None, context: Context | None = None
 ) -> Message:
     """What such a call means."""
-    address = str(Address.parse(recipient or ""))
+    address = Address.parse(recipient or "")
     text = (content or "").strip()
     if not text:
         raise InvalidInput("content must be non-empty")
     conversation = _resolve_conversation_id(address, context, conversation_id)
-    return Message(conversation, _resolve_sender(context), address, text)
+    return Message(conversation, _resolve_sender(context), str(address), text)
 
 
-def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
-    address = Address.parse(recipient)
+def _resolve_conversation_id(address: Address, ctx: Context | None, explicit_conversation_id: str | None) -> str:
     if address.kind == "chat":
         return address.name
-    found = (explicit_conversation_id, _get(ctx, "conversation_id"), os.environ.get("CHAT_TOOL_CONVERSATION_ID"))
-    conversation = next((text for value in found if (text := str(value or "").strip())), None)
-    if conversation is None:
+    conversation = (
+        _text(explicit_conversation_id)
+        or _text(_get(ctx, "conversation_id"))
+        or _text(os.environ.get("CHAT_TOOL_CONVERSATION_ID"))
+    )
+    if not conversation:
         raise AddressError("conversation_id not available for agent recipient")
     return conversation
+
+
+def _text(value: object) -> str:
+    return str(value or "").strip()
 
 
 def _resolve_sender(ctx: Context | None = None) -> str:
     agent = _get(ctx, "agent")
     name = agent if isinstance(agent, str) else getattr(agent, "name", None)
-    name = str(name or "").strip() or os.environ.get("AGENT_NAME", "").strip()
+    name = _text(name) or _text(os.environ.get("AGENT_NAME"))
     return f"agent:{name}" if name else "agent:unknown"
 
 

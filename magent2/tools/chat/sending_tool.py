@@ -9,14 +9,15 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import Sending
+from magent2.bus.delivery import Sending, check_place
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, Refused, TopicDeleted
+from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
-from magent2.tools.interface import SendMark
+from magent2.tools.interface import Kind, SendMark
 from magent2.tools.sending import Sent, planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
 
@@ -54,6 +55,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
         yield from ()  # a flow, though it has nothing to ask
         said = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
+        check_place(Address.parse(said.recipient), said.conversation_id)
         return ChatPayload(
             conversation_id=said.conversation_id,
             sender=said.sender,
@@ -79,8 +81,16 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def target(self, payload: ChatPayload) -> str:
         return payload.recipient
 
+    def kind(self, payload: ChatPayload) -> Kind:
+        """Which agent is addressed makes no difference to whether it may be."""
+        kind = payload.recipient.partition(":")[0]
+        return Kind((kind, payload.conversation_id, payload.steer), payload.content)
+
     def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
-        return {"ok": True, "envelope_id": sent.id, "published_to": list(sent.topics)}
+        kind, _, name = payload.recipient.partition(":")
+        to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
+        topics = to_agent if kind == "agent" else sent.topics
+        return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
 
 
 def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
@@ -107,10 +117,10 @@ def chat_send_definition() -> ToolDefinition:
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any] | None:
+    def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> dict[str, Any] | None:
         if inner.hold is None or not hasattr(context.run.bus, "call"):
             return None
-        result = inner.hold(given, context)
-        return None if result is None else _told(result, context)
+        answer = inner.hold(given, context)
+        return None if answer is None else {**answer, "held": True}
 
     return replace(inner, execute=execute, hold=hold)

@@ -7,7 +7,7 @@ from pydantic import Field
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
 from magent2.tools.definition import ToolExecutionContext
-from magent2.tools.interface import SendMark
+from magent2.tools.interface import Kind, SendMark
 from magent2.tools.messaging.common import checked_text, now_text
 from magent2.tools.messaging.places import Place, finding_place, sending_to
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
@@ -46,6 +46,9 @@ class Say(SendingTool[SayArguments, SayPayload]):
             reply_to=payload.reply_to,
             created_at=payload.created_at,
         )
+
+    def kind(self, payload: SayPayload) -> Kind:
+        return Kind(payload.place, payload.text)
 
     def target(self, payload: SayPayload) -> str:
         return payload.place.shown

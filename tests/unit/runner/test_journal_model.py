@@ -187,6 +187,21 @@ async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is
     assert outputs(bus) == ['{"n": 1}']
 
 
+async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_again(bus: MemoryBus) -> None:
+    send(bus, "go")
+    journal = Journal(context_of(bus))
+
+    async def answer_and_go_on() -> None:
+        await journal.end_turn(build_response(Say("hello"), [{}]), AGENT)
+        await journal.begin_turn()
+
+    assert [event async for event in journal.events(answer_and_go_on)] == []
+
+    (message,) = (event for event in stream(bus) if event["event"] == "message")
+    assert (message["text"], message["message_id"], message["turn"]) == ("hello", "run-1/0", 0)
+    assert answers_recorded(bus) == [0]
+
+
 async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
     send(bus, "where is it?")
     searched = ResponseFileSearchToolCall(

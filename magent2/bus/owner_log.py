@@ -229,6 +229,8 @@ def _fits(entry: _Entry, room: int) -> bool:
 
 def _merge(heads: list[SetHead]) -> tuple[SetHead, ...]:
     """One change per topic, later fields over earlier ones."""
+    if len(heads) < 2:
+        return tuple(heads)
     fields: dict[str, dict[str, object]] = {}
     for head in heads:
         fields.setdefault(head.topic, {}).update(head.fields)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
 
@@ -30,7 +30,7 @@ INT_MAX_DIGITS = 18  # always fits 64 bits
 # What the SDK tells a model whose tool raised, where nobody has said why.
 SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
 
-TEXT_DELTA = "response.output_text.delta"
+TEXT_DELTA: Final = "response.output_text.delta"
 USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from openai.types.responses import Response
@@ -59,7 +59,6 @@ class _FinalAnswer:
     """An answer that called no tool: the last one, unless the model is asked again after all."""
 
     records: tuple[NewRecord, ...]
-    message: list[NewRecord] = field(default_factory=list)
     mail: tuple[MailRef, ...] = ()
 
 
@@ -206,7 +205,8 @@ class Journal:
         if self._final is not None:
             final, self._final = self._final, None
             self._keep_back(final)
-            await self.commit(*final.records, *final.message, mail=final.mail)
+            message = self._message_records(self.previous, self.turn - 1, self.speakers[self.turn - 1])
+            await self.commit(*final.records, *message, mail=final.mail)
         self.steers.take(await self.context.steers())
         self.asking = True
 
@@ -219,12 +219,11 @@ class Journal:
             await self.put(*pictures)
         steers = self.steers.end_turn(self.turn)
         records = (self._answer_record(answer, speaker, steers), *self._receipts(steers, speaker))
-        message = self._message_records(answer, speaker)
         mail = tuple(steer.ref for steer in steers)
         if calls_of(answer["output"]) or requests_of(answer["output"]):
-            await self.commit(*records, *message, mail=mail)
+            await self.commit(*records, *self._message_records(answer, self.turn, speaker), mail=mail)
         else:
-            self._final = _FinalAnswer(records, message, mail)
+            self._final = _FinalAnswer(records, mail)
             self.context.closing.extend(records)
             self.context.closing_mail.extend(mail)
         self.answers[self.turn] = answer
@@ -255,14 +254,14 @@ class Journal:
             return []
         return [stream_record(self.event(receipt(self.context.conversation_id, steers), self.turn, speaker))]
 
-    def _message_records(self, answer: Mapping[str, Any], speaker: str) -> list[NewRecord]:
+    def _message_records(self, answer: Mapping[str, Any], turn: int, speaker: str) -> list[NewRecord]:
         """The text of a turn that goes on, which closes its tokens."""
         text = text_of(answer)
         if not text:
             return []
         event = MessageEvent(conversation_id=self.context.conversation_id, text=text)
-        named = {"message_id": self.context.message_id(self.turn)}
-        return [stream_record({**self.event(event, self.turn, speaker), **named})]
+        named = {"message_id": self.context.message_id(turn)}
+        return [stream_record({**self.event(event, turn, speaker), **named})]
 
 
 async def _ended(driver: asyncio.Task[None]) -> None:

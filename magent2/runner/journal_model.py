@@ -12,7 +12,7 @@ from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from magent2.errors import ModelError
 from magent2.models.moment import utc_text
 from magent2.runner.answers import completed_event, model_response, response_of
-from magent2.runner.event_mapping import encodable
+from magent2.runner.event_mapping import TEXT_DELTA, encodable
 from magent2.runner.journal import Journal
 from magent2.runner.journal_turn import close_calls
 
@@ -69,13 +69,15 @@ class JournalModel(Model):
             async for event in events:
                 if chat is not None:
                     chat.hear()
-                if event.type == "response.output_text.delta" and event.delta:
+                if event.type != TEXT_DELTA:
+                    await answer.hear(event)
+                    yield event
+                elif event.delta:
                     token = answer.token(event.delta)
                     if not self._journal.offer(token):
                         await self._journal.emit(token)
-                else:
-                    await answer.hear(event)
-                yield event
+                    if not token["index"]:  # more the SDK need not see: with this it knows that the answer has begun
+                        yield event
         finally:
             close = getattr(events, "aclose", None)
             if close is not None:

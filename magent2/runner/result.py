@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
 from magent2.errors import InvalidInput
@@ -15,10 +16,17 @@ WIND_UP_MAX_S = 5.0  # what the SDK may take to end a run that was cancelled
 
 def accepted(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that this function takes, as a release of the SDK may know fewer of them."""
+    names = _named(function)
+    return {name: value for name, value in options.items() if names is None or name in names}
+
+
+@lru_cache(maxsize=8)  # the SDK has few functions that start a run, and each starts many
+def _named(function: Callable[..., Any]) -> frozenset[str] | None:
+    """The parameters of a function; nothing when it takes any."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(options)
-    return {name: value for name, value in options.items() if name in parameters}
+        return None
+    return frozenset(parameters)
 
 
 @asynccontextmanager

@@ -53,11 +53,20 @@ class RunKey:
         return NewRecord(history_topic(self.conversation), self._payload(kind, fields))
 
     def start(
-        self, envelope: Mapping[str, Any], spec: Mapping[str, Any], seen: int, trace: str | None = None
+        self,
+        envelope: Mapping[str, Any],
+        spec: Mapping[str, Any],
+        seen: int,
+        trace: str | None = None,
+        release: str = "",
     ) -> NewRecord:
-        """`seen`: the last seq of the history that this run knows of. `trace` names the span of the first attempt."""
+        """`seen`: the last seq of the history that this run knows of. `trace` names the span of the first attempt.
+
+        `release` is the one whose workers can go on with it.
+        """
         payload = self._payload("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen})
-        return NewRecord(history_topic(self.conversation), payload, headers={TRACE: trace} if trace else {})
+        headers = {name: value for name, value in ((TRACE, trace), (RELEASE, release)) if value}
+        return NewRecord(history_topic(self.conversation), payload, headers=headers)
 
     def _payload(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent, **fields}
@@ -101,11 +110,6 @@ class RunKey:
 
     def end(self, status: EndStatus, output: str | None = None, usage: Mapping[str, Any] | None = None) -> NewRecord:
         return self.record("end", status=status, output=output, usage=dict(usage) if usage else None)
-
-
-def written_by(release: str, start: NewRecord) -> NewRecord:
-    """The start of a run, with the release whose workers can go on with it."""
-    return replace(start, headers={**start.headers, RELEASE: release})
 
 
 def settings_record(conversation: str, settings: Mapping[str, Any]) -> NewRecord:

@@ -21,7 +21,7 @@ from magent2.errors import Fenced, StorageError, UnknownAgent
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expiring, now_ms
-from magent2.sessions.history import Histories, RunRecord, run_id_of, written_by
+from magent2.sessions.history import Histories, RunRecord, run_id_of
 from magent2.telemetry.runs import ABANDONED, ObservedRun, Observer, RunFacts
 from magent2.tools.interface import Wait
 from magent2.worker.brake import Brake, Interrupt
@@ -284,8 +284,7 @@ class LaneRun:
             await self._log.put(report.run("restarted"), heads=report.head(RUNNING))
             return
         trace = None if context.observed is None else context.observed.traceparent
-        start = context.key.start(run.envelope, run.spec, run.seen, trace)
-        start = written_by(self._release, start)
+        start = context.key.start(run.envelope, run.spec, run.seen, trace, self._release)
         steered = letter.record.headers.get(STEER)
         receipts = [input_receipt(report.conversation, letter, report.fields)] if steered else []
         await self._log.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))

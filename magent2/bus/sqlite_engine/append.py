@@ -49,12 +49,13 @@ def put(state: State, operation: Write, *, keyed: bool = False) -> tuple[int, ..
 
 def check(state: State, operation: Write, *, first: int) -> dict[int, int]:
     """Refuse the append, or say which of its records exist already, and as what."""
-    for record in operation.records:
-        _check_not_deleted(state.topic(record.topic))
-    for head in operation.heads:
-        _check_not_deleted(state.topic(head.topic))
+    touched = [*(record.topic for record in operation.records), *(head.topic for head in operation.heads)]
+    for name in dict.fromkeys(touched):
+        _check_not_deleted(state.topic(name))
     repeats = {}
     for index, record in enumerate(operation.records[first:], first):
+        if record.id is None:  # tokens are many, and have none
+            continue
         known = _repeat(state, state.topic(record.topic), record)
         if known is not None:
             repeats[index] = known.seq

@@ -28,12 +28,13 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact
 from magent2.errors import ModelError
 from magent2.runner.config import RunnerConfig
-from magent2.runner.demo import build_response
+from magent2.runner.demo import build_response, stream_events
 from magent2.runner.demo_script import Say
 from magent2.runner.journal import Journal
 from magent2.runner.journal_model import JournalModel, refuse_server_state
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.provider import LoopProvider
+from magent2.worker.run import Outcome
 from tests.support.journalled import (
     Improviser,
     Items,
@@ -49,6 +50,10 @@ from tests.support.journalled import (
 )
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.serving import AGENT, history, kinds, outputs, send, stream
+
+# How the SDK asks a model.
+ASKED: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
+NO_STATE: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
 
 
 @pytest.fixture
@@ -132,6 +137,41 @@ async def test_a_retry_of_the_sdk_is_the_same_turn(bus: MemoryBus) -> None:
     assert outputs(bus) == ["hello"]
 
 
+async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: MemoryBus) -> None:
+    """Its tokens are on the log by then; another attempt says that it is one."""
+    send(bus, "go")
+    backoff = ModelRetryBackoffSettings(initial_delay=0, max_delay=0)
+    retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        for event in stream_events(build_response(Say("one two"), [{}])):
+            if event.type == "response.output_text.delta":
+                yield event
+        raise ConnectionError("lost")
+
+    model = ScriptedModel([ModelStep.stream(events), saying("hello")])
+
+    assert await work(bus, Agent(name=AGENT, model=model, model_settings=ModelSettings(retry=retry))) is Outcome.RETRIED
+
+    assert len(model.calls) == 1
+
+
+async def test_of_a_text_the_sdk_is_shown_the_beginning_and_the_end(bus: MemoryBus) -> None:
+    send(bus, "go")
+    journal = Journal(context_of(bus))
+    passed: list[str] = []
+
+    async def ask() -> None:
+        model = JournalModel(ScriptedModel([saying("one two three four")]), journal, AGENT)
+        passed.extend([event.type async for event in model.stream_response(*ASKED, **NO_STATE)])
+
+    told = [event["text"] async for event in journal.events(ask) if isinstance(event, Mapping)]
+
+    assert "".join(told) == "one two three four"
+    assert passed.count("response.output_text.delta") == 1
+    assert passed[-1] == "response.completed"
+
+
 class Number(BaseModel):
     n: int
 
@@ -145,6 +185,21 @@ async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is
 
     assert answers_recorded(bus) == [0, 1]
     assert outputs(bus) == ['{"n": 1}']
+
+
+async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_again(bus: MemoryBus) -> None:
+    send(bus, "go")
+    journal = Journal(context_of(bus))
+
+    async def answer_and_go_on() -> None:
+        await journal.end_turn(build_response(Say("hello"), [{}]), AGENT)
+        await journal.begin_turn()
+
+    assert [event async for event in journal.events(answer_and_go_on)] == []
+
+    (message,) = (event for event in stream(bus) if event["event"] == "message")
+    assert (message["text"], message["message_id"], message["turn"]) == ("hello", "run-1/0", 0)
+    assert answers_recorded(bus) == [0]
 
 
 async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
@@ -191,9 +246,7 @@ async def test_an_answer_that_is_not_streamed_is_journalled_too(bus: MemoryBus) 
     inner = ScriptedModel([[function_call("look", {}, call_id="c1")]])
 
     async def ask() -> Any:
-        asked: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
-        model = JournalModel(inner, journal, AGENT)
-        return await model.get_response(*asked, previous_response_id=None, conversation_id=None, prompt=None)
+        return await JournalModel(inner, journal, AGENT).get_response(*ASKED, **NO_STATE)
 
     answers: list[Any] = []
 

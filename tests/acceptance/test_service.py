@@ -13,9 +13,9 @@ import pytest
 
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings
+from tests.support.forked import ROOT
 from tests.support.http_newcomer import Newcomer, Part, Running, section
 from tests.support.http_service import quiet_port
-from tests.support.processes import ROOT
 from tests.support.redis_server import RedisServer
 
 PORT = "8700"  # as the documents print it

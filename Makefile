@@ -13,6 +13,9 @@ ARGS ?=
 SKIP ?=
 export SKIP
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# All that is compiled is kept in one place, also where the environment would keep none: else each start compiles anew.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 READY := .venv/.ready

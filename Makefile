@@ -13,6 +13,9 @@ ARGS ?=
 SKIP ?=
 export SKIP
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# All that is compiled is kept in one place, also where the environment would keep none: else each start compiles anew.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -26,8 +29,10 @@ TESTED_PAGE = $(if $(findstring browser,$(SKIP)),,$(PAGE))
 CERTIFICATES := $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 IN_WEB := cd web && NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(CERTIFICATES)}" PATH="$(CURDIR)/$(BIN):$$PATH"
 
+# Thousands of small logs wait for the disk at every commit: where memory has room for files, they lie there.
+MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
 # One test at a time to whoever is free: by whole files, a few long ones at the end leave a core idle.
-PYTEST = $(BIN)/pytest -n $(JOBS) --dist worksteal
+PYTEST = $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/pytest -n $(JOBS) --dist worksteal
 # A part of the tests measures nothing: with SKIP or ARGS the bar is off.
 COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)$(ARGS)),--cov-fail-under=0)
 

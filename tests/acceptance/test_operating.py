@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked import ROOT
 from tests.support.http_newcomer import Newcomer, section
 from tests.support.http_service import quiet_port
-from tests.support.processes import ROOT
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 

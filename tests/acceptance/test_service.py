@@ -7,15 +7,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings
+from tests.support.forked import ROOT
 from tests.support.http_newcomer import Newcomer, Part, Running, section
 from tests.support.http_service import quiet_port
-from tests.support.processes import ROOT
 from tests.support.redis_server import RedisServer
 
 PORT = "8700"  # as the documents print it
@@ -35,13 +36,30 @@ def port() -> str:
     return str(quiet_port())
 
 
-@pytest.fixture
-def served(newcomer: Newcomer, port: str) -> Running:
-    """`magent2 serve`, which has said where it is."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`magent2 serve`, which has said where it is, and somebody who does not say the port."""
+
+    running: Running
+    port: str
+    newcomer: Newcomer
+
+    def enter(self, lines: str, stdin: str = "") -> str:
+        return self.newcomer.enter(lines.replace(PORT, self.port), stdin)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home, port = tmp_path_factory.mktemp("newcomer") / "home", str(quiet_port())
+    home.mkdir()
+    with Newcomer(home, MAGENT2_PORT=port) as newcomer:
+        yield Served(serve(newcomer, port), port, newcomer)
+
+
+def serve(newcomer: Newcomer, port: str) -> Running:
     running = newcomer.start([".venv/bin/magent2", "serve", "--port", port])
     running.await_words(f"http://127.0.0.1:{port}/send\n")
     running.await_gateway(port)
-    newcomer.variables["MAGENT2_PORT"] = port  # so that lines that name no port find this one
     return running
 
 
@@ -66,22 +84,23 @@ def test_make_run_serves() -> None:
     assert ".venv/bin/magent2 serve" in plan
 
 
-def test_it_prints_its_address_and_lines_that_work(served: Running, newcomer: Newcomer, port: str) -> None:
-    found = ADDRESS.search(served.said)
-    sending, curl = served.said.partition("send the first message:\n")[2].split("\n", 1)
+def test_it_prints_its_address_and_lines_that_work(served: Served) -> None:
+    said = served.running.said
+    found = ADDRESS.search(said)
+    sending, curl = said.partition("send the first message:\n")[2].split("\n", 1)
 
     assert found is not None
-    assert found[1] == port
-    assert (newcomer.home / ".local/share/magent2/token").read_text().strip() == found[2]
-    assert newcomer.enter(sending).strip()
-    assert json.loads(newcomer.enter(curl))["status"] == "ok"
+    assert found[1] == served.port
+    assert (served.newcomer.home / ".local/share/magent2/token").read_text().strip() == found[2]
+    assert served.enter(sending).strip()
+    assert json.loads(served.enter(curl.replace('"c1"', '"c0"')))["status"] == "ok"  # c1 is the README's
 
 
-def test_the_lines_of_the_readme_send_chat_and_stream(served: Running, newcomer: Newcomer, port: str) -> None:
+def test_the_lines_of_the_readme_send_chat_and_stream(served: Served) -> None:
     talking, curling = blocks("Say hello", "sh")
 
-    said = newcomer.enter(talking, stdin="hello\n/quit\n")
-    answer, _, stream = newcomer.enter(at(port, curling)).partition("}")
+    said = served.enter(talking, stdin="hello\n/quit\n")
+    answer, _, stream = served.enter(curling).partition("}")
 
     assert len(said.splitlines()) >= 2
     assert json.loads(answer + "}")["topic"] == "chat:c1"
@@ -89,24 +108,24 @@ def test_the_lines_of_the_readme_send_chat_and_stream(served: Running, newcomer:
     assert streamed(stream)[-1] == "end"
 
 
-def test_the_python_lines_of_the_readme_print_the_answer_and_its_events(served: Running, newcomer: Newcomer) -> None:
+def test_the_python_lines_of_the_readme_print_the_answer_and_its_events(served: Served) -> None:
     (lines,) = blocks("Say hello", "python")
 
-    printed = newcomer.enter(f'"{sys.executable}" -', stdin=lines).splitlines()
+    printed = served.enter(f'"{sys.executable}" -', stdin=lines).splitlines()
 
     assert printed[0]
     assert any("user_message hello" in line for line in printed)
     assert any(f"output {printed[0]}" in line for line in printed)
 
 
-def test_it_goes_home_when_told_and_finds_everything_again(served: Running, newcomer: Newcomer, port: str) -> None:
+def test_it_goes_home_when_told_and_finds_everything_again(newcomer: Newcomer, port: str) -> None:
+    newcomer.variables["MAGENT2_PORT"] = port  # so that lines that name no port find this one
+    running = serve(newcomer, port)
     newcomer.enter(".venv/bin/magent2 send general hello --wait --conversation kept")
     before = newcomer.enter(".venv/bin/magent2 tail kept --no-follow --json")
 
-    assert served.stop() == 0
-    again = newcomer.start([".venv/bin/magent2", "serve", "--port", port])
-    again.await_words(f"http://127.0.0.1:{port}/send\n")
-    again.await_gateway(port)
+    assert running.stop() == 0
+    serve(newcomer, port)
 
     assert newcomer.enter(".venv/bin/magent2 tail kept --no-follow --json") == before
 
@@ -177,14 +196,14 @@ LEFT_OUT = {  # these need something that happened first; tests/support/api_case
 }
 
 
-def test_the_lines_of_the_page_about_the_api_work_as_printed(served: Running, newcomer: Newcomer, port: str) -> None:
+def test_the_lines_of_the_page_about_the_api_work_as_printed(served: Served) -> None:
     """Each is answered, none is refused, and together they are all the routes that there are."""
     ((_, block),) = section("docs/api.md", "Try it")
-    setting, _, lines = at(port, block).partition("\n\n")
-    document = json.loads(newcomer.enter(f"curl -sS http://127.0.0.1:{port}/openapi.json"))
+    setting, _, lines = block.partition("\n\n")
+    document = json.loads(served.enter(f"curl -sS http://127.0.0.1:{PORT}/openapi.json"))
     asked = set()
     for line in lines.splitlines():
-        said = newcomer.enter(f"{setting}\n{line}")
+        said = served.enter(f"{setting}\n{line}")
         assert '"type":"/problems/' not in said, f"{line}\n{said}"
         asked.add(route_of(line, document["paths"]))
         if "-N" in line:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import skip_if_left_out
-from tests.support.processes import ROOT
+from tests.support.forked import ROOT
 
 pytestmark = pytest.mark.browser
 

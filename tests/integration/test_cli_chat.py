@@ -15,7 +15,8 @@ import pytest
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, House
-from tests.support.processes import ROOT, Crew
+from tests.support.forked import ROOT
+from tests.support.processes import Crew
 from tests.support.waiting import eventually
 
 DEADLINE_S = 20.0

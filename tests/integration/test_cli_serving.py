@@ -52,7 +52,7 @@ def leave(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Done:
 
 
 def test_serve_says_how_to_begin_answers_and_goes_home_on_sigterm(magent2: CommandLine) -> None:
-    process = magent2.start("serve", "--port", "0")
+    process = magent2.start_cold("serve", "--port", "0")
     said, url, token = greeting(process)
     with Client(url, token) as client:
         answer = client.ask("general", "hello", timeout_s=DEADLINE_S)

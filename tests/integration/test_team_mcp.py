@@ -24,6 +24,7 @@ from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.serving import outputs, stream, until
 from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_and_die
 
+START_DEADLINE_S = 60.0  # it imports a good deal first
 FETCH = Call("shelf__fetch", {"title": "Emma"})
 
 
@@ -158,7 +159,7 @@ async def test_a_server_at_an_address(bus: MemoryBus) -> None:
         sys.executable, "-c", code, stderr=asyncio.subprocess.DEVNULL, cwd=Path(__file__).parents[2]
     )
     try:
-        await until(lambda: _listens(port))
+        await until(lambda: _listens(port), START_DEADLINE_S)
         mail(bus, "get me Emma")
         address = McpServer("shelf", url=f"http://127.0.0.1:{port}/mcp")
         with ModelServer([Reply(calls=[FETCH]), Reply("Here.")]) as server:

@@ -16,8 +16,8 @@ import pytest
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, ended
+from tests.support.forked import ROOT
 from tests.support.otlp import Receiver, Seen
-from tests.support.processes import ROOT
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +12,12 @@ import pytest
 
 from magent2.bus.operations import Lanes, Workers
 from magent2.bus.sqlite import SqliteBus
-from tests.support.processes import ROOT, Crew
+from tests.support.forked import start_module
+from tests.support.processes import Crew
 from tests.support.serving import AGENT, outputs, send, stream
 from tests.support.waiting import eventually
 
+WORKER = "magent2.worker"
 STUCK = "tests.integration.children.stuck"
 START_DEADLINE_S = 30.0
 END_DEADLINE_S = 30.0
@@ -41,17 +42,10 @@ def bus(url: str) -> Iterator[SqliteBus]:
 def start(url: str) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str, bus_url: str | None = url, **variables: str) -> subprocess.Popen[str]:
+    def run(*arguments: str, bus_url: str = url, cold: bool = False, **variables: str) -> subprocess.Popen[str]:
         kept = {name: value for name, value in os.environ.items() if name not in UNSET}
-        where = () if bus_url is None else ("--bus", bus_url)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "magent2.worker", *where, *arguments],
-            cwd=ROOT,
-            env={**kept, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        chosen = ("--bus", bus_url, *arguments)
+        process = start_module(WORKER, chosen, {**kept, **variables}, text=True, cold=cold)
         started.append(process)
         return process
 
@@ -72,7 +66,7 @@ def serves(bus: SqliteBus) -> bool:
 
 def test_it_says_what_it_is_answers_and_goes_home_on_sigterm(start: Start, bus: SqliteBus, url: str) -> None:
     send(bus, "hello", recipient="agent:general")
-    process = start()
+    process = start(cold=True)
     eventually(lambda: outputs(bus) == ["hello"], START_DEADLINE_S)
     process.send_signal(signal.SIGTERM)
 

@@ -9,6 +9,7 @@ from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
+from magent2.connectors.desk import dropping_item
 from magent2.connectors.interface import Attachment, Outgoing
 from magent2.connectors.outbox import queued
 from magent2.connectors.web import shown
@@ -21,6 +22,7 @@ from tests.support.api_cases import JSON, Case, Route
 FILE = b"a note"
 SHA256 = hashlib.sha256(FILE).hexdigest()
 AT = "2026-01-01T00:00:00+00:00"
+DROPPED = "s0"  # out of the outbox before anybody asks: a process may be given the refusals alone
 
 FILES: Route = ("GET", "/api/sdk/session/{session_id}/files/{sha256}")
 USERS: Route = ("GET", "/api/users")
@@ -49,9 +51,10 @@ def settle(bus: Engine) -> None:
     run(bus, making_channel("launch", new_member("ann", "ann", "general")))
     run(bus, making_swarm("desk", "ann", "support"))
     connector = run(bus, registering("out", "console", Capabilities()))
-    for key in ("s1", "s2"):
+    for key in ("s1", "s2", DROPPED):
         bus.call(Append(records=queued(Outgoing(key, "out", "", "mine", "general", key, AT), connector)))
         bus.call(Append(records=(NewRecord("outbox:out", {"event": "dead", "of": key, "reason": "no"}),)))
+    run(bus, dropping_item("out", DROPPED))
     bus.call(PutBlob(FILE))
     file = Attachment("note.txt", SHA256, "text/plain", len(FILE))
     message = Outgoing("file-1", "web", "", "mine", "general", "", AT, attachments=(file,))
@@ -137,9 +140,9 @@ PEOPLE_REFUSALS = [
     Case(DROP_CONNECTOR, 422, "invalid", at="/api/connectors/no!where", who="admin"),
     Case(OUTBOX, 422, "invalid", params={"connector": "no!where"}, who="admin"),
     Case(AGAIN, 404, "unknown_entity", at="/api/outbox/out/never/retry", who="admin"),
-    Case(AGAIN, 422, "invalid", at="/api/outbox/out/s2/retry", who="admin"),
+    Case(AGAIN, 422, "invalid", at=f"/api/outbox/out/{DROPPED}/retry", who="admin"),
     Case(FORGET, 404, "unknown_entity", at="/api/outbox/out/never", who="admin"),
-    Case(FORGET, 422, "invalid", at="/api/outbox/out/s1", who="admin"),
+    Case(FORGET, 422, "invalid", at=f"/api/outbox/out/{DROPPED}", who="admin"),
     *(
         Case(route, 403, "admin_only", at=at)
         for route, at in (

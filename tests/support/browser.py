@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_playwright
 
-from tests.support.processes import ROOT, Child, Crew
+from tests.support.forked import ROOT
+from tests.support.processes import Child, Crew
 
 HOUSE = "tests.browser.children.house"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.processes import ROOT, Child, Crew
+from tests.support.forked import PYCACHE, start_module
+from tests.support.processes import Child, Crew
 
 END_DEADLINE_S = 30.0
 HOUSE = "tests.integration.children.house"
@@ -46,27 +47,28 @@ class CommandLine:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         self.variables = {
             **kept,
-            "PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache"),
+            "PYTHONPYCACHEPREFIX": PYCACHE,
             "MAGENT2_DATA_DIR": str(data_dir),
             **variables,
         }
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "magent2.cli", *arguments],
-            cwd=ROOT,
-            env={**self.variables, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
+        return self._start(arguments, variables)
+
+    def start_cold(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """A program that has to import all that it needs."""
+        return self._start(arguments, variables, cold=True)
 
     def run(self, *arguments: str, stdin: str = "", **variables: str) -> Done:
-        return ended(self.start(*arguments, **variables), stdin)
+        return ended(self._start(arguments, variables), stdin)
+
+    def _start(
+        self, arguments: Sequence[str], variables: Mapping[str, str], cold: bool = False
+    ) -> subprocess.Popen[str]:
+        process = start_module("magent2.cli", arguments, {**self.variables, **variables}, text=True, cold=cold)
+        self._started.append(process)
+        return process
 
     def __enter__(self) -> Self:
         return self

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import yaml
 
+from tests.support.forked import ROOT
 from tests.support.http_service import answers_at
-from tests.support.processes import ROOT
 from tests.support.waiting import eventually
 
 BIN = f"{Path(sys.executable).parent}/"

@@ -7,16 +7,15 @@ import json
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
-ROOT = Path(__file__).parents[2]
+from tests.support.forked import PYCACHE, start_module
+
 MESSAGE_DEADLINE_S = 60.0  # a child that says nothing for so long is stuck
 REAP_DEADLINE_S = 30.0
 STDERR_SHOWN_BYTES = 4000
@@ -32,14 +31,7 @@ class Child:
 
     def __init__(self, module: str, settings: Mapping[str, Any]) -> None:
         self._errors = TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(dict(settings))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=ROOT,
-            env=_environment(),
-        )
+        self._process = start_module(module, [json.dumps(dict(settings))], _environment(), stderr=self._errors)
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._ended = False
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -147,7 +139,7 @@ def _environment() -> dict[str, str]:
     # A child that is killed has no coverage to report, and one that finds compiled modules starts twice as fast.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
-    return kept | {"PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache")}
+    return kept | {"PYTHONPYCACHEPREFIX": PYCACHE}
 
 
 # --- inside a child ----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -21,7 +20,7 @@ from magent2.gateway.app import create_app
 from magent2.gateway.limits import Limits
 from magent2.gateway.sse import CURSOR_MAX, MAX_EVENTS_MAX
 
-EXAMPLES, EXAMPLES_SOAK = 8, 100  # per operation
+EXAMPLES = 8  # per operation
 QUICK = Limits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
 GONE, THERE = "gone", "one"
 
@@ -58,13 +57,6 @@ def _is_number(value: object, most: int) -> bool:
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_whatever_the_document_allows_is_answered_as_it_says(case: schemathesis.Case[Any]) -> None:
-    check(case)
-
-
-@pytest.mark.soak
-@schema.parametrize()
-@settings(max_examples=EXAMPLES_SOAK, suppress_health_check=list(HealthCheck))
-def test_whatever_the_document_allows_is_answered_however_much_is_tried(case: schemathesis.Case[Any]) -> None:
     check(case)
 
 

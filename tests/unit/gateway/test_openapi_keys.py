@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -19,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import DEFAULT_RATES, Rate
 from tests.support.keys import ACCESS, Person, person
-from tests.unit.gateway.test_openapi import EXAMPLES, EXAMPLES_SOAK, QUICK, THERE, _bus, bound
+from tests.unit.gateway.test_openapi import EXAMPLES, QUICK, THERE, _bus, bound
 
 BUS = _bus()
 ANN: Person = asyncio.run(person(BUS, "user:ann"))
@@ -30,13 +29,6 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_whoever_has_a_key_is_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
-    check(case)
-
-
-@pytest.mark.soak
-@schema.parametrize()
-@settings(max_examples=EXAMPLES_SOAK, suppress_health_check=list(HealthCheck))
-def test_whoever_has_a_key_is_answered_however_much_is_tried(case: schemathesis.Case[Any]) -> None:
     check(case)
 
 

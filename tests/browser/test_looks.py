@@ -74,7 +74,7 @@ def test_axe_finds_nothing_to_mend_in_any_view(viewer: tuple[Visitor, list[str] 
     visitor.log.get_by_role("button", name="weather").click()
     found["chat"] = violations(page, "html", rules)
     details = page.get_by_role("complementary", name="Details")
-    for tab in ("Tools", "Timeline", "Context and usage", "Events", "Graph", "Dead letters"):
+    for tab in ("Tools", "Timeline", "Context and usage", "Events", "Graph", "Dead letters", "Outbox"):
         details.get_by_role("tab", name=tab).click()
         expect(details.get_by_text("Loading…")).to_have_count(0)
         if tab == "Tools":

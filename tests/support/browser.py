@@ -65,14 +65,14 @@ class House:
     def __init__(self, crew: Crew, folder: Path, root_path: str = "") -> None:
         self._root_path = root_path
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
-        self._folder = folder
+        self.folder = folder
         self._crew = crew
         self.child, said = self._start(0)
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
         child = self._crew.spawn(
-            HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port, root_path=self._root_path
+            HOUSE, url=self.bus_url, data_dir=str(self.folder), port=port, root_path=self._root_path
         )
         return child, child.hear()
 

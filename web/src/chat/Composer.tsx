@@ -14,10 +14,12 @@ const HIGHEST_PX = 240;
 
 interface Props {
   run: Run | null;
+  /** Whether the run waits for a person. */
+  paused: boolean;
   agent: string | null;
 }
 
-export const Composer = memo(function Composer({ run, agent }: Props): ReactElement {
+export const Composer = memo(function Composer({ run, paused, agent }: Props): ReactElement {
   const app = useApp();
   const id = useCell(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
@@ -44,7 +46,7 @@ export const Composer = memo(function Composer({ run, agent }: Props): ReactElem
         </button>
       </div>
       <p className="mt-1.5 flex h-4 justify-between gap-3 truncate px-1 text-xs text-faint">
-        <span className="truncate">{tooLong ? `Too long by ${text.length - TEXT_MAX_CHARS} characters.` : noteOf(run, canSteer)}</span>
+        <span className="truncate">{tooLong ? `Too long by ${text.length - TEXT_MAX_CHARS} characters.` : noteOf(run, paused, canSteer)}</span>
         <span className="hidden shrink-0 sm:inline">Enter sends, Shift+Enter breaks the line</span>
       </p>
     </form>
@@ -56,8 +58,9 @@ function hintOf(run: Run | null, canSteer: boolean, agent: string | null): strin
   return canSteer ? `Steer ${run.agent ?? "the run"} while it works` : "Write on: it is answered next";
 }
 
-function noteOf(run: Run | null, canSteer: boolean): string {
+function noteOf(run: Run | null, paused: boolean, canSteer: boolean): string {
   if (run === null) return "";
+  if (paused) return "The run waits for your decision; what you write is seen when it goes on.";
   return canSteer ? "Seen before the model's next step." : "A run is under way; your message waits for its turn.";
 }
 

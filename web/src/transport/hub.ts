@@ -226,6 +226,7 @@ export class Hub {
   }
 
   private heard(): void {
+    if (this.failures > 0) this.tellAll({ kind: "back" });
     this.failures = 0;
     if (this.isHeldBack()) return;
     this.held = 0;

@@ -100,12 +100,12 @@ export function Hint({ children }: { children: ReactNode }): ReactElement {
   return <p className="px-1 py-6 text-center text-sm text-muted">{children}</p>;
 }
 
-export function Failure({ text, again }: { text: string; again?: () => void }): ReactElement {
+export function Failure({ text, again, label = "Try again" }: { text: string; again?: () => void; label?: string }): ReactElement {
   return (
     <div role="alert" className="flex items-start gap-2 rounded-lg bg-bad-soft px-3 py-2 text-sm text-bad">
       <Icon name="warn" size={16} className="mt-0.5" />
       <span className="min-w-0 flex-1 wrap-anywhere">{text}</span>
-      {again && <button type="button" className="font-medium underline" onClick={again}>Try again</button>}
+      {again && <button type="button" className="font-medium underline" onClick={again}>{label}</button>}
     </div>
   );
 }

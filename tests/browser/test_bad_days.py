@@ -124,7 +124,7 @@ def test_a_part_of_the_page_that_is_gone_says_so_and_the_rest_works_on(chromium:
         visitor.page.get_by_role("tab", name="Graph").click()
         expect(visitor.page.get_by_role("alert")).to_contain_text("This part of the page could not be loaded.")
 
-        visitor.say("```python\nprint(1)\n```")
+        visitor.say("Like this:\n\n```python\nprint(1)\n```")
         visitor.page.get_by_role("tab", name="Agents").click()
 
         expect(visitor.answers().locator("figure")).to_contain_text("print(1)")

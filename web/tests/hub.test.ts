@@ -134,6 +134,7 @@ describe("one connection for all tabs", () => {
 
     await vi.waitFor(() => expect(tab.seqs()).toEqual(ALL), soon);
     expect(gateway.asked.at(-1)).toContain(encodeURIComponent("s1:12"));
+    expect(tab.heard.filter((one) => one.kind === "back")).toHaveLength(1);
   });
 
   test("a wrong token is told", async () => {

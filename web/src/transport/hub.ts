@@ -29,6 +29,7 @@ export class Hub {
   private settling: ReturnType<typeof setTimeout> | null = null;
   private wakeUp: (() => void) | null = null;
   private failures = 0;
+  private lost = false;
   private held = 0;
   private pollingSince = 0;
   private pace = pace(0);
@@ -111,6 +112,7 @@ export class Hub {
       if (this.held >= HELD_MAX) this.pollingSince = Date.now();
     } else this.held = 0;
     this.failures += 1;
+    this.lost = true;
     const wait = reconnectIn(this.failures, Math.random());
     if (this.failures > 1 || !this.online) this.setState({ is: "offline", retryAt: Date.now() + wait });
     await this.pause(this.online ? wait : null);
@@ -129,6 +131,7 @@ export class Hub {
   }
 
   private async waitOffline(): Promise<void> {
+    this.lost = true;
     this.setState({ is: "offline", retryAt: null });
     while (!this.online && this.members.size > 0) await this.pause(null);
   }
@@ -226,7 +229,8 @@ export class Hub {
   }
 
   private heard(): void {
-    if (this.failures > 0) this.tellAll({ kind: "back" });
+    if (this.lost) this.tellAll({ kind: "back" });
+    this.lost = false;
     this.failures = 0;
     if (this.isHeldBack()) return;
     this.held = 0;

@@ -10,12 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from magent2.bus.connect import connect
-from magent2.bus.flow import run
-from magent2.bus.operations import Append
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued, told
-from magent2.directory.connectors import Capabilities, registering
-from tests.support.browser import House, Visitor
+from tests.support.browser import Visitor, write_outbox
 from tests.support.command_line import CommandLine
 from tests.support.gated_model import befriend
 from tests.support.record_page_logs import PARTING, python
@@ -23,12 +18,6 @@ from tests.support.record_page_logs import PARTING, python
 pytestmark = pytest.mark.browser
 
 START = f"use start_agent {json.dumps({'agent': 'support', 'task': 'refund order 7'})}"
-AT = "2026-01-01T00:00:00+00:00"
-NOBODY = {
-    "url": "http://127.0.0.1:9/",
-    "secret": "a long secret, of no use",
-    "allow_private": True,
-}  # pragma: allowlist secret
 
 
 def asked(visitor: Visitor, order: str = "7") -> Locator:
@@ -118,7 +107,7 @@ def test_what_is_decided_on_the_command_line_shows_on_the_page(visitor: Visitor,
 
 def test_a_stopped_run_asks_nobody_any_more(visitor: Visitor) -> None:
     card = asked(visitor)
-    expect(visitor.page.get_by_text("what you write is seen when it goes on")).to_be_visible()
+    expect(visitor.page.get_by_text("What you write is seen when it goes on.")).to_be_visible()
 
     visitor.page.get_by_role("button", name="Stop").click()
 
@@ -147,7 +136,7 @@ def test_a_subagent_is_a_card_that_says_how_it_stands_and_leads_to_it(visitor: V
     card.get_by_role("link", name="Open it to decide").click()
     visitor.log.get_by_role("button", name="Approve").click()
     expect(visitor.log.get_by_role("article", name="support")).to_have_count(1)
-    visitor.page.get_by_role("link", name="Back to the conversation that started it").click()
+    visitor.page.get_by_role("link", name="Back to who started it").click()
 
     expect(card.get_by_text("Done")).to_be_visible()
     expect(card).to_contain_text("refund")
@@ -174,17 +163,6 @@ def test_a_dead_letter_is_tried_again_or_dropped_when_that_was_asked_twice(visit
     expect(letters).to_have_count(0)
 
 
-def write_outbox(house: House) -> None:
-    """Two messages to a place where nobody answers, which could not be sent."""
-    bus = connect(house.bus_url)
-    connector = run(bus, registering("desk", "webhook", Capabilities(), NOBODY))
-    for key in ("stuck-1", "stuck-2"):
-        message = Outgoing(key, "desk", f"ann-{key}", "somewhere", "general", "hello", AT)
-        body, _ = queued(message, connector)
-        bus.call(Append(records=(body, told(key, "desk", "dead", reason="the line is cut"))))
-    bus.close()
-
-
 def test_what_is_stuck_in_an_outbox_is_sent_again_or_dropped(visitor: Visitor) -> None:
     write_outbox(visitor.house)
     outbox = panel(visitor, "Outbox")
@@ -196,7 +174,7 @@ def test_what_is_stuck_in_an_outbox_is_sent_again_or_dropped(visitor: Visitor) -
     expect(second).to_have_count(0)
     first.get_by_role("button", name="Try again").click()
     expect(first).to_have_count(0)
-    outbox.get_by_label("all that was sent").check()
+    outbox.get_by_label("Show all").check()
 
     expect(second.get_by_text("Dropped")).to_be_visible()
     expect(first.get_by_text(re.compile("^(Waiting|Being sent)$"))).to_be_visible()

@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_playwright
 
+from magent2.bus.connect import connect
+from magent2.bus.flow import run
+from magent2.bus.operations import Append
+from magent2.connectors.interface import Outgoing
+from magent2.connectors.outbox import queued, told
+from magent2.directory.connectors import Capabilities, registering
 from tests.support.processes import ROOT, Child, Crew
 
 HOUSE = "tests.browser.children.house"
@@ -30,6 +36,12 @@ WIDE = {"width": 1360, "height": 860}
 PHONE = {"width": 390, "height": 780}
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 BUILT = ROOT / "magent2" / "web" / "index.html"
+AT = "2026-01-01T00:00:00+00:00"
+NOBODY = {
+    "url": "http://127.0.0.1:9/",
+    "secret": "a long secret, of no use",  # pragma: allowlist secret
+    "allow_private": True,
+}
 
 
 def skip_if_left_out() -> None:
@@ -144,3 +156,14 @@ def visiting(browser: Browser, house: House, **options: Any) -> Iterator[Visitor
     yield visitor
     context.close()
     assert visitor.troubles == []
+
+
+def write_outbox(house: House) -> None:
+    """Two messages to a place where nobody answers, which could not be sent."""
+    bus = connect(house.bus_url)
+    connector = run(bus, registering("desk", "webhook", Capabilities(), NOBODY))
+    for key in ("stuck-1", "stuck-2"):
+        message = Outgoing(key, "desk", f"ann-{key}", "somewhere", "general", "hello", AT)
+        body, _ = queued(message, connector)
+        bus.call(Append(records=(body, told(key, "desk", "dead", reason="the line is cut"))))
+    bus.close()

@@ -216,7 +216,7 @@ describe("subagents", () => {
 
     expect(item).toMatchObject({ name: "support", agent: "general", task: "refund order 7" });
     expect(item?.id).toMatch(/^s1~support-[0-9a-f]{8}$/);
-    expect(parentOf(item?.id ?? "")).toBe("s1");
+    expect(parentOf(item?.id ?? "")).toEqual({ id: "s1", name: "support" });
   });
 
   test("how it stands is told by its own log", () => {

@@ -25,7 +25,7 @@ export function ApprovalCard({ item }: { item: ApprovalItem }): ReactElement {
         <div className="flex flex-wrap items-center gap-2 text-sm">
           <Icon name="hand" size={17} className="text-accent-ink" />
           <span className="min-w-0 flex-1"><strong className="font-semibold">{item.agent ?? "An agent"}</strong> asks to run <strong className="font-semibold">{item.tool}</strong></span>
-          {status === "pending" ? <Badge tone="accent">Waits for you</Badge> : <Badge tone={ENDS[status].tone}>{ENDS[status].words}</Badge>}
+          {status === "pending" ? <Badge tone="strong">Waits for you</Badge> : <Badge tone={ENDS[status].tone}>{ENDS[status].words}</Badge>}
         </div>
         <Arguments item={item} />
         {status === "pending" ? <Decision item={item} /> : <Decided item={item} />}

@@ -41,8 +41,8 @@ function Parent({ id }: { id: string }): ReactElement | null {
   if (parent === null) return null;
   return (
     <p className="flex items-center gap-2 border-b border-line bg-sunken px-4 py-1.5 text-sm text-muted sm:px-6">
-      <Icon name="people" size={15} /> <span className="min-w-0 flex-1 truncate">A subagent works here.</span>
-      <a href={hashOf(parent)} className="shrink-0 font-medium text-accent-ink underline-offset-2 hover:underline">Back to the conversation that started it</a>
+      <Icon name="people" size={15} /> <span className="min-w-0 flex-1 truncate"><strong className="font-medium text-ink">{parent.name}</strong> works here for another.</span>
+      <a href={hashOf(parent.id)} className="shrink-0 font-medium text-accent-ink underline-offset-2 hover:underline">Back to who started it</a>
     </p>
   );
 }

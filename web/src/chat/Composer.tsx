@@ -39,7 +39,7 @@ export const Composer = memo(function Composer({ run, paused, agent }: Props): R
   return (
     <form onSubmit={send} className="mx-auto w-full max-w-3xl px-4 pb-[max(0.9rem,env(safe-area-inset-bottom))] sm:px-6">
       <div className="flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 pl-4 shadow-sm focus-within:border-accent">
-        <Field text={text} setText={setText} press={press} hint={hintOf(run, canSteer, agent)} />
+        <Field text={text} setText={setText} press={press} hint={hintOf(run, paused, canSteer, agent)} />
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={text.trim() === "" || tooLong} aria-label={run !== null && canSteer ? "Steer" : "Send"} title="Send (Enter)" className="inline-flex size-9 shrink-0 items-center justify-center rounded-xl bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
           <Icon name="send" size={18} />
@@ -53,14 +53,15 @@ export const Composer = memo(function Composer({ run, paused, agent }: Props): R
   );
 });
 
-function hintOf(run: Run | null, canSteer: boolean, agent: string | null): string {
+function hintOf(run: Run | null, paused: boolean, canSteer: boolean, agent: string | null): string {
   if (run === null) return agent === null ? "Message the team" : `Message ${agent}`;
+  if (paused) return `${run.agent ?? "The run"} waits for your decision`;
   return canSteer ? `Steer ${run.agent ?? "the run"} while it works` : "Write on: it is answered next";
 }
 
 function noteOf(run: Run | null, paused: boolean, canSteer: boolean): string {
   if (run === null) return "";
-  if (paused) return "The run waits for your decision; what you write is seen when it goes on.";
+  if (paused) return "What you write is seen when it goes on.";
   return canSteer ? "Seen before the model's next step." : "A run is under way; your message waits for its turn.";
 }
 
@@ -75,7 +76,7 @@ function Field({ text, setText, press, hint }: { text: string; setText: (text: s
   return (
     <textarea
       ref={area} id="composer" rows={1} value={text} aria-label="Message" placeholder={hint} onKeyDown={press} onChange={(event) => setText(event.target.value)}
-      className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:text-faint"
+      className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:overflow-hidden placeholder:text-ellipsis placeholder:whitespace-nowrap placeholder:text-faint"
     />
   );
 }

@@ -33,9 +33,9 @@ export function SubagentCard({ item }: { item: SubagentItem }): ReactElement {
   );
 }
 
-const MARKS: Record<Exclude<WorkState, "working">, { tone: "plain" | "accent" | "good" | "bad"; words: string }> = {
+const MARKS: Record<Exclude<WorkState, "working">, { tone: "plain" | "strong" | "good" | "bad"; words: string }> = {
   waiting: { tone: "plain", words: "Waiting for a worker" },
-  asking: { tone: "accent", words: "Needs a decision" },
+  asking: { tone: "strong", words: "Needs a decision" },
   finished: { tone: "good", words: "Done" },
   failed: { tone: "bad", words: "Failed" },
   stopped: { tone: "plain", words: "Stopped" },

@@ -34,8 +34,8 @@ export default function OutboxPanel(): ReactElement {
     <div className="space-y-2 p-3">
       <Button className="w-full" onClick={again}>Look again</Button>
       <label className="flex items-center gap-2 px-1 text-sm text-muted">
-        <input type="checkbox" checked={all} onChange={(event) => setAll(event.target.checked)} /> all that was sent
-        <span className="ml-auto text-xs text-faint">{open.length} of {plural(value.items.length, "message")} {open.length === 1 ? "waits" : "wait"} for somebody</span>
+        <input type="checkbox" checked={all} onChange={(event) => setAll(event.target.checked)} /> Show all
+        <span className="ml-auto text-xs text-faint">{open.length} of {value.items.length} need somebody</span>
       </label>
       {shown.length === 0 && <Hint>{value.items.length === 0 ? "Nothing has left for a place outside." : "Nothing waits for a decision."}</Hint>}
       <ul aria-label="Outbox" className="space-y-2">{shown.map((item) => <Entry key={`${item.connector}/${item.id}`} item={item} changed={again} />)}</ul>

@@ -80,15 +80,15 @@ function Entry({ one, active, chosen }: { one: SessionItem; active: boolean; cho
   const running = one.run_status === "started" || one.run_status === "restarted" || one.run_status === "running";
   return (
     <li className={`group relative rounded-lg ${active ? "bg-surface shadow-xs" : "hover:bg-surface/70"}`}>
-      <a href={hashOf(one.session_id)} aria-current={active ? "page" : undefined} onClick={chosen} className="block px-3 py-2 pr-16">
+      <a href={hashOf(one.session_id)} aria-current={active ? "page" : undefined} onClick={chosen} className="block px-3 py-2 [@media(hover:none)]:pr-16">
         <span className={`block truncate text-sm ${active ? "font-medium" : ""}`}>{nameOf(one)}</span>
         {gistOf(one) !== "" && <span className="block truncate text-xs text-muted">{gistOf(one)}</span>}
         <span className="flex items-center gap-1.5 text-xs text-faint">
-          {one.approvals > 0 ? <Badge tone="accent">Waits for you</Badge> : running && <><span className="breathe size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
+          {one.approvals > 0 ? <Badge tone="strong">Waits for you</Badge> : running && <><span className="breathe size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
           <span className="truncate">{one.active_agent_id ?? "no agent"}</span><span>·</span><span className="shrink-0">{recent(one.last_active_ms, Date.now())}</span>
         </span>
       </a>
-      <div className="absolute top-1/2 right-1 flex -translate-y-1/2 opacity-0 transition-opacity group-hover:opacity-100 group-focus-within:opacity-100 [@media(hover:none)]:opacity-100">
+      <div className="absolute top-1/2 right-1 flex -translate-y-1/2 rounded-lg bg-surface opacity-0 transition-opacity group-hover:opacity-100 group-focus-within:opacity-100 [@media(hover:none)]:opacity-100">
         <IconButton icon="edit" label={`Rename ${nameOf(one)}`} size={15} className="size-7!" onClick={() => setMode("renaming")} />
         <IconButton icon="trash" label={`Delete ${nameOf(one)}`} size={15} className="size-7!" onClick={() => setMode("deleting")} />
       </div>

@@ -4,11 +4,12 @@ import { Conversation } from "./conversation";
 
 export const FOLLOWED_MAX = 8; // of one conversation, the latest; older ones can be opened
 
-const SUBAGENT = /^(.+)~[^~]+-[0-9a-f]{8}$/; // the conversation it was started in, `~`, its name and eight digits
+const SUBAGENT = /^(.+)~([^~]+)-[0-9a-f]{8}$/; // the conversation it was started in, `~`, its name and eight digits
 
-/** The conversation that a subagent was started in; `null` for one that is nobody's. */
-export function parentOf(id: string): string | null {
-  return SUBAGENT.exec(id)?.[1] ?? null;
+/** Whose a subagent's conversation is: where it was started, and its name. `null` for one that is nobody's. */
+export function parentOf(id: string): { id: string; name: string } | null {
+  const [, parent, name] = SUBAGENT.exec(id) ?? [];
+  return parent === undefined || name === undefined ? null : { id: parent, name };
 }
 
 export class Children {

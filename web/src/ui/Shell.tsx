@@ -5,6 +5,7 @@ import { Inspector } from "../panels/Inspector";
 import { nameOf, Sidebar } from "../panels/Sidebar";
 import { place } from "../store/address";
 import { Cell, useCell } from "../store/cell";
+import { parentOf } from "../store/children";
 import { kept } from "../store/kept";
 import type { LinkState } from "../transport/protocol";
 import { useApp } from "./context";
@@ -73,7 +74,7 @@ function Header(): ReactElement {
   const link = useCell(app.link);
   const here = useCell(place).conversation;
   const known = useCell(app.sessions)?.get(here ?? "");
-  const title = known === undefined ? "" : nameOf(known);
+  const title = known === undefined ? (parentOf(here ?? "")?.name ?? "") : nameOf(known);
   useEffect(() => {
     document.title = title === "" ? "magent2" : `${title} · magent2`;
   }, [title]);

@@ -29,6 +29,7 @@ export function IconButton({ icon, label, size = 18, className = "", ...rest }: 
 const BADGES = {
   plain: "bg-sunken text-muted",
   accent: "bg-accent-soft text-accent-ink",
+  strong: "bg-accent text-white",
   good: "bg-good-soft text-good",
   warn: "bg-warn-soft text-warn",
   bad: "bg-bad-soft text-bad",

@@ -159,7 +159,7 @@ def visiting(browser: Browser, house: House, **options: Any) -> Iterator[Visitor
 
 
 def write_outbox(house: House) -> None:
-    """Two messages to a place where nobody answers, which could not be sent."""
+    """Two messages to a place where nobody answers, which could not be sent; the same ones each time."""
     bus = connect(house.bus_url)
     connector = run(bus, registering("desk", "webhook", Capabilities(), NOBODY))
     for key in ("stuck-1", "stuck-2"):

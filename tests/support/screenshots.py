@@ -14,7 +14,7 @@ from magent2.bus.connect import connect
 from tests.support.browser import PHONE, WIDE, House, Visitor, browser, visiting, write_outbox
 from tests.support.gated_model import befriend
 from tests.support.processes import Crew
-from tests.support.record_page_logs import PARTING, SENDING, python
+from tests.support.record_page_logs import PARTING, python
 
 STORY = (
     "## What a turn is\n\nThe model's answer is **recorded** before its tools run:\n\n"
@@ -120,6 +120,7 @@ def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         shoot("token")
         visitor.enter()
         expect(visitor.page.get_by_role("button", name="Watch a tool at work")).to_be_visible()
+        expect(visitor.page.get_by_role("tab", name="Outbox")).to_be_visible()
         shoot("empty")
         converse(visitor)
         visitor.log.get_by_role("button", name="product_search").click()
@@ -137,9 +138,9 @@ def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         expect(visitor.answers().locator(".hljs-keyword").first).to_be_visible()
         shoot("markdown")
         visitor.page.get_by_role("button", name="New conversation").click()
-        visitor.say(python(SENDING))
+        visitor.say("run a block")
         expect(visitor.log.get_by_role("button", name="Messages: 2 sent")).to_be_visible()
-        visitor.say(python(f"{SENDING}\n1 // 0"))
+        visitor.say("run a block that fails")
         expect(visitor.answers()).to_have_count(2)
         shoot("block")
         decide(visitor, shoot)

@@ -84,7 +84,7 @@ function Answer({ item }: { item: AnswerItem }): ReactElement {
         <header className="mb-1 flex h-6 items-center gap-2 text-sm">
           <span className="font-semibold">{who}</span>
           <time className="text-xs text-faint" title={whole(item.at)}>{clock(item.at)}</time>
-          {item.streaming && <Badge tone="accent"><span className="breathe size-1.5 rounded-full bg-current" /> Streaming</Badge>}
+          {item.streaming && <Badge tone="accent"><span className="size-1.5 rounded-full bg-current" /> Streaming</Badge>}
         </header>
         <Markdown text={item.text} growing={item.streaming} />
         <Files files={item.attachments} />

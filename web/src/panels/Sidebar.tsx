@@ -84,7 +84,7 @@ function Entry({ one, active, chosen }: { one: SessionItem; active: boolean; cho
         <span className={`block truncate text-sm ${active ? "font-medium" : ""}`}>{nameOf(one)}</span>
         {gistOf(one) !== "" && <span className="block truncate text-xs text-muted">{gistOf(one)}</span>}
         <span className="flex items-center gap-1.5 text-xs text-faint">
-          {one.approvals > 0 ? <Badge tone="strong">Waits for you</Badge> : running && <><span className="breathe size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
+          {one.approvals > 0 ? <Badge tone="strong">Waits for you</Badge> : running && <><span className="size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
           <span className="truncate">{one.active_agent_id ?? "no agent"}</span><span>·</span><span className="shrink-0">{recent(one.last_active_ms, Date.now())}</span>
         </span>
       </a>

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from magent2.bus.connect import connect
+from magent2.client import Client
 from tests.support.browser import Visitor, write_outbox
 from tests.support.command_line import CommandLine
 from tests.support.gated_model import befriend
@@ -95,10 +96,12 @@ def test_what_is_decided_in_another_tab_shows_in_this_one(visitor: Visitor) -> N
 
 def test_what_is_decided_on_the_command_line_shows_on_the_page(visitor: Visitor, tmp_path: Path) -> None:
     card = asked(visitor)
-    magent2 = CommandLine(tmp_path, MAGENT2_URL=visitor.house.url, MAGENT2_TOKEN=visitor.house.token)
-    call = magent2.run("approvals", visitor.session_id, "--json").json[0]["call_id"]
+    url, token = visitor.house.url, visitor.house.token
+    with Client(url, token) as client:
+        (call,) = client.approvals(visitor.session_id)
 
-    done = magent2.run("reject", visitor.session_id, call, "--reason", "not today")
+    magent2 = CommandLine(tmp_path, MAGENT2_URL=url, MAGENT2_TOKEN=token)
+    done = magent2.run("reject", visitor.session_id, call.call_id, "--reason", "not today")
 
     assert done.code == 0, done.err
     expect(card.get_by_text("Rejected")).to_be_visible()

@@ -80,7 +80,7 @@ def test_axe_finds_nothing_to_mend_in_any_view(viewer: tuple[Visitor, list[str] 
     visitor.log.get_by_role("link", name="Open it to decide").click()
     expect(visitor.log.get_by_text("Waits for you")).to_be_visible()
     found["approval"] = violations(page, "main", rules)
-    write_outbox(visitor.house)
+    write_outbox(visitor.house, "light" if rules is None else "dark")
     details = page.get_by_role("complementary", name="Details")
     for tab in ("Tools", "Timeline", "Context and usage", "Events", "Graph", "Dead letters", "Outbox"):
         details.get_by_role("tab", name=tab).click()

@@ -158,12 +158,12 @@ def visiting(browser: Browser, house: House, **options: Any) -> Iterator[Visitor
     assert visitor.troubles == []
 
 
-def write_outbox(house: House) -> None:
-    """Two messages to a place where nobody answers, which could not be sent; the same ones each time."""
+def write_outbox(house: House, name: str = "desk") -> None:
+    """A new connector, and two messages that it could not send."""
     bus = connect(house.bus_url)
-    connector = run(bus, registering("desk", "webhook", Capabilities(), NOBODY))
+    connector = run(bus, registering(name, "webhook", Capabilities(), NOBODY))
     for key in ("stuck-1", "stuck-2"):
-        message = Outgoing(key, "desk", f"ann-{key}", "somewhere", "general", "hello", AT)
+        message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", AT)
         body, _ = queued(message, connector)
-        bus.call(Append(records=(body, told(key, "desk", "dead", reason="the line is cut"))))
+        bus.call(Append(records=(body, told(key, name, "dead", reason="the line is cut"))))
     bus.close()

@@ -114,7 +114,7 @@ export class App {
   private refollow(): void {
     const shown = this.current.get();
     const own = shown === null || shown.standing.get() === "new" ? {} : { [shown.id]: shown.cursor };
-    const sessions = { ...this.children.cursors(), ...own };
+    const sessions = { ...own, ...this.children.cursors() };
     this.way?.send({ kind: "follow", sessions });
   }
 

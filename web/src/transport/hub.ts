@@ -190,14 +190,16 @@ export class Hub {
     }, SETTLE_MS);
   }
 
-  /** The oldest cursor that any tab has; the most recent tabs win when there are too many. */
+  /**
+   * The oldest cursor that any tab has. When there are too many, what a tab shows, which it names first, comes before
+   * what tabs only keep an eye on, and the most recent tabs before others.
+   */
   private wanted(): Map<string, number> {
     const wanted = new Map<string, number>();
-    for (const member of [...this.members].reverse()) {
-      for (const [id, since] of member.cursors) {
-        const known = wanted.get(id);
-        if (known !== undefined || wanted.size < SESSIONS_MAX) wanted.set(id, Math.min(known ?? since, since));
-      }
+    const asked = [...this.members].reverse().map((member) => [...member.cursors]);
+    for (const [id, since] of [...asked.flatMap((one) => one.slice(0, 1)), ...asked.flatMap((one) => one.slice(1))]) {
+      const known = wanted.get(id);
+      if (known !== undefined || wanted.size < SESSIONS_MAX) wanted.set(id, Math.min(known ?? since, since));
     }
     return wanted;
   }

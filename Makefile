@@ -63,7 +63,7 @@ cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests, half as slo
 	@$(PYTEST) $(COVERAGE) $(ARGS)
 
 .PHONY: soak
-soak: redis nginx $(READY) ## run the long form of the tests, a small local model included
+soak: redis nginx browser $(READY) $(TESTED_PAGE) ## run the long form of the tests, a small local model included
 	@scripts/uv sync --frozen --quiet --extra local
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 

@@ -46,6 +46,7 @@ OWNER = "owner"
 RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
 RUNNING = "running"
 PAUSED = "paused"  # how many calls of its last run wait for a person, if any do
+FIRST_TEXT, LAST_TEXT = "first_text", "last_text"  # of its messages, short enough for a list
 
 
 def wait_field(agent: str) -> str:
@@ -335,6 +336,10 @@ def mail_append(
         conditions += _ownership(conversation, sending.principal, standing)
         if standing.new:
             fields[OWNER] = sending.principal
+    first = _first_text(sending.with_heads, own_log, standing)
+    if first is not None:
+        fields[FIRST_TEXT] = first
+        conditions.append(HeadIs(own_log, LAST_TEXT, None))
     return Append(
         records=(*mail_records(envelope, agents, {**sending.headers(), **more_headers}), *sending.with_records),
         conditions=tuple(conditions),
@@ -348,6 +353,13 @@ def _ownership(conversation: str, principal: str, standing: Standing) -> list[Co
     if not standing.new:
         return [HeadIs(own_log, OWNER, principal)]
     return [At(own_log, 0), At(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
+
+
+def _first_text(heads: Sequence[SetHead], topic: str, standing: Standing) -> str | None:
+    """The text that the delivery shows, where the conversation shows none yet: what a list knows it by."""
+    begun = not standing.new if standing.head is None else LAST_TEXT in standing.head
+    shown = (head.fields[LAST_TEXT] for head in heads if head.topic == topic and LAST_TEXT in head.fields)
+    return None if begun else next(shown, None)
 
 
 def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -> list[SetHead]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe, Topics
 from magent2.bus.records import TopicInfo, TopicList
@@ -37,10 +38,12 @@ def item_of(session: Session) -> dict[str, Any]:
     head = session.head
     return {
         "session_id": session.session_id,
-        "title": head.get("title") or head.get("last_text") or None,
+        "title": head.get("title") or head.get(FIRST_TEXT) or head.get(LAST_TEXT) or None,
+        "last_text": head.get(LAST_TEXT) or None,
         "active_agent_id": session.active_agent,
         "scenario_id": head.get("scenario_id"),
         "run_status": head.get("run_status"),
+        "approvals": int(head.get(PAUSED) or 0),
         "last_seq": session.last,
         "last_active_ms": session.active_ms,
         "owner": session.owner,

@@ -26,7 +26,12 @@ def _products(result: Mapping[str, Any]) -> str:
     return "\n".join([f"I found {found} ({source}):", "", *lines])
 
 
+def _refund(result: Mapping[str, Any]) -> str:
+    return f"Order {result['order']} is paid back ({result['source']})."
+
+
 _WORDS: dict[frozenset[str], Callable[[Mapping[str, Any]], str]] = {
     frozenset({"city", "temperature_c", "sky", "source"}): _weather,
     frozenset({"products", "found", "source"}): _products,
+    frozenset({"order", "refunded", "source"}): _refund,
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from magent2.bus.delivery import ACTIVE_AGENT, ActiveAgents, Delivered, Sending, delivering
+from magent2.bus.delivery import ACTIVE_AGENT, LAST_TEXT, ActiveAgents, Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, At, Delete, Describe, HeadIs, Read, SetHead, Topics
@@ -100,7 +100,7 @@ def posting(
 
 def shown(envelope: MessageEnvelope, sending: Sending, *, steer: bool = False) -> Sending:
     """The sending with the event that shows the message in the conversation."""
-    head = SetHead(stream_topic(envelope.conversation_id), {"last_text": title_of(envelope.content)})
+    head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: title_of(envelope.content)})
     return replace(
         sending,
         with_records=(*sending.with_records, user_message(envelope, steer)),

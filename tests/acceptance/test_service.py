@@ -178,6 +178,7 @@ def test_the_gateway_of_compose_has_a_token_on_a_fresh_volume(tmp_path: Path) ->
 OF_SESSIONS = (
     "/api/sdk",
     "/api/stream",
+    "/api/me",
     "/api/agents",
     "/api/orchestrate",
     "/api/scenarios",

@@ -1,8 +1,8 @@
-"""One browser and one gateway per module: both take a while to start."""
+"""One browser per module, and one gateway per place that it is to be found at: it takes a while to start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser
@@ -19,12 +19,25 @@ def chromium() -> Iterator[Browser]:
         yield launched
 
 
+@pytest.fixture(scope="session")
+def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], House]]:
+    """Gateways by the path they are found under, each started when it is first asked for."""
+    known: dict[str, House] = {}
+    with Crew() as crew:
+
+        def house(root_path: str) -> House:
+            if root_path not in known:
+                known[root_path] = House(crew, tmp_path_factory.mktemp("house"), root_path)
+            return known[root_path]
+
+        yield house
+
+
 @pytest.fixture(scope="module")
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(request: pytest.FixtureRequest, houses: Callable[[str], House]) -> House:
     """A module that says `ROOT_PATH` has it there, as behind a proxy."""
     support.skip_if_left_out()
-    with Crew() as crew:
-        yield House(crew, tmp_path_factory.mktemp("house"), getattr(request.module, "ROOT_PATH", ""))
+    return houses(getattr(request.module, "ROOT_PATH", ""))
 
 
 @pytest.fixture

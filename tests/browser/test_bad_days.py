@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Route, expect
 from magent2.bus.connect import connect
 from magent2.bus.flow import run
 from magent2.directory.keys import making_key
-from tests.support.browser import House, Visitor, visiting
+from tests.support.browser import BUILT, House, Visitor, visiting
 
 pytestmark = pytest.mark.browser
 
@@ -95,6 +95,42 @@ def test_where_streams_do_not_get_through_the_page_asks_for_news(chromium: Brows
         visitor.expect_said("hello by letter", times=2)
 
 
+def test_a_tab_that_is_older_than_the_server_offers_to_be_loaded_anew(chromium: Browser, house: House) -> None:
+    with visiting(chromium, house) as visitor:
+        page = visitor.page
+        page.add_init_script(NO_SHARED_WORKER)
+        visitor.enter()
+        visitor.box.fill("half a thought")
+        newer = BUILT.read_text().replace("page/index-", "page/index-newer")
+        page.route(f"{house.url}/", lambda route: route.fulfill(body=newer, content_type="text/html"), times=1)
+        visitor.context.set_offline(True)
+        expect(page.get_by_text("Offline. What you send is kept")).to_be_visible()
+
+        visitor.context.set_offline(False)
+        expect(page.get_by_text("The server has a newer page than this one.")).to_be_visible()
+        page.get_by_role("button", name="Reload").click()
+
+        expect(page.get_by_text("The server has a newer page")).to_have_count(0)
+        visitor.expect_live()
+        expect(visitor.box).to_have_value("half a thought")
+
+
+def test_a_part_of_the_page_that_is_gone_says_so_and_the_rest_works_on(chromium: Browser, house: House) -> None:
+    house.open_gate()
+    with visiting(chromium, house) as visitor:
+        visitor.page.route("**/page/GraphPanel-*.js", lambda route: route.abort())
+        visitor.page.route("**/page/coloured-*.js", lambda route: route.abort())
+        visitor.enter()
+        visitor.page.get_by_role("tab", name="Graph").click()
+        expect(visitor.page.get_by_role("alert")).to_contain_text("This part of the page could not be loaded.")
+
+        visitor.say("Like this:\n\n```python\nprint(1)\n```")
+        visitor.page.get_by_role("tab", name="Agents").click()
+
+        expect(visitor.answers().locator("figure")).to_contain_text("print(1)")
+        expect(visitor.page.get_by_role("tabpanel", name="Agents")).to_contain_text("general")
+
+
 def test_ten_tabs_are_live_at_once_over_one_connection(visitor: Visitor) -> None:
     visitor.say(HELD)
     expect(visitor.answers()).to_contain_text("held: one two")
@@ -162,11 +198,14 @@ def test_another_persons_conversation_is_not_there(chromium: Browser, visitor: V
     key = key_for(visitor.house)
 
     with visiting(chromium, visitor.house) as other:
-        other.page.goto(f"{visitor.house.url}/#{link}&token={key}")
+        with other.page.expect_response("**/api/me"):
+            other.page.goto(f"{visitor.house.url}/#{link}&token={key}")
 
         expect(other.page.get_by_role("heading", name="There is no such conversation")).to_be_visible()
         expect(other.page.get_by_text("a secret of the house")).to_have_count(0)
-        expect(other.page.get_by_role("tab", name="Dead letters")).to_have_count(0)
+        expect(other.page.get_by_role("tab", name="Graph")).to_be_visible()
+        for tab in ("Dead letters", "Outbox"):
+            expect(other.page.get_by_role("tab", name=tab)).to_have_count(0)
 
 
 def key_for(house: House) -> str:

@@ -14,7 +14,7 @@ from magent2.bus.connect import connect
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from tests.support import browser as support
-from tests.support.browser import AXE, BUILT, PHONE, House, Visitor, visiting
+from tests.support.browser import AXE, BUILT, PHONE, House, Visitor, visiting, write_outbox
 
 pytestmark = pytest.mark.browser
 
@@ -73,12 +73,22 @@ def test_axe_finds_nothing_to_mend_in_any_view(viewer: tuple[Visitor, list[str] 
     expect(visitor.log.get_by_text("Streaming")).to_be_visible()
     visitor.log.get_by_role("button", name="weather").click()
     found["chat"] = violations(page, "html", rules)
+    page.get_by_role("button", name="New conversation").click()
+    visitor.say(f"use start_agent {json.dumps({'agent': 'support', 'task': 'refund order 7'})}")
+    expect(visitor.log.get_by_text("Needs a decision")).to_be_visible()
+    found["subagent"] = violations(page, "main", rules)
+    visitor.log.get_by_role("link", name="Open it to decide").click()
+    expect(visitor.log.get_by_text("Waits for you")).to_be_visible()
+    found["approval"] = violations(page, "main", rules)
+    write_outbox(visitor.house, "light" if rules is None else "dark")
     details = page.get_by_role("complementary", name="Details")
-    for tab in ("Tools", "Timeline", "Context and usage", "Events", "Graph", "Dead letters"):
+    for tab in ("Tools", "Timeline", "Context and usage", "Events", "Graph", "Dead letters", "Outbox"):
         details.get_by_role("tab", name=tab).click()
         expect(details.get_by_text("Loading…")).to_have_count(0)
         if tab == "Tools":
-            details.get_by_text("weather", exact=True).click()
+            details.get_by_text("echo_context", exact=True).click()
+        if tab == "Outbox":
+            details.get_by_role("button", name="Drop").first.click()
         found[tab] = violations(page, "aside", rules)
     page.get_by_role("button", name="Keyboard help").click()
     found["help"] = violations(page, "dialog", rules)

@@ -157,9 +157,12 @@ def test_a_tool_can_be_run_by_hand_from_a_form_of_its_schema(visitor: Visitor) -
 def test_conversations_are_found_renamed_and_deleted(visitor: Visitor) -> None:
     visitor.say("something about penguins")
     expect(visitor.answers()).to_have_count(1)
+    visitor.say("and of seals")
+    expect(visitor.answers()).to_have_count(2)
     list_ = visitor.page.get_by_role("navigation", name="Conversations")
     entry = list_.get_by_role("listitem").filter(has=visitor.page.locator("[aria-current=page]"))
 
+    expect(entry.get_by_role("link")).to_contain_text(re.compile("^something about penguins.*and of seals"))
     entry.hover()
     entry.get_by_role("button", name=re.compile("^Rename")).click()
     list_.get_by_label("New title").fill("Birds of the south")
@@ -186,6 +189,7 @@ def test_every_panel_shows_what_it_is_for(visitor: Visitor) -> None:
         ("Events", "handoff"),
         ("Graph", "general → sales: 1 handoff"),
         ("Dead letters", "Look again"),
+        ("Outbox", "Look again"),
         ("Agents", "active"),
     ):
         details.get_by_role("tab", name=tab).click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from tests.support.api import answer_to, api, create, events, say, team_at_work,
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import history
+from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 
 FIELDS = {
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -260,6 +262,42 @@ async def test_a_session_is_deleted_for_good(bus: Engine, client: httpx2.AsyncCl
     assert (await say(client, "hello")).status_code == 410
     for topic in ("stream:s1", "chat:s1", "history:s1", "chat:general"):
         assert not any("secret" in str(record.payload) for record in whole_log(bus, topic))
+
+
+async def test_a_session_without_a_title_is_called_by_its_first_message(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await answer_to(client, "how deep is the sea?")
+    await answer_to(client, "and the lake?")
+
+    (listed,) = (await client.get("/api/sdk/sessions", params={"q": "SEA"})).json()["sessions"]
+    whole = (await client.get("/conversations/s1")).json()
+
+    assert (listed["title"], listed["last_text"], whole["title"]) == (
+        "how deep is the sea?",
+        "and the lake?",
+        "how deep is the sea?",
+    )
+
+
+async def test_a_list_says_which_sessions_wait_for_a_person(client: httpx2.AsyncClient) -> None:
+    await create(client)
+    await say(client, "refund order 7", wait=False)
+
+    async with asyncio.timeout(DEADLINE_S):
+        while (waiting := await _listed(client))["approvals"] == 0:
+            await asyncio.sleep(LOOK_AGAIN_S)
+    (call,) = (await client.get("/api/sdk/session/s1/approvals")).json()["approvals"]
+    await client.post(f"/api/sdk/session/s1/approvals/{call['call_id']}", json={"decision": "approve"})
+
+    async with asyncio.timeout(DEADLINE_S):
+        while (decided := await _listed(client))["run_status"] != "finished":
+            await asyncio.sleep(LOOK_AGAIN_S)
+    assert (waiting["approvals"], decided["approvals"]) == (1, 0)
+
+
+async def _listed(client: httpx2.AsyncClient) -> dict[str, Any]:
+    (found,) = (await client.get("/api/sdk/sessions")).json()["sessions"]
+    return dict(found)
 
 
 async def test_titles_and_search(client: httpx2.AsyncClient) -> None:

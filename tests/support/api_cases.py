@@ -74,6 +74,7 @@ DECIDE: Route = ("POST", "/api/sdk/session/{session_id}/approvals/{call_id}")
 MANY: Route = ("GET", "/api/stream")
 ROUTE: Route = ("POST", "/api/orchestrate")
 SWITCH: Route = ("POST", "/api/sdk/session/set_active_agent")
+ME: Route = ("GET", "/api/me")
 AGENTS: Route = ("GET", "/api/agents")
 SCENARIOS: Route = ("GET", "/api/scenarios")
 TOOLS: Route = ("GET", "/api/tools/list")
@@ -190,6 +191,8 @@ SUCCESSES = [
     Case(ROUTE, 200, body={"scenario_id": "default", "last_user_text": "the printer is broken"}),
     Case(ROUTE, 200, body={"session_id": "{idle}", "last_user_text": "the printer is broken"}),
     Case(SWITCH, 200, body={"session_id": "{idle}", "agent_name": "sales"}),
+    Case(ME, 200),
+    Case(ME, 200, who="admin"),
     Case(AGENTS, 200),
     Case(AGENTS, 200, params={"scenario_id": "ruins"}),
     Case(SCENARIOS, 200),

@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_playwright
 
+from magent2.bus.connect import connect
+from magent2.bus.flow import run
+from magent2.bus.operations import Append
+from magent2.connectors.interface import Outgoing
+from magent2.connectors.outbox import queued, told
+from magent2.directory.connectors import Capabilities, registering
 from tests.support.forked import ROOT
 from tests.support.processes import Child, Crew
 
@@ -31,6 +37,12 @@ WIDE = {"width": 1360, "height": 860}
 PHONE = {"width": 390, "height": 780}
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 BUILT = ROOT / "magent2" / "web" / "index.html"
+AT = "2026-01-01T00:00:00+00:00"
+NOBODY = {
+    "url": "http://127.0.0.1:9/",
+    "secret": "a long secret, of no use",  # pragma: allowlist secret
+    "allow_private": True,
+}
 
 
 def skip_if_left_out() -> None:
@@ -66,14 +78,14 @@ class House:
     def __init__(self, crew: Crew, folder: Path, root_path: str = "") -> None:
         self._root_path = root_path
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
-        self._folder = folder
+        self.folder = folder
         self._crew = crew
         self.child, said = self._start(0)
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
         child = self._crew.spawn(
-            HOUSE, url=self.bus_url, data_dir=str(self._folder), port=port, root_path=self._root_path
+            HOUSE, url=self.bus_url, data_dir=str(self.folder), port=port, root_path=self._root_path
         )
         return child, child.hear()
 
@@ -145,3 +157,14 @@ def visiting(browser: Browser, house: House, **options: Any) -> Iterator[Visitor
     yield visitor
     context.close()
     assert visitor.troubles == []
+
+
+def write_outbox(house: House, name: str = "desk") -> None:
+    """A new connector, and two messages that it could not send."""
+    bus = connect(house.bus_url)
+    connector = run(bus, registering(name, "webhook", Capabilities(), NOBODY))
+    for key in ("stuck-1", "stuck-2"):
+        message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", AT)
+        body, _ = queued(message, connector)
+        bus.call(Append(records=(body, told(key, name, "dead", reason="the line is cut"))))
+    bus.close()

@@ -7,22 +7,34 @@ before it does anything, then does what TEXT says. `fail: TEXT` is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 from agents import TResponseInputItem
 from agents.items import TResponseStreamEvent
 
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.directory.friends import accepting, removing, requesting
+from magent2.directory.users import making_user
 from magent2.errors import ModelRefused
+from magent2.models.principal import ADMIN
 from magent2.roster.default import default_roster
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo import DemoModel
 from magent2.runner.team import TeamRunner
 from magent2.tools.builtins import BuiltinTools
+from magent2.tools.registry import ToolRegistry, tool
+from magent2.tools.standard import STANDARD
 
-ABLE = ("chat_send", "run_python")
+ABLE = ("chat_send", "run_python", "friend_send", "send_file", "part")
+STARTABLE = ("support",)
+FRIENDS = ("bob", "cat")  # of whoever holds the machine's token
+LOCAL = ADMIN.name.partition(":")[2]
+LABEL = re.compile(r"^\[agent:[^\]]*\]: ")
 HELD, GATED, FAIL = "held:", "gated:", "fail:"
 
 
@@ -32,6 +44,7 @@ class GatedModel(DemoModel):
         self.gate = asyncio.Event()
 
     async def stream_response(self, system_instructions: str | None, input: Any, *more: Any, **state: Any) -> Any:  # noqa: A002
+        input = _unlabelled(input)  # noqa: A001
         text = _last_text(input)
         if text.startswith(FAIL):
             raise ModelRefused("told to fail")
@@ -58,27 +71,49 @@ def _last_text(asked: str | list[TResponseInputItem]) -> str:
     return content if isinstance(content, str) else str(content)
 
 
+def _unlabelled(asked: str | list[TResponseInputItem]) -> Any:
+    """What agents say, without who says it: they are obeyed as people are."""
+    return asked if isinstance(asked, str) else [_shorter(item, lambda text: LABEL.sub("", text)) for item in asked]
+
+
 def _without(prefix: str, asked: str | list[TResponseInputItem]) -> Any:
     """The same, its texts without the prefix."""
     if isinstance(asked, str):
         return asked.removeprefix(prefix).strip()
-    return [_plain(prefix, item) for item in asked]
+    return [_shorter(item, lambda text: text.removeprefix(prefix).strip()) for item in asked]
 
 
-def _plain(prefix: str, item: Any) -> Any:
+def _shorter(item: Any, shorten: Callable[[str], str]) -> Any:
     content = item.get("content") if isinstance(item, dict) else None
-    return {**item, "content": content.removeprefix(prefix).strip()} if isinstance(content, str) else item
+    return {**item, "content": shorten(content)} if isinstance(content, str) else item
 
 
 def page_roster() -> Roster:
-    """The default team, whose first agent may run Python and send."""
+    """The default team, whose first agent may run Python, send, fall out with a friend, and start another agent."""
     roster = default_roster()
     scenario = roster.scenarios[roster.default]
     root = scenario.agents[scenario.root]
-    able = replace(root, tools=(*root.tools, *(tool for tool in ABLE if tool not in root.tools)))
+    more = tuple(tool for tool in ABLE if tool not in root.tools)
+    able = replace(root, tools=(*root.tools, *more), subagents=STARTABLE)
     with_it = replace(scenario, agents={**scenario.agents, able.name: able})
     return replace(roster, scenarios={**roster.scenarios, scenario.id: with_it})
 
 
-def gated_team(model: GatedModel) -> TeamRunner:
-    return TeamRunner(page_roster(), kind="demo", config=RunnerConfig(), model=model, builtins=BuiltinTools())
+def befriend(bus: Engine) -> None:
+    """Give the machine's user two friends."""
+    for name in (LOCAL, *FRIENDS):
+        run(bus, making_user(name, name, {"agent": "support"}))
+    for name in FRIENDS:
+        run(bus, requesting(LOCAL, name))
+        run(bus, accepting(name, LOCAL))
+
+
+def gated_team(model: GatedModel, bus: Engine) -> TeamRunner:
+    @tool
+    def part() -> str:
+        """Bob ends the friendship."""
+        run(bus, removing(FRIENDS[0], LOCAL))
+        return "parted"
+
+    tools = ToolRegistry([*STANDARD, part])
+    return TeamRunner(page_roster(), tools, kind="demo", config=RunnerConfig(), model=model, builtins=BuiltinTools())

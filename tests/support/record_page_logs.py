@@ -16,15 +16,17 @@ import httpx2
 
 from magent2.bus.memory import MemoryBus
 from tests.support.api import answer_to, api, create, events, say, team_at_work, until_served
-from tests.support.gated_model import GatedModel, gated_team
+from tests.support.gated_model import GatedModel, befriend, gated_team
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 
 Scene: TypeAlias = Callable[[httpx2.AsyncClient, GatedModel], Awaitable[None]]
 
 
-async def until_there(client: httpx2.AsyncClient, sought: Callable[[dict[str, Any]], bool]) -> None:
+async def until_there(
+    client: httpx2.AsyncClient, sought: Callable[[dict[str, Any]], bool], session_id: str = "s1"
+) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not any(map(sought, await events(client))):
+        while not any(map(sought, await events(client, session_id))):
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
@@ -88,8 +90,52 @@ async def block_that_fails(client: httpx2.AsyncClient, _: GatedModel) -> None:
     await answer_to(client, python(f"{SENDING}\n1 // 0"))
 
 
+PARTING = 'friend_send("@bob", "one")\nfriend_send("@cat", "two")\npart()\nprint("told")'
+
+
+async def block_in_part(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    """One of two messages may not go any more when the block ends."""
+    await answer_to(client, python(PARTING))
+
+
 async def failed(client: httpx2.AsyncClient, _: GatedModel) -> None:
     await say(client, "fail: this")
+
+
+async def decide(client: httpx2.AsyncClient, decision: str, **fields: str) -> None:
+    call = (await client.get("/api/sdk/session/s1/approvals")).json()["approvals"][-1]["call_id"]
+    answer = await client.post(f"/api/sdk/session/s1/approvals/{call}", json={"decision": decision, **fields})
+    assert answer.status_code == 200, answer.text
+
+
+async def asked(client: httpx2.AsyncClient, order: str) -> None:
+    await say(client, f"refund order {order}", wait=False)
+    await until_there(client, lambda event: event["type"] == "approval" and event["data"]["args"] == {"order": order})
+
+
+async def approvals(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    """One is approved, one rejected, one never decided on, as its run is stopped."""
+    await asked(client, "7")
+    await decide(client, "approve")
+    await until_there(client, lambda event: event["data"].get("status") == "finished")
+    await asked(client, "8")
+    await decide(client, "reject", reason="too dear")
+    await until_there(client, lambda event: "too dear" in (event["text"] or ""))
+    await asked(client, "9")
+    await client.post("/api/sdk/session/s1/stop", json={"mode": "now"})
+    await until_there(client, lambda event: event["data"].get("status") == "stopped")
+
+
+async def subagent(client: httpx2.AsyncClient, _: GatedModel) -> None:
+    """Another agent is started, which asks for something that needs a person."""
+    await answer_to(client, f"use start_agent {json.dumps({'agent': 'support', 'task': 'refund order 7'})}")
+    child = await child_of(client)
+    await until_there(client, lambda event: event["type"] == "approval", child)
+
+
+async def child_of(client: httpx2.AsyncClient, session_id: str = "s1") -> str:
+    found = [event["data"]["subagent_id"] for event in await events(client, session_id) if event["type"] == "subagent"]
+    return str(found[-1])
 
 
 SCENES: dict[str, Scene] = {
@@ -101,26 +147,34 @@ SCENES: dict[str, Scene] = {
     "steered": steered,
     "block": block,
     "block_that_fails": block_that_fails,
+    "block_in_part": block_in_part,
     "failed": failed,
+    "approvals": approvals,
+    "subagent": subagent,
 }
 
 
-async def record(scene: Scene) -> list[object]:
+async def record(name: str) -> dict[str, list[dict[str, Any]]]:
+    """The scene's log, and that of the subagent that it has started, if it has."""
     bus, model = MemoryBus(), GatedModel()
-    async with team_at_work(bus, runner=gated_team(model)), api(bus) as client:
+    await asyncio.to_thread(befriend, bus)
+    async with team_at_work(bus, runner=gated_team(model, bus)), api(bus) as client:
         await until_served(client)
         await create(client, agent_name="general")
-        await scene(client, model)
-        found = await events(client)
+        await SCENES[name](client, model)
+        found = {name: await events(client)}
+        if any(event["type"] == "subagent" for event in found[name]):
+            found[f"{name}_child"] = await events(client, await child_of(client))
     await bus.aclose()
-    return list(found)
+    return found
 
 
 async def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, scene in SCENES.items():
-        lines = [json.dumps(event, ensure_ascii=False) for event in await record(scene)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    for scene in SCENES:
+        for name, found in (await record(scene)).items():
+            lines = [json.dumps(event, ensure_ascii=False) for event in found]
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

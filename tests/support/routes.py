@@ -56,6 +56,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("DELETE", "/conversations/{conversation_id:path}"): own(204),
     ("GET", "/conversations/{conversation_id:path}/events"): own(),
     ("POST", "/conversations/{conversation_id:path}/stop"): own(202),
+    ("GET", "/api/me"): ALL,
     ("GET", "/api/agents"): ALL,
     ("GET", "/api/scenarios"): ALL,
     ("GET", "/api/tools/list"): ALL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,11 @@ from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import PHONE, WIDE, House, Visitor, browser, visiting
+from magent2.bus.connect import connect
+from tests.support.browser import PHONE, WIDE, House, Visitor, browser, visiting, write_outbox
+from tests.support.gated_model import befriend
 from tests.support.processes import Crew
-from tests.support.record_page_logs import SENDING, python
+from tests.support.record_page_logs import PARTING, python
 
 STORY = (
     "## What a turn is\n\nThe model's answer is **recorded** before its tools run:\n\n"
@@ -51,6 +54,63 @@ def steer(visitor: Visitor, shoot: Shoot) -> None:
     expect(visitor.log.get_by_text("is at work")).to_have_count(0)
 
 
+def decide(visitor: Visitor, shoot: Shoot) -> None:
+    """One approval that was given, and one that waits."""
+    visitor.page.get_by_role("button", name="New conversation").click()
+    visitor.say("refund order 7")
+    visitor.log.get_by_role("button", name="Approve").click()
+    expect(visitor.answers()).to_have_count(1)
+    visitor.say("refund order 8")
+    expect(visitor.log.get_by_text("Waits for you")).to_be_visible()
+    shoot("approval")
+    visitor.page.get_by_role("button", name="Stop").click()
+    expect(visitor.log.get_by_text("Stopped.")).to_be_visible()
+
+
+def delegate(visitor: Visitor, shoot: Shoot) -> None:
+    """A subagent that is done, and one that needs somebody."""
+    visitor.page.get_by_role("button", name="New conversation").click()
+    for task in ("weather in Bergen, and what to wear", "refund order 7"):
+        visitor.say(f"use start_agent {json.dumps({'agent': 'support', 'task': task})}")
+        expect(visitor.log.get_by_role("region", name="Subagent support").last).to_be_visible()
+        expect(visitor.log.get_by_text("is at work")).to_have_count(0)
+    expect(visitor.log.get_by_text("Needs a decision")).to_be_visible()
+    shoot("subagent")
+    visitor.log.get_by_role("link", name="Open it to decide").click()
+    expect(visitor.log.get_by_text("Waits for you")).to_be_visible()
+    shoot("subagent-inside")
+
+
+def send_out(visitor: Visitor, shoot: Shoot) -> None:
+    """A file, and a block of whose messages one failed."""
+    folder = visitor.house.folder / "files" / "general"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "offer.txt").write_text("One lamp. " * 2000)
+    bus = connect(visitor.house.bus_url)
+    befriend(bus)
+    bus.close()
+    visitor.page.get_by_role("button", name="New conversation").click()
+    visitor.say(python(PARTING))
+    expect(visitor.answers()).to_have_count(1)
+    visitor.say(f"use send_file {json.dumps({'path': 'offer.txt', 'text': 'The offer, as you asked.'})}")
+    expect(visitor.answers()).to_have_count(3)
+    shoot("sending")
+
+
+def look_after(visitor: Visitor, shoot: Shoot) -> None:
+    """What is for admins."""
+    write_outbox(visitor.house)
+    visitor.page.get_by_role("button", name="New conversation").click()
+    visitor.say("fail: where is my parcel?")
+    expect(visitor.log.get_by_text("The run failed.")).to_be_visible()
+    visitor.page.get_by_role("tab", name="Dead letters").click()
+    expect(visitor.page.get_by_role("list", name="Dead letters")).to_contain_text("parcel")
+    shoot("letters")
+    visitor.page.get_by_role("tab", name="Outbox").click()
+    visitor.page.get_by_role("listitem").filter(has_text="ann-stuck-1").get_by_role("button", name="Drop").click()
+    shoot("outbox")
+
+
 def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
     house.close_gate()
     with visiting(chromium, house, color_scheme=theme, viewport=WIDE, bypass_csp=True) as visitor:
@@ -60,6 +120,7 @@ def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         shoot("token")
         visitor.enter()
         expect(visitor.page.get_by_role("button", name="Watch a tool at work")).to_be_visible()
+        expect(visitor.page.get_by_role("tab", name="Outbox")).to_be_visible()
         shoot("empty")
         converse(visitor)
         visitor.log.get_by_role("button", name="product_search").click()
@@ -77,11 +138,15 @@ def desktop(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         expect(visitor.answers().locator(".hljs-keyword").first).to_be_visible()
         shoot("markdown")
         visitor.page.get_by_role("button", name="New conversation").click()
-        visitor.say(python(SENDING))
+        visitor.say("run a block")
         expect(visitor.log.get_by_role("button", name="Messages: 2 sent")).to_be_visible()
-        visitor.say(python(f"{SENDING}\n1 // 0"))
+        visitor.say("run a block that fails")
         expect(visitor.answers()).to_have_count(2)
         shoot("block")
+        decide(visitor, shoot)
+        delegate(visitor, shoot)
+        send_out(visitor, shoot)
+        look_after(visitor, shoot)
         visitor.page.get_by_role("button", name="Keyboard help").click()
         shoot("help")
 
@@ -102,6 +167,12 @@ def phone(chromium: Browser, house: House, folder: Path, theme: str) -> None:
         visitor.page.get_by_role("button", name="Close", exact=True).click(position={"x": 380, "y": 400})
         visitor.page.get_by_role("button", name="Details").click()
         shoot("details")
+        visitor.page.get_by_role("button", name="Close details").click()
+        visitor.say("talk to support")
+        expect(visitor.log.get_by_role("article", name="support")).to_have_count(1)
+        visitor.say("refund order 7")
+        expect(visitor.log.get_by_text("Waits for you")).to_be_visible()
+        shoot("approval")
 
 
 def shooting(visitor: Visitor, folder: Path, suffix: str) -> Shoot:

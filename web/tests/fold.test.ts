@@ -1,13 +1,16 @@
 import { describe, expect, test } from "vitest";
 import { rowsOf } from "../src/chat/rows";
 import { fold } from "../src/fold/session";
-import { type AnswerItem, EMPTY, type Item, runUnderWay, type Session, type ToolItem, type UserItem } from "../src/fold/state";
+import { type AnswerItem, EMPTY, isPaused, type Item, lastAnswer, runUnderWay, type Session, type ToolItem, type UserItem, workState } from "../src/fold/state";
+import { parentOf } from "../src/store/children";
 import { event, log } from "./logs";
 
 const kinds = (session: Session): string[] => session.items.map((item) => item.kind);
 const only = <K extends Item["kind"]>(session: Session, kind: K): Extract<Item, { kind: K }>[] =>
   session.items.filter((item): item is Extract<Item, { kind: K }> => item.kind === kind);
-const LOGS = ["tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "block", "block_that_fails", "failed"];
+const LOGS = [
+  "tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "block", "block_that_fails", "block_in_part", "failed", "approvals", "subagent",
+];
 
 describe("recorded logs", () => {
   test("a tool run shows the question, the tool with its result, and the answer with its usage", () => {
@@ -151,15 +154,93 @@ describe("steering", () => {
 });
 
 describe("approvals", () => {
-  const asked = event(1, "approval", { data: { run_id: "r1", call_id: "c1", name: "delete_all", args: { table: "x" }, status: "pending" } });
+  const events = log("approvals");
+  const statuses = (session: Session): string[] => only(session, "approval").map((item) => item.status);
+  const after = (name: string, nth: number): Session => {
+    const places = events.flatMap((one, place) => (one.type === "approval" && one.data["status"] === name ? [place] : []));
+    return fold(EMPTY, events.slice(0, (places[nth] ?? -1) + 1));
+  };
 
-  test("a pending one is shown with what it is about, and changes when it is decided", () => {
-    const pending = fold(EMPTY, [asked]);
-    const decided = fold(pending, [event(2, "approval", { reason: "no", data: { run_id: "r1", call_id: "c1", status: "rejected" } })]);
+  test("a call that waits is one card with what it is about and until when, and the run is paused", () => {
+    const session = after("requested", 0);
+    const [item] = only(session, "approval");
+    const run = runUnderWay(session);
 
-    expect(only(pending, "approval")[0]).toMatchObject({ tool: "delete_all", args: { table: "x" }, status: "pending" });
-    expect(only(decided, "approval")).toHaveLength(1);
-    expect(only(decided, "approval")[0]).toMatchObject({ tool: "delete_all", status: "rejected", reason: "no" });
+    expect(item).toMatchObject({ tool: "refund", args: { order: "7" }, agent: "general", status: "pending", decidedBy: null });
+    expect(item?.expiresAt).toBeGreaterThan(item?.at ?? 0);
+    expect(run !== null && isPaused(session, run)).toBe(true);
+    expect(workState(session)).toBe("asking");
+    expect(rowsOf(session, [], new Map()).map((row) => row.kind)).not.toContain("thinking");
+  });
+
+  test("the same card says who has decided, and why, and the run goes on", () => {
+    const [first, second] = only(after("rejected", 0), "approval");
+
+    expect(first).toMatchObject({ status: "approved", decidedBy: "user:local", reason: null });
+    expect(second).toMatchObject({ status: "rejected", decidedBy: "user:local", reason: "too dear", args: { order: "8" } });
+    expect(second?.decidedAt).not.toBeNull();
+    expect(workState(after("approved", 0))).toBe("working");
+  });
+
+  test("a run that goes on after a decision is neither taken over nor tried again", () => {
+    const session = fold(EMPTY, events);
+
+    expect(session.runs.map((run) => run.attempt)).toEqual([1, 1, 1]);
+    expect(only(session, "notice").map((item) => item.text)).toEqual(["Stopped."]);
+  });
+
+  test("a run that is stopped asks nobody any more", () => {
+    expect(statuses(fold(EMPTY, events))).toEqual(["approved", "rejected", "stopped"]);
+  });
+
+  test("while one of two calls waits the run is not at work", () => {
+    const request = (seq: number, id: string, status: string) =>
+      event(seq, "approval", { data: { run_id: "r1", turn: 0, tool_call_id: id, name: "refund", status } });
+    const started = event(1, "run", { data: { run_id: "r1", status: "started" } });
+    const session = fold(EMPTY, [started, request(2, "c1", "requested"), request(3, "c2", "requested"), request(4, "c2", "approved")]);
+
+    expect(statuses(session)).toEqual(["pending", "approved"]);
+    expect(rowsOf(session, [], new Map()).map((row) => row.kind)).toEqual(["item", "item"]);
+  });
+
+  test("nobody decided in time", () => {
+    const data = { run_id: "r1", turn: 0, tool_call_id: "c1", name: "refund", status: "expired", decided_by: "system" };
+
+    expect(statuses(fold(after("requested", 0), [event(1000, "approval", { data })]))).toEqual(["pending", "expired"]);
+  });
+});
+
+describe("subagents", () => {
+  test("one that was started is a card with its task and its conversation", () => {
+    const [item] = only(fold(EMPTY, log("subagent")), "subagent");
+
+    expect(item).toMatchObject({ name: "support", agent: "general", task: "refund order 7" });
+    expect(item?.id).toMatch(/^s1~support-[0-9a-f]{8}$/);
+    expect(parentOf(item?.id ?? "")).toEqual({ id: "s1", name: "support" });
+  });
+
+  test("how it stands is told by its own log", () => {
+    const events = log("subagent_child");
+    const begun = events.findIndex((one) => one.type === "run") + 1;
+
+    expect(workState(EMPTY)).toBe("waiting");
+    expect(workState(fold(EMPTY, events.slice(0, begun)))).toBe("working");
+    expect(workState(fold(EMPTY, events))).toBe("asking");
+    expect(workState(fold(EMPTY, log("failed")))).toBe("failed");
+    expect(lastAnswer(fold(EMPTY, log("tool")))?.text).toContain("Oslo");
+  });
+
+  test("a conversation of another name is nobody's", () => {
+    expect(["c-12345678", "a~b", "~x-12345678"].map(parentOf)).toEqual([null, null, null]);
+  });
+});
+
+describe("files", () => {
+  test("of a message are known by their hash and by the event that shows them", () => {
+    const file = { name: "note.txt", sha256: "ab".repeat(32), media_type: "text/plain", bytes: 6 };
+    const session = fold(EMPTY, [event(7, "message", { role: "assistant", text: "", data: { attachments: [file, null] } })]);
+
+    expect(only(session, "answer")[0]?.attachments).toEqual([{ sha256: "ab".repeat(32), seq: 7, name: "note.txt", type: "text/plain", bytes: 6 }]);
   });
 });
 
@@ -182,10 +263,9 @@ describe("Python blocks", () => {
   });
 
   test("one of whose messages some were refused says which", () => {
-    const data = { run_id: "r1", tool_call_id: "c1", code: "x", output: "", status: "success", held: 3, sent: 2, failed: 1, failures: ["- friend_send to @bob: not friends"] };
-    const [tool] = only(fold(EMPTY, [event(1, "block", { data })]), "tool");
+    const [block] = blocks("block_in_part");
 
-    expect(tool?.block).toMatchObject({ status: "Messages: 2 sent, 1 failed", failures: ["- friend_send to @bob: not friends"] });
+    expect(block?.block).toMatchObject({ status: "Messages: 1 sent, 1 failed", failures: ["friend_send to @bob: not friends"], output: "told" });
   });
 });
 

@@ -134,6 +134,18 @@ describe("one connection for all tabs", () => {
 
     await vi.waitFor(() => expect(tab.seqs()).toEqual(ALL), soon);
     expect(gateway.asked.at(-1)).toContain(encodeURIComponent("s1:12"));
+    expect(tab.heard.filter((one) => one.kind === "back")).toHaveLength(1);
+  });
+
+  test("what every tab shows is followed, however much they keep an eye on besides", async () => {
+    for (const shown of ["a", "b", "c"]) {
+      const beside = Object.fromEntries(Array.from({ length: 30 }, (_, n) => [`${shown}~x-${n}`, EVENTS]));
+      open().say({ kind: "follow", sessions: { [shown]: EVENTS, ...beside } });
+    }
+
+    const asked = (): string[] => new URL(gateway.asked.at(-1) ?? "", "http://x").searchParams.getAll("session");
+    await vi.waitFor(() => expect(asked()).toHaveLength(50), soon);
+    expect(asked()).toEqual(expect.arrayContaining(["a:30", "b:30", "c:30"]));
   });
 
   test("a wrong token is told", async () => {

@@ -3,8 +3,9 @@ import { argumentsOf, fieldsOf } from "../src/panels/schema";
 import { baseOf, hashOf, parsePlace, takeToken } from "../src/store/address";
 import { againIn, parseOutgoing } from "../src/store/outgoing";
 import { asked, BURST_EVERY_MS, BURST_MS, burst, IDLE_MS, nextIn, pace, reconnectIn, SLOWEST_MS } from "../src/transport/pace";
+import { isOutdated } from "../src/store/build";
 import { FrameParser } from "../src/transport/sse";
-import { brief, duration, pretty } from "../src/ui/format";
+import { brief, duration, left, pretty, size } from "../src/ui/format";
 
 describe("server-sent events", () => {
   const stream = "retry: 1000\n\nid: s1:2\nevent: token\ndata: {\"a\":1}\n\n: heartbeat\n\nid: s1:3\r\nevent: run\r\ndata: one\r\ndata: two\r\n\r\n";
@@ -98,8 +99,20 @@ test("what was kept by an older page, or broken, is nothing to send", () => {
   expect(parseOutgoing('[{"clientId":"k","text":"x"}]')).toHaveLength(1);
 });
 
+test("a tab knows that the server has another page by the name of its script", () => {
+  const index = (name: string): string => `<script src="./page/theme.js"></script>\n<script type="module" crossorigin src="./page/${name}"></script>`;
+  const own = "https://x.org/team/page/index-AbCd1234.js";
+
+  expect(isOutdated(index("index-AbCd1234.js"), own)).toBe(false);
+  expect(isOutdated(index("index-EfGh5678.js"), own)).toBe(true);
+  expect(isOutdated("<h1>plain</h1>", own)).toBe(false);
+  expect(isOutdated('<script src="/src/main.tsx"></script>', "https://x.org/src/main.tsx")).toBe(false);
+});
+
 test("figures read well", () => {
   expect([12, 1_200, 61_000].map(duration)).toEqual(["12 ms", "1.2 s", "1 min 1 s"]);
+  expect([1_000, 3.6e6, 86_399_000, 2.6e8].map(left)).toEqual(["1 minute", "60 minutes", "24 hours", "3 days"]);
+  expect([1, 999, 20_000, 8.4e6].map(size)).toEqual(["1 byte", "999 bytes", "20 kB", "8.4 MB"]);
   expect(pretty('{"a":1}')).toBe('{\n  "a": 1\n}');
   expect(pretty("{not json")).toBe("{not json");
   expect(brief({ city: "Oslo", n: 2, empty: "" })).toBe("Oslo, 2");

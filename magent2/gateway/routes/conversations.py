@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from magent2.bus.delivery import Sending
+from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT, Sending
 from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
@@ -186,7 +186,7 @@ def shown(session: Session) -> Conversation:
         conversation_id=session.session_id,
         last_seq=session.last,
         active_agent=session.active_agent,
-        title=_text(head.get("title")) or _text(head.get("last_text")),
+        title=_text(head.get("title")) or _text(head.get(FIRST_TEXT)) or _text(head.get(LAST_TEXT)),
         run_status=_text(head.get("run_status")),
         last_active_at=datetime.fromtimestamp(session.active_ms / 1000, UTC),
         usage=usage if isinstance(usage, dict) else None,

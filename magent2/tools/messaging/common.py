@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from magent2.bus.delivery import OWNER, Sending
+from magent2.bus.delivery import LAST_TEXT, OWNER, Sending
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append, At, Condition, Describe, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
@@ -94,7 +94,7 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
         hops=run.hops + 1,
         trace=mark.trace,
         with_records=(event,),
-        with_heads=(SetHead(stream_topic(letter.conversation), {"last_text": title_of(letter.text)}),),
+        with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: title_of(letter.text)}),),
     )
     return planning_delivery(envelope, sending, letter.steer)
 

@@ -34,7 +34,7 @@ async def main() -> None:
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
     place = Place.open(Listening("127.0.0.1", given["port"], root_path=given["root_path"] or None), given["url"])
     model = GatedModel()
-    team = gated_team(model)
+    team = gated_team(model, place.bus)
     threading.Thread(target=obey, args=(model, asyncio.get_running_loop()), daemon=True).start()
     try:
         await keep_house(

@@ -39,7 +39,8 @@ STREAMS = {
 }
 # These ask the bus for nothing, or go on without it.
 NEED_NO_BUS = {
-    ("GET", "/api/agents"), ("GET", "/api/scenarios"), ("GET", "/api/tools/list"), ("GET", "/api/tools/config/status"),
+    ("GET", "/api/me"), ("GET", "/api/agents"), ("GET", "/api/scenarios"), ("GET", "/api/tools/list"),
+    ("GET", "/api/tools/config/status"),
     ("GET", "/metrics"),
 }  # fmt: skip
 # Those that append something when there is nothing in their way.

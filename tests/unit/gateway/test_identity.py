@@ -261,6 +261,15 @@ async def test_a_stream_of_what_was_deleted_is_over_for_everybody(
         assert (await client.get("/stream/one", headers=who.headers)).status_code == 204
 
 
+async def test_whoever_asks_is_told_who_they_are_and_what_they_may(client: httpx2.AsyncClient, ann: Person) -> None:
+    told = [(await client.get("/api/me", headers=headers)).json() for headers in (ann.headers, ADMIN)]
+
+    assert told == [
+        {"principal": "user:ann", "scopes": ["user:ann"]},
+        {"principal": "user:local", "scopes": ["admin", "user:local"]},
+    ]
+
+
 async def test_a_body_without_a_sender_is_looked_at_as_closely_as_any(client: httpx2.AsyncClient, ann: Person) -> None:
     for extra in (b"NaN", b'"\\ud800"', b"123456789012345678901234567890", b"[" * 300 + b"]" * 300):
         head = b'{"conversation_id":"one","recipient":"agent:Ada","content":"x","metadata":{"n":'

@@ -10,7 +10,7 @@ from magent2.bus.flow import arun
 from magent2.bus.operations import Claim
 from magent2.errors import IdConflict, NameTaken, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, title_of
+from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, SessionStore, title_of
 
 
 @pytest.fixture
@@ -64,6 +64,29 @@ async def test_a_post_is_mail_and_an_event_in_one_append(store: InMemorySessionS
     session = await store.get("s1")
     assert session is not None
     assert session.head["last_text"] == "what time is it?"
+
+
+async def test_a_conversation_keeps_its_first_text_whoever_writes_later(store: InMemorySessionStore) -> None:
+    await store.create("s1", "user:ann")
+    await store.post(envelope("how deep is the sea?"))
+    await store.post(envelope("and the lake?"))
+
+    await SessionStore(store.bus).post(envelope("from another process"))
+
+    session = await store.get("s1")
+    assert session is not None
+    assert (session.head["first_text"], session.head["last_text"]) == ("how deep is the sea?", "from another process")
+
+
+async def test_where_no_agent_is_active_the_first_text_stays_as_well(store: InMemorySessionStore) -> None:
+    await store.create("s1", "user:ann")
+
+    for text in ("one", "two"):
+        await SessionStore(store.bus).post(envelope(text, "chat:s1"))
+
+    session = await store.get("s1")
+    assert session is not None
+    assert (session.head["first_text"], session.head["last_text"]) == ("one", "two")
 
 
 async def test_a_repeated_post_shows_once(store: InMemorySessionStore) -> None:

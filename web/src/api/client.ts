@@ -1,16 +1,12 @@
 // Calls of the API. One per route that the page uses.
 import { Problem } from "./problem";
 import type {
-  Accepted, Agents, EventPage, LetterList, Scenarios, SessionList, SessionMade, SessionShown, SessionUsage, ToolDone,
-  Tools, ToolsStatus,
+  Accepted, Agents, Approval, Approvals, EventPage, LetterList, Me, OutboxItem, OutboxList, Scenarios, SessionList,
+  SessionMade, SessionShown, SessionUsage, ToolDone, Tools, ToolsStatus,
 } from "./shapes";
 
 const CALL_MAX_MS = 90_000; // longer than the server lets anybody wait for an answer
-
-export interface Approval {
-  call_id: string;
-  status: string;
-}
+const FILE_MAX_MS = 300_000; // eight megabytes over a thin line
 
 export interface NewMessage {
   sessionId: string;
@@ -35,6 +31,9 @@ export class Api {
     this.get(`${at(id)}/events?since=${since}&limit=${limit}`);
   usage = (id: string): Promise<SessionUsage> => this.get(`${at(id)}/usage`);
   letters = (): Promise<LetterList> => this.get("api/dead");
+  outbox = (): Promise<OutboxList> => this.get("api/outbox");
+  me = (): Promise<Me> => this.get("api/me");
+  approvals = (id: string): Promise<Approvals> => this.get(`${at(id)}/approvals`);
 
   create = (id: string, agent: string | null): Promise<SessionMade> =>
     this.post("api/sdk/session/create", { session_id: id, ...(agent !== null && { agent_name: agent }) });
@@ -46,7 +45,7 @@ export class Api {
     this.post(`${at(sessionId)}/steer`, { text, client_message_id: clientMessageId });
   stop = (id: string, mode: "now" | "after_turn"): Promise<unknown> => this.post(`${at(id)}/stop`, { mode });
   retry = (id: string, messageId: string): Promise<unknown> => this.post(`${at(id)}/retry`, { message_id: messageId });
-  decide = (id: string, callId: string, decision: "approve" | "reject", reason?: string): Promise<unknown> =>
+  decide = (id: string, callId: string, decision: "approve" | "reject", reason?: string): Promise<Approval> =>
     this.post(`${at(id)}/approvals/${encodeURIComponent(callId)}`, { decision, ...(reason && { reason }) });
   rename = (id: string, title: string): Promise<unknown> => this.call("PATCH", at(id), { title });
   remove = (id: string): Promise<unknown> => this.call("DELETE", at(id));
@@ -56,6 +55,22 @@ export class Api {
     this.post("api/tools/execute", { session_id: id, tool, args });
   retryLetter = (agent: string, seq: number): Promise<unknown> => this.post(`${letter(agent, seq)}/retry`, {});
   dropLetter = (agent: string, seq: number): Promise<unknown> => this.call("DELETE", letter(agent, seq));
+  retryItem = (item: OutboxItem): Promise<unknown> => this.post(`${outboxItem(item)}/retry`, {});
+  dropItem = (item: OutboxItem): Promise<unknown> => this.call("DELETE", outboxItem(item));
+
+  /** A file that an event shows, to be kept: nothing opens it here. */
+  file = async (id: string, sha256: string, seq: number): Promise<Blob> => {
+    const answer = await this.fetch(`${at(id)}/files/${sha256}?seq=${seq}`, { signal: AbortSignal.timeout(FILE_MAX_MS) });
+    if (!answer.ok) throw await Problem.of(answer);
+    return answer.blob();
+  };
+
+  /** The page as the server hands it out now. */
+  index = async (): Promise<string> => {
+    const answer = await this.fetch("", { signal: AbortSignal.timeout(CALL_MAX_MS) });
+    if (!answer.ok) throw await Problem.of(answer);
+    return answer.text();
+  };
 
   /** The routes there are: what the page offers depends on it. */
   routes = async (): Promise<ReadonlySet<string>> => {
@@ -95,6 +110,10 @@ function isTimeout(error: unknown): boolean {
 
 function at(sessionId: string): string {
   return `api/sdk/session/${encodeURIComponent(sessionId)}`;
+}
+
+function outboxItem(item: OutboxItem): string {
+  return `api/outbox/${encodeURIComponent(item.connector)}/${encodeURIComponent(item.id)}`;
 }
 
 function letter(agent: string, seq: number): string {

@@ -801,6 +801,25 @@ export type components = {
              */
             next: number | null;
         };
+        /**
+         * Me
+         * @description Whoever asks. `principal` owns what they begin and signs what they send.
+         * @example {
+         *       "principal": "user:ann",
+         *       "scopes": [
+         *         "user:ann"
+         *       ]
+         *     }
+         */
+        Me: {
+            /** Principal */
+            principal: string;
+            /**
+             * Scopes
+             * @description `admin`, or the one user whose things these are, or both
+             */
+            scopes: string[];
+        };
         /** MemberShown */
         MemberShown: {
             /** Agent */
@@ -990,9 +1009,11 @@ export type components = {
          * @example {
          *       "session_id": "s-1",
          *       "title": "Oslo",
+         *       "last_text": "and in Bergen?",
          *       "active_agent_id": "general",
          *       "scenario_id": "default",
          *       "run_status": "finished",
+         *       "approvals": 0,
          *       "last_seq": 9,
          *       "last_active_ms": 1790000000000,
          *       "owner": "user:local"
@@ -1001,10 +1022,20 @@ export type components = {
         SessionItem: {
             /** Active Agent Id */
             active_agent_id: string | null;
+            /**
+             * Approvals
+             * @description how many calls of its last run wait for a person
+             */
+            approvals: number;
             /** Last Active Ms */
             last_active_ms: number;
             /** Last Seq */
             last_seq: number;
+            /**
+             * Last Text
+             * @description the last message, cut short
+             */
+            last_text: string | null;
             /** Owner */
             owner: string | null;
             /** Run Status */
@@ -1013,7 +1044,10 @@ export type components = {
             scenario_id: string | null;
             /** Session Id */
             session_id: string;
-            /** Title */
+            /**
+             * Title
+             * @description as it was given; else the first message
+             */
             title: string | null;
         };
         /**
@@ -1023,9 +1057,11 @@ export type components = {
          *         {
          *           "session_id": "s-1",
          *           "title": "Oslo",
+         *           "last_text": "and in Bergen?",
          *           "active_agent_id": "general",
          *           "scenario_id": "default",
          *           "run_status": "finished",
+         *           "approvals": 0,
          *           "last_seq": 9,
          *           "last_active_ms": 1790000000000,
          *           "owner": "user:local"

@@ -38,7 +38,10 @@ function spoken(item: Item): Line[] {
   switch (item.kind) {
     case "answer": return item.streaming ? [] : [{ key, words: `${item.agent ?? "Agent"}: ${item.text.slice(0, SPOKEN_MAX_CHARS)}` }];
     case "handoff": return [{ key, words: `${item.to} takes over.` }];
-    case "approval": return [{ key, words: `${item.agent ?? "An agent"} asks to run ${item.tool}.` }];
+    case "approval": return item.status === "pending"
+      ? [{ key, words: `${item.agent ?? "An agent"} asks to run ${item.tool}.` }]
+      : [{ key: `${key}/${item.status}`, words: `${item.tool}: ${item.status}.` }];
+    case "subagent": return [{ key, words: `${item.agent ?? "An agent"} has started ${item.name}.` }];
     case "notice": return [{ key, words: item.text }];
     case "tool": return item.status === "error" ? [{ key, words: `${item.name} failed.` }] : [];
     case "user": return [];

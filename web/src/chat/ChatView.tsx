@@ -1,11 +1,13 @@
 // The middle of the page: a conversation, or the beginning of one.
 import type { ReactElement } from "react";
 import type { Session } from "../fold/state";
-import { EMPTY, runUnderWay } from "../fold/state";
-import { go } from "../store/address";
+import { EMPTY, isPaused, runUnderWay } from "../fold/state";
+import { go, hashOf } from "../store/address";
 import { Cell, useCell } from "../store/cell";
+import { parentOf } from "../store/children";
 import type { Conversation, Standing } from "../store/conversation";
 import { useApp } from "../ui/context";
+import { Icon } from "../ui/icons";
 import { Button, Spinner } from "../ui/parts";
 import { Announcer } from "./Announcer";
 import { Composer } from "./Composer";
@@ -23,11 +25,25 @@ export function ChatView(): ReactElement {
   const team = useCell(app.team);
   const agent = session.agent ?? app.sessions.get()?.get(conversation?.id ?? "")?.active_agent_id ?? team?.root ?? null;
   if (standing === "unknown" || standing === "deleted") return <Gone standing={standing} />;
+  const run = runUnderWay(session);
   return (
     <div className="flex min-h-0 min-w-0 flex-1 flex-col">
+      {conversation !== null && <Parent id={conversation.id} />}
       {conversation === null ? <FirstRun /> : <Shown conversation={conversation} session={session} standing={standing} />}
-      <Composer run={runUnderWay(session)} agent={agent} />
+      <Composer run={run} paused={run !== null && isPaused(session, run)} agent={agent} />
     </div>
+  );
+}
+
+/** The way back from a subagent's conversation, which no list shows. */
+function Parent({ id }: { id: string }): ReactElement | null {
+  const parent = parentOf(id);
+  if (parent === null) return null;
+  return (
+    <p className="flex items-center gap-2 border-b border-line bg-sunken px-4 py-1.5 text-sm text-muted sm:px-6">
+      <Icon name="people" size={15} /> <span className="min-w-0 flex-1 truncate"><strong className="font-medium text-ink">{parent.name}</strong> works here for another.</span>
+      <a href={hashOf(parent.id)} className="shrink-0 font-medium text-accent-ink underline-offset-2 hover:underline">Back to who started it</a>
+    </p>
   );
 }
 

@@ -14,10 +14,12 @@ const HIGHEST_PX = 240;
 
 interface Props {
   run: Run | null;
+  /** Whether the run waits for a person. */
+  paused: boolean;
   agent: string | null;
 }
 
-export const Composer = memo(function Composer({ run, agent }: Props): ReactElement {
+export const Composer = memo(function Composer({ run, paused, agent }: Props): ReactElement {
   const app = useApp();
   const id = useCell(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
@@ -37,27 +39,29 @@ export const Composer = memo(function Composer({ run, agent }: Props): ReactElem
   return (
     <form onSubmit={send} className="mx-auto w-full max-w-3xl px-4 pb-[max(0.9rem,env(safe-area-inset-bottom))] sm:px-6">
       <div className="flex items-end gap-2 rounded-2xl border border-line bg-surface py-2 pr-2 pl-4 shadow-sm focus-within:border-accent">
-        <Field text={text} setText={setText} press={press} hint={hintOf(run, canSteer, agent)} />
+        <Field text={text} setText={setText} press={press} hint={hintOf(run, paused, canSteer, agent)} />
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={text.trim() === "" || tooLong} aria-label={run !== null && canSteer ? "Steer" : "Send"} title="Send (Enter)" className="inline-flex size-9 shrink-0 items-center justify-center rounded-xl bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
           <Icon name="send" size={18} />
         </button>
       </div>
       <p className="mt-1.5 flex h-4 justify-between gap-3 truncate px-1 text-xs text-faint">
-        <span className="truncate">{tooLong ? `Too long by ${text.length - TEXT_MAX_CHARS} characters.` : noteOf(run, canSteer)}</span>
+        <span className="truncate">{tooLong ? `Too long by ${text.length - TEXT_MAX_CHARS} characters.` : noteOf(run, paused, canSteer)}</span>
         <span className="hidden shrink-0 sm:inline">Enter sends, Shift+Enter breaks the line</span>
       </p>
     </form>
   );
 });
 
-function hintOf(run: Run | null, canSteer: boolean, agent: string | null): string {
+function hintOf(run: Run | null, paused: boolean, canSteer: boolean, agent: string | null): string {
   if (run === null) return agent === null ? "Message the team" : `Message ${agent}`;
+  if (paused) return `${run.agent ?? "The run"} waits for your decision`;
   return canSteer ? `Steer ${run.agent ?? "the run"} while it works` : "Write on: it is answered next";
 }
 
-function noteOf(run: Run | null, canSteer: boolean): string {
+function noteOf(run: Run | null, paused: boolean, canSteer: boolean): string {
   if (run === null) return "";
+  if (paused) return "What you write is seen when it goes on.";
   return canSteer ? "Seen before the model's next step." : "A run is under way; your message waits for its turn.";
 }
 
@@ -72,7 +76,7 @@ function Field({ text, setText, press, hint }: { text: string; setText: (text: s
   return (
     <textarea
       ref={area} id="composer" rows={1} value={text} aria-label="Message" placeholder={hint} onKeyDown={press} onChange={(event) => setText(event.target.value)}
-      className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:text-faint"
+      className="max-h-60 min-h-9 flex-1 resize-none bg-transparent py-1.5 leading-6 outline-none placeholder:overflow-hidden placeholder:text-ellipsis placeholder:whitespace-nowrap placeholder:text-faint"
     />
   );
 }

@@ -9,7 +9,9 @@ import { Icon } from "../ui/icons";
 import { Markdown } from "../ui/markdown";
 import { Avatar, Badge, CopyButton, Spinner } from "../ui/parts";
 import { ApprovalCard } from "./ApprovalCard";
+import { Files } from "./Files";
 import type { Row } from "./rows";
+import { SubagentCard } from "./SubagentCard";
 import { ToolCard } from "./ToolCard";
 
 export const RowView = memo(function RowView({ row }: { row: Row }): ReactElement {
@@ -22,6 +24,7 @@ export const RowView = memo(function RowView({ row }: { row: Row }): ReactElemen
     case "tool": return <ToolCard item={item} />;
     case "handoff": return <Handoff item={item} />;
     case "approval": return <ApprovalCard item={item} />;
+    case "subagent": return <SubagentCard item={item} />;
     case "notice": return <Notice item={item} retryable={state.retryable} />;
   }
 });
@@ -35,6 +38,7 @@ function User({ item, waiting }: { item: UserItem; waiting: boolean }): ReactEle
     <article aria-label={`${who}, ${clock(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
       {item.sender.startsWith("agent:") && <span className="mb-1 text-xs text-muted">{item.sender.slice(6)}</span>}
       <div className={BUBBLE}>{item.text}</div>
+      <Files files={item.attachments} />
       <div className="mt-1 flex h-5 items-center gap-1.5 text-xs text-faint">
         <UserMark item={item} waiting={waiting} />
         <time title={whole(item.at)}>{clock(item.at)}</time>
@@ -80,12 +84,10 @@ function Answer({ item }: { item: AnswerItem }): ReactElement {
         <header className="mb-1 flex h-6 items-center gap-2 text-sm">
           <span className="font-semibold">{who}</span>
           <time className="text-xs text-faint" title={whole(item.at)}>{clock(item.at)}</time>
-          {item.streaming && <Badge tone="accent"><span className="breathe size-1.5 rounded-full bg-current" /> Streaming</Badge>}
+          {item.streaming && <Badge tone="accent"><span className="size-1.5 rounded-full bg-current" /> Streaming</Badge>}
         </header>
         <Markdown text={item.text} growing={item.streaming} />
-        {item.attachments.map((one) => (
-          <p key={one.name} className="mt-2 text-sm text-muted">📎 {one.name}{one.bytes !== null && `, ${figure(one.bytes)} bytes`}</p>
-        ))}
+        <Files files={item.attachments} />
         <footer className="mt-1 flex h-7 items-center gap-2 text-xs text-faint">
           {!item.streaming && <CopyButton text={() => item.text} label="Copy answer" />}
           {item.usage !== null && <span title={`${figure(item.usage.input)} read, ${figure(item.usage.output)} written`}>{plural(item.usage.total, "token")}</span>}

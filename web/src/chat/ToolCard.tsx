@@ -64,7 +64,11 @@ function HeldSends({ block }: { block: Block }): ReactElement {
   return (
     <div className="flex flex-wrap items-center gap-2 text-sm">
       <Badge tone={tone}><Icon name="mail" size={12} /> {block.status}</Badge>
-      {block.failures.map((line) => <span key={line} className="w-full text-xs text-bad wrap-anywhere">{line}</span>)}
+      {block.failures.length > 0 && (
+        <ul aria-label="Not sent" className="w-full list-disc space-y-0.5 pl-5 text-sm text-bad">
+          {block.failures.map((line, place) => <li key={place} className="wrap-anywhere">{line}</li>)}
+        </ul>
+      )}
     </div>
   );
 }

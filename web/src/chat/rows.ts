@@ -1,5 +1,5 @@
 // What the log shows, row by row: the conversation, then what is on its way.
-import { type Item, type Run, runUnderWay, type Session } from "../fold/state";
+import { isPaused, type Item, type Run, runUnderWay, type Session } from "../fold/state";
 import type { Outgoing, OutgoingList } from "../store/outgoing";
 
 export type Row =
@@ -49,9 +49,9 @@ function stateOf(session: Session, item: Item, run: Run | null): ItemState {
 
 /** Whether the run shows signs of life of its own: text that streams, a tool at work, somebody being asked. */
 function isTalking(session: Session, run: Run): boolean {
+  if (isPaused(session, run)) return true;
   const last = session.items.findLast((item) => item.kind !== "user");
   if (last === undefined) return false;
   if (last.kind === "answer") return last.runId === run.id && last.streaming;
-  if (last.kind === "tool") return last.runId === run.id && last.status === "running";
-  return last.kind === "approval" && last.status === "pending";
+  return last.kind === "tool" && last.runId === run.id && last.status === "running";
 }

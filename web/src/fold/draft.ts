@@ -84,6 +84,7 @@ export class Draft {
       if (item === undefined || (item.kind === "user" && item.runId === runId)) return;
       if (item.kind === "answer" && item.runId === runId && item.streaming) this.put({ ...item, streaming: false });
       if (item.kind === "tool" && item.runId === runId && item.status === "running") this.put({ ...item, status: "cut" });
+      if (item.kind === "approval" && item.runId === runId && item.status === "pending") this.put({ ...item, status: "stopped" });
     }
   }
 

@@ -19,6 +19,7 @@ export function takeUser(draft: Draft, event: Event): void {
     steer: flag(event.data, "steer", "steering"),
     seenAt: null,
     runId: null,
+    attachments: attachmentsOf(event),
   });
 }
 
@@ -51,7 +52,7 @@ export function takeAnswer(draft: Draft, event: Event): void {
     streaming: false,
     replyTo: text(event.data, "reply_to"),
     usage,
-    attachments: list(event.data, "attachments").flatMap(attachment),
+    attachments: attachmentsOf(event),
   };
   draft.put(answer);
   draft.putTurn(answer.runId, key, answer.agent, event.timestamp_ms);
@@ -76,11 +77,13 @@ function begin(event: Event, key: string, attempt: number): AnswerItem {
   };
 }
 
-function attachment(value: unknown): Attachment[] {
-  if (value === null || typeof value !== "object") return [];
-  const data = value as Record<string, unknown>;
-  const name = text(data, "name", "filename", "path") ?? "attachment";
-  return [{ name, type: text(data, "media_type", "content_type", "type"), bytes: count(data, "bytes", "size") }];
+function attachmentsOf(event: Event): Attachment[] {
+  return list(event.data, "attachments").flatMap((value) => {
+    if (value === null || typeof value !== "object") return [];
+    const data = value as Record<string, unknown>;
+    const name = text(data, "name") ?? "attachment";
+    return [{ sha256: text(data, "sha256"), seq: event.seq, name, type: text(data, "media_type"), bytes: count(data, "bytes") }];
+  });
 }
 
 function usageOf(event: Event): Usage | null {

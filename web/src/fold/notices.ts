@@ -1,4 +1,4 @@
-// Handoffs, approvals, receipts and what went wrong.
+// Handoffs, approvals, subagents, receipts and what went wrong.
 import type { Event } from "../api/shapes";
 import type { Draft } from "./draft";
 import { count, list, moment, record, text } from "./reading";
@@ -30,40 +30,52 @@ function takeSeen(draft: Draft, event: Event, key: string, told: Readonly<Record
   if (known !== null && known.kind !== "user") return;
   const sender = text(told, "source") ?? "agent";
   const said = text(told, "text") ?? "";
-  const fresh = { kind: "user" as const, key, seq, at, text: said, sender, clientId: null, runId: null };
+  const fresh = { kind: "user" as const, key, seq, at, text: said, sender, clientId: null, runId: null, attachments: [] };
   draft.put({ ...(known ?? fresh), steer: true, seenAt: known?.seenAt ?? at });
 }
 
-const DECIDED: Readonly<Record<string, ApprovalItem["status"]>> = {
-  approve: "approved", approved: "approved", reject: "rejected", rejected: "rejected", expired: "expired",
-};
+const DECIDED = new Set(["approved", "rejected", "expired"] as const);
+type Decided = "approved" | "rejected" | "expired";
 
+/** Asked first, decided on later: one card. */
 export function takeApproval(draft: Draft, event: Event): void {
-  const calls = list(event.data, "calls", "approvals").filter((one) => one !== null && typeof one === "object");
-  const told = calls.length > 0 ? (calls as Record<string, unknown>[]) : [event.data];
-  for (const call of told) takeOneApproval(draft, event, call);
+  const callId = text(event.data, "tool_call_id");
+  if (callId === null) return;
+  const key = `approval:${text(event.data, "run_id") ?? ""}:${count(event.data, "turn") ?? 0}:${callId}`;
+  const known = draft.item(key);
+  const begun = known?.kind === "approval" ? known : asked(event, key, callId);
+  const status = text(event.data, "status") as Decided;
+  const run = draft.run(begun.runId);
+  if (run !== null) draft.putRun({ ...run, asked: true });
+  if (!DECIDED.has(status)) draft.put(begun);
+  else draft.put({ ...begun, status, decidedBy: text(event.data, "decided_by"), decidedAt: event.timestamp_ms, reason: event.reason });
 }
 
-function takeOneApproval(draft: Draft, event: Event, call: Readonly<Record<string, unknown>>): void {
-  const callId = text(call, "call_id", "tool_call_id", "id");
-  if (callId === null) return;
-  const key = `approval:${text(event.data, "run_id") ?? ""}:${callId}`;
-  const known = draft.item(key);
-  const status = DECIDED[text(call, "decision") ?? text(call, "status") ?? text(event.data, "status") ?? ""];
-  const begun: ApprovalItem = known?.kind === "approval" ? known : {
+function asked(event: Event, key: string, callId: string): ApprovalItem {
+  return {
     kind: "approval",
     key,
     seq: event.seq,
     at: event.timestamp_ms,
     callId,
-    tool: text(call, "name", "tool") ?? "a tool",
+    tool: text(event.data, "name") ?? "a tool",
     agent: event.agent_id,
-    args: record(call, "args"),
+    runId: text(event.data, "run_id"),
+    args: record(event.data, "args"),
     status: "pending",
+    decidedBy: null,
+    decidedAt: null,
     reason: null,
-    expiresAt: moment(call, "expires_at", "expires_ms", "expires") ?? moment(event.data, "expires_at", "expires_ms"),
+    expiresAt: moment(event.data, "expires_at"),
   };
-  draft.put({ ...begun, status: status ?? begun.status, reason: event.reason ?? text(call, "reason") });
+}
+
+export function takeSubagent(draft: Draft, event: Event): void {
+  const id = text(event.data, "subagent_id");
+  if (id === null) return;
+  const { seq, timestamp_ms: at, agent_id: agent } = event;
+  const name = text(event.data, "name") ?? "agent";
+  draft.put({ kind: "subagent", key: `subagent:${id}`, seq, at, id, name, task: text(event.data, "task") ?? "", agent });
 }
 
 export function takeError(draft: Draft, event: Event): void {

@@ -24,6 +24,8 @@ function begin(event: Event, id: string): Run {
     kind: text(event.data, "run_kind"),
     status: "running",
     attempt: 1,
+    asked: false,
+    resumed: 0,
     from: event.timestamp_ms,
     to: null,
     reason: null,
@@ -34,11 +36,13 @@ function begin(event: Event, id: string): Run {
 }
 
 function goOn(draft: Draft, run: Run, event: Event): void {
-  draft.putRun({ ...run, status: "running", to: null, attempt: count(event.data, "attempt") ?? run.attempt });
+  const resumed = run.resumed + (run.asked ? 1 : 0);
+  const attempt = Math.max(1, (count(event.data, "attempt") ?? 1) - resumed);
+  draft.putRun({ ...run, status: "running", to: null, attempt, asked: false, resumed });
   const asked = run.messageId === null ? null : draft.item(run.messageId);
   if (asked?.kind === "user" && asked.runId === null) draft.put({ ...asked, runId: run.id });
   if (run.kind === null && draft.agent === null) draft.agent = run.agent;
-  if (text(event.data, "status") === "restarted") {
+  if (text(event.data, "status") === "restarted" && !run.asked) {
     notice(draft, event, "plain", "Another worker took over and went on after the last record.", null);
   }
 }

@@ -2,7 +2,7 @@
 import type { Event } from "../api/shapes";
 import { Draft } from "./draft";
 import { takeAnswer, takeToken, takeUser } from "./messages";
-import { takeApproval, takeError, takeGap, takeHandoff, takeReceipt } from "./notices";
+import { takeApproval, takeError, takeGap, takeHandoff, takeReceipt, takeSubagent } from "./notices";
 import { takeRun } from "./runs";
 import type { Session } from "./state";
 import { takeBlock, takeCall, takeResult } from "./tools";
@@ -17,6 +17,7 @@ const TAKERS: Readonly<Record<string, Taker>> = {
   block: takeBlock,
   handoff: takeHandoff,
   approval: takeApproval,
+  subagent: takeSubagent,
   message_received: takeReceipt,
   error: takeError,
   gap: takeGap,

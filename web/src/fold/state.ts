@@ -20,6 +20,7 @@ export interface UserItem {
   seenAt: number | null;
   /** The run that answers it. */
   runId: string | null;
+  attachments: readonly Attachment[];
 }
 
 export interface AnswerItem {
@@ -39,6 +40,9 @@ export interface AnswerItem {
 }
 
 export interface Attachment {
+  /** What it is fetched by, and the event that shows it; without the first it is only named. */
+  sha256: string | null;
+  seq: number;
   name: string;
   type: string | null;
   bytes: number | null;
@@ -93,10 +97,28 @@ export interface ApprovalItem {
   callId: string;
   tool: string;
   agent: string | null;
+  runId: string | null;
+  /** Cut short where they are long; the list of approvals has them whole. */
   args: Readonly<Record<string, unknown>>;
-  status: "pending" | "approved" | "rejected" | "expired";
+  /** `stopped`: the run has ended, and nobody waits any more. */
+  status: "pending" | "approved" | "rejected" | "expired" | "stopped";
+  decidedBy: string | null;
+  decidedAt: number | null;
   reason: string | null;
   expiresAt: number | null;
+}
+
+/** Another agent at work for this one, in a conversation of its own. */
+export interface SubagentItem {
+  kind: "subagent";
+  key: string;
+  seq: number;
+  at: number;
+  /** Its conversation. */
+  id: string;
+  name: string;
+  task: string;
+  agent: string | null;
 }
 
 export interface NoticeItem {
@@ -111,7 +133,7 @@ export interface NoticeItem {
   retryOf: string | null;
 }
 
-export type Item = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | NoticeItem;
+export type Item = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem;
 
 export interface Span {
   key: string;
@@ -132,6 +154,10 @@ export interface Run {
   kind: string | null;
   status: RunStatus;
   attempt: number;
+  /** Whether a person was asked since it last went on. */
+  asked: boolean;
+  /** How often it went on after a person had decided: no new attempt, as the log counts one. */
+  resumed: number;
   from: number;
   to: number | null;
   reason: string | null;
@@ -176,11 +202,21 @@ export function runUnderWay(session: Session): Run | null {
   return session.runs.findLast((run) => run.status === "running" && run.kind === null) ?? null;
 }
 
-export function isBusy(session: Session): boolean {
-  return session.runs.some((run) => run.status === "running");
+/** Whether the run waits for a person: it goes on when nothing is pending any more. */
+export function isPaused(session: Session, run: Run): boolean {
+  return session.items.some((item) => item.kind === "approval" && item.status === "pending" && item.runId === run.id);
 }
 
-/** Messages that no run has seen yet, though one is under way. */
-export function isWaiting(session: Session, item: UserItem): boolean {
-  return item.seenAt === null && item.runId === null && runUnderWay(session) !== null;
+export type WorkState = "waiting" | "working" | "asking" | Exclude<RunStatus, "running">;
+
+/** How the last run of a conversation stands, as somebody else sees it. */
+export function workState(session: Session): WorkState {
+  const run = session.runs.findLast((one) => one.kind === null);
+  if (run === undefined) return "waiting";
+  if (run.status !== "running") return run.status;
+  return isPaused(session, run) ? "asking" : "working";
+}
+
+export function lastAnswer(session: Session): AnswerItem | null {
+  return session.items.findLast((item): item is AnswerItem => item.kind === "answer") ?? null;
 }

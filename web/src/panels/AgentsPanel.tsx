@@ -1,7 +1,7 @@
 // Who there is, who has the conversation, and a way to give it to another.
 import type { ReactElement } from "react";
 import type { Agent } from "../api/shapes";
-import { runUnderWay } from "../fold/state";
+import { runUnderWay, workState } from "../fold/state";
 import { useCell, usePart } from "../store/cell";
 import { useDoing } from "../ui/asking";
 import { useApp } from "../ui/context";
@@ -13,6 +13,7 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
   const team = useCell(app.team);
   const agent = usePart(session, (now) => now.agent);
   const working = usePart(session, (now) => runUnderWay(now)?.agent ?? null);
+  const asks = usePart(session, workState) === "asking";
   const { busy, problem, run } = useDoing();
   if (team === null) return <Hint>Loading…</Hint>;
   const active = agent ?? team.root;
@@ -25,20 +26,20 @@ export function AgentsPanel({ conversation, session }: PanelProps): ReactElement
       {problem && <Failure text={problem} />}
       <ul className="space-y-2">
         {team.agents.map((agent) => (
-          <Card key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} take={id === null || busy || team.supervisors.has(agent.name) ? null : () => take(agent.name)} />
+          <Card key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} asks={asks} take={id === null || busy || team.supervisors.has(agent.name) ? null : () => take(agent.name)} />
         ))}
       </ul>
     </div>
   );
 }
 
-function Card({ agent, active, working, take }: { agent: Agent; active: boolean; working: boolean; take: (() => void) | null }): ReactElement {
+function Card({ agent, active, working, asks, take }: { agent: Agent; active: boolean; working: boolean; asks: boolean; take: (() => void) | null }): ReactElement {
   return (
     <li className={`rounded-xl border p-3 ${active ? "border-accent" : "border-line"}`}>
       <div className="flex items-center gap-2.5">
         <Avatar name={agent.name} />
         <span className="min-w-0 flex-1 truncate font-medium">{agent.name}</span>
-        {working ? <Badge tone="accent">at work</Badge> : active && <Badge tone="accent">active</Badge>}
+        {working ? <Badge tone="accent">{asks ? "asks you" : "at work"}</Badge> : active && <Badge tone="accent">active</Badge>}
         {agent.alive === false && <Badge tone="warn">no worker</Badge>}
       </div>
       <p className="mt-1.5 text-sm text-muted">{agent.role}</p>

@@ -1,11 +1,12 @@
 // The right side: one panel at a time.
-import { type ComponentType, type KeyboardEvent, lazy, type LazyExoticComponent, type ReactElement, Suspense } from "react";
+import { type ComponentType, type KeyboardEvent, type LazyExoticComponent, type ReactElement, Suspense } from "react";
 import { EMPTY, type Session } from "../fold/state";
 import { Cell, useCell } from "../store/cell";
 import type { Conversation } from "../store/conversation";
 import { kept } from "../store/kept";
 import { useApp } from "../ui/context";
 import { Icon, type IconName } from "../ui/icons";
+import { Late, late } from "../ui/late";
 import { Hint, IconButton } from "../ui/parts";
 import { AgentsPanel } from "./AgentsPanel";
 import { EventsPanel } from "./EventsPanel";
@@ -35,8 +36,9 @@ const TABS: readonly Tab[] = [
   { id: "timeline", title: "Timeline", icon: "timeline", panel: TimelinePanel },
   { id: "usage", title: "Context and usage", icon: "gauge", panel: UsagePanel },
   { id: "events", title: "Events", icon: "list", panel: EventsPanel },
-  { id: "graph", title: "Graph", icon: "graph", panel: lazy(() => import("./GraphPanel")) },
-  { id: "letters", title: "Dead letters", icon: "mail", panel: lazy(() => import("./LettersPanel")), admin: true },
+  { id: "graph", title: "Graph", icon: "graph", panel: late(() => import("./GraphPanel")) },
+  { id: "letters", title: "Dead letters", icon: "mail", panel: late(() => import("./LettersPanel")), admin: true },
+  { id: "outbox", title: "Outbox", icon: "outbox", panel: late(() => import("./OutboxPanel")), admin: true },
 ];
 
 export const chosenPanel = new Cell<string>(kept.get("panel") ?? "agents");
@@ -60,7 +62,9 @@ export function Inspector({ close }: { close: () => void }): ReactElement {
       </div>
       <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab.id}`} tabIndex={0} className="flex min-h-0 flex-1 flex-col overflow-y-auto">
         <h2 className="px-4 pt-3 pb-1 text-sm font-semibold">{tab.title}</h2>
-        <Suspense fallback={<Hint>Loading…</Hint>}><tab.panel conversation={conversation} session={conversation?.session ?? NO_SESSION} /></Suspense>
+        <Late name={tab.id}>
+          <Suspense fallback={<Hint>Loading…</Hint>}><tab.panel conversation={conversation} session={conversation?.session ?? NO_SESSION} /></Suspense>
+        </Late>
       </div>
     </aside>
   );

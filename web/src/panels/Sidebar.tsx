@@ -7,7 +7,7 @@ import { useAsked, useDoing } from "../ui/asking";
 import { useApp } from "../ui/context";
 import { recent } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Failure, Hint, IconButton } from "../ui/parts";
+import { Badge, Failure, Hint, IconButton } from "../ui/parts";
 
 export function Sidebar({ chosen }: { chosen: () => void }): ReactElement {
   const [sought, setSought] = useState("");
@@ -48,7 +48,13 @@ function Found({ sought, chosen }: { sought: string; chosen: () => void }): Reac
 }
 
 function matches(one: SessionItem, sought: string): boolean {
-  return sought === "" || nameOf(one).toLowerCase().includes(sought.toLowerCase()) || one.session_id.includes(sought);
+  const texts = [nameOf(one), one.last_text ?? "", one.session_id].join("\n").toLowerCase();
+  return texts.includes(sought.toLowerCase());
+}
+
+/** The last message, where that is not what the conversation is called by. */
+function gistOf(one: SessionItem): string {
+  return one.last_text === null || one.last_text === one.title ? "" : one.last_text;
 }
 
 export function nameOf(one: SessionItem): string {
@@ -74,14 +80,15 @@ function Entry({ one, active, chosen }: { one: SessionItem; active: boolean; cho
   const running = one.run_status === "started" || one.run_status === "restarted" || one.run_status === "running";
   return (
     <li className={`group relative rounded-lg ${active ? "bg-surface shadow-xs" : "hover:bg-surface/70"}`}>
-      <a href={hashOf(one.session_id)} aria-current={active ? "page" : undefined} onClick={chosen} className="block px-3 py-2 pr-16">
+      <a href={hashOf(one.session_id)} aria-current={active ? "page" : undefined} onClick={chosen} className="block px-3 py-2 [@media(hover:none)]:pr-16">
         <span className={`block truncate text-sm ${active ? "font-medium" : ""}`}>{nameOf(one)}</span>
+        {gistOf(one) !== "" && <span className="block truncate text-xs text-muted">{gistOf(one)}</span>}
         <span className="flex items-center gap-1.5 text-xs text-faint">
-          {running && <><span className="breathe size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
+          {one.approvals > 0 ? <Badge tone="strong">Waits for you</Badge> : running && <><span className="size-1.5 rounded-full bg-accent" /><span className="sr-only">running</span></>}
           <span className="truncate">{one.active_agent_id ?? "no agent"}</span><span>·</span><span className="shrink-0">{recent(one.last_active_ms, Date.now())}</span>
         </span>
       </a>
-      <div className="absolute top-1/2 right-1 flex -translate-y-1/2 opacity-0 transition-opacity group-hover:opacity-100 group-focus-within:opacity-100 [@media(hover:none)]:opacity-100">
+      <div className="absolute top-1/2 right-1 flex -translate-y-1/2 rounded-lg bg-surface opacity-0 transition-opacity group-hover:opacity-100 group-focus-within:opacity-100 [@media(hover:none)]:opacity-100">
         <IconButton icon="edit" label={`Rename ${nameOf(one)}`} size={15} className="size-7!" onClick={() => setMode("renaming")} />
         <IconButton icon="trash" label={`Delete ${nameOf(one)}`} size={15} className="size-7!" onClick={() => setMode("deleting")} />
       </div>

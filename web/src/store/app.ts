@@ -2,10 +2,13 @@
 import { Api } from "../api/client";
 import { Problem } from "../api/problem";
 import type { Agent, SessionItem, Tool } from "../api/shapes";
+import { EMPTY } from "../fold/state";
 import { type Link, openLink } from "../transport/link";
 import type { FromHub, LinkState } from "../transport/protocol";
 import { baseOf, parsePlace, place, takeToken } from "./address";
+import { isOutdated, ownScript } from "./build";
 import { Cell } from "./cell";
+import { Children } from "./children";
 import { Conversation } from "./conversation";
 import { kept } from "./kept";
 import { newId } from "./ids";
@@ -30,6 +33,8 @@ export class App {
   readonly isAdmin = new Cell(false);
   readonly routes = new Cell<ReadonlySet<string>>(new Set());
   readonly asking = new Cell(false);
+  /** The server has another page than this one. */
+  readonly outdated = new Cell(false);
   readonly current = new Cell<Conversation | null>(null);
   /** Conversations that were deleted while the page was open: what was found earlier may still name them. */
   readonly gone = new Set<string>();
@@ -37,6 +42,7 @@ export class App {
   api: Api;
   private way: Link | null = null;
   private readonly open = new Map<string, Conversation>();
+  private readonly children = new Children();
 
   constructor(private readonly base: string) {
     this.api = new Api(base, kept.get("token"));
@@ -107,28 +113,40 @@ export class App {
 
   private refollow(): void {
     const shown = this.current.get();
-    const sessions = shown === null || shown.standing.get() === "new" ? {} : { [shown.id]: shown.cursor };
+    const own = shown === null || shown.standing.get() === "new" ? {} : { [shown.id]: shown.cursor };
+    const sessions = { ...own, ...this.children.cursors() };
     this.way?.send({ kind: "follow", sessions });
   }
 
   private heed(message: FromHub): void {
     switch (message.kind) {
       case "link": return this.linked(message.state);
+      case "back": return this.back();
       case "sessions": return this.sessions.set(new Map(message.sessions.map((one) => [one.session_id, one])));
       case "changed": return this.relist(message.changed, message.removed);
-      case "events": return this.open.get(message.session)?.take(message.events);
-      case "restart": return this.open.get(message.session)?.restart();
+      case "events": return this.find(message.session)?.take(message.events);
+      case "restart": return this.find(message.session)?.restart();
       case "over": return this.over(message.session, message.reason);
     }
   }
 
   private linked(state: LinkState): void {
-    const before = this.link.get();
     this.link.set(state);
     if (state.is === "unauthorized") this.asking.set(true);
-    if (state.is === "live" && before.is === "offline") {
-      this.sender.resume();
-      void this.learn();
+  }
+
+  private back(): void {
+    this.sender.resume();
+    void this.learn();
+    void this.compare();
+  }
+
+  /** Whether the page is still the server's: it was away, or a part of the page is. */
+  async compare(): Promise<void> {
+    try {
+      if (isOutdated(await this.api.index(), ownScript())) this.outdated.set(true);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error; // else asked again when it is back
     }
   }
 
@@ -148,7 +166,7 @@ export class App {
   }
 
   private over(id: string, reason: string): void {
-    const conversation = this.open.get(id);
+    const conversation = this.find(id);
     const sending = this.sender.list.get().some((one) => one.sessionId === id);
     conversation?.standing.set(reason === "deleted" ? "deleted" : sending ? "new" : "unknown");
   }
@@ -165,20 +183,10 @@ export class App {
       const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
       this.team.set({ agents, tools, root, supervisors, model });
       this.routes.set(await this.api.routes());
-      this.isAdmin.set(await this.mayLookAtLetters());
+      this.isAdmin.set((await this.api.me()).scopes.includes("admin"));
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       if (error.status === 401 && this.api === asker) this.asking.set(true);
-    }
-  }
-
-  private async mayLookAtLetters(): Promise<boolean> {
-    try {
-      await this.api.letters();
-      return true;
-    } catch (error) {
-      if (error instanceof Problem && (error.status === 403 || error.status === 501)) return false;
-      throw error;
     }
   }
 
@@ -186,13 +194,26 @@ export class App {
 
   private show(id: string | null): void {
     if (id === (this.current.get()?.id ?? null)) return;
-    this.current.set(id === null ? null : this.opened(id));
+    const shown = id === null ? null : this.opened(id);
+    this.current.set(shown);
+    this.children.follow(shown?.session.get() ?? EMPTY, (child) => this.open.get(child));
     this.refollow();
+  }
+
+  /** One that is open, or that a subagent of the shown one works in. */
+  find(id: string): Conversation | undefined {
+    return this.open.get(id) ?? this.children.get(id);
+  }
+
+  private folded(one: Conversation): void {
+    const session = one.session.get();
+    this.sender.shown(session.clientIds);
+    if (one === this.current.get() && this.children.follow(session, (child) => this.open.get(child))) this.refollow();
   }
 
   private opened(id: string): Conversation {
     const known = this.open.get(id);
-    const conversation = known ?? new Conversation(id, (one) => this.sender.shown(one.session.get().clientIds));
+    const conversation = known ?? new Conversation(id, (one) => this.folded(one));
     this.open.delete(id);
     this.open.set(id, conversation);
     if (known === undefined && this.sender.list.get().some((one) => one.sessionId === id)) conversation.standing.set("new");

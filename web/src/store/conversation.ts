@@ -4,7 +4,7 @@ import { fold } from "../fold/session";
 import { EMPTY, type Session } from "../fold/state";
 import { Cell } from "./cell";
 
-const EVERY_MS = 90; // text that grows more often than that costs the browser a lot and the eye sees no difference
+const EVERY_MS = 110; // text that grows more often than that costs the browser a lot and the eye sees no difference
 const HIDDEN_EVERY_MS = 300; // how often a tab that nobody sees looks at what has come
 const RAW_MAX = 50_000; // events kept for the list of raw events
 
@@ -28,7 +28,7 @@ export class Conversation {
     return this.waiting.at(-1)?.seq ?? this.session.get().cursor;
   }
 
-  /** Events are taken in eleven times a second at most, however many pieces they come in. */
+  /** Events are taken in nine times a second at most, however many pieces they come in. */
   take(events: readonly Event[]): void {
     for (const event of events) this.waiting.push(event);
     if (this.due) return;

@@ -29,6 +29,7 @@ export class Hub {
   private settling: ReturnType<typeof setTimeout> | null = null;
   private wakeUp: (() => void) | null = null;
   private failures = 0;
+  private lost = false;
   private held = 0;
   private pollingSince = 0;
   private pace = pace(0);
@@ -111,6 +112,7 @@ export class Hub {
       if (this.held >= HELD_MAX) this.pollingSince = Date.now();
     } else this.held = 0;
     this.failures += 1;
+    this.lost = true;
     const wait = reconnectIn(this.failures, Math.random());
     if (this.failures > 1 || !this.online) this.setState({ is: "offline", retryAt: Date.now() + wait });
     await this.pause(this.online ? wait : null);
@@ -129,6 +131,7 @@ export class Hub {
   }
 
   private async waitOffline(): Promise<void> {
+    this.lost = true;
     this.setState({ is: "offline", retryAt: null });
     while (!this.online && this.members.size > 0) await this.pause(null);
   }
@@ -187,14 +190,16 @@ export class Hub {
     }, SETTLE_MS);
   }
 
-  /** The oldest cursor that any tab has; the most recent tabs win when there are too many. */
+  /**
+   * The oldest cursor that any tab has. When there are too many, what a tab shows, which it names first, comes before
+   * what tabs only keep an eye on, and the most recent tabs before others.
+   */
   private wanted(): Map<string, number> {
     const wanted = new Map<string, number>();
-    for (const member of [...this.members].reverse()) {
-      for (const [id, since] of member.cursors) {
-        const known = wanted.get(id);
-        if (known !== undefined || wanted.size < SESSIONS_MAX) wanted.set(id, Math.min(known ?? since, since));
-      }
+    const asked = [...this.members].reverse().map((member) => [...member.cursors]);
+    for (const [id, since] of [...asked.flatMap((one) => one.slice(0, 1)), ...asked.flatMap((one) => one.slice(1))]) {
+      const known = wanted.get(id);
+      if (known !== undefined || wanted.size < SESSIONS_MAX) wanted.set(id, Math.min(known ?? since, since));
     }
     return wanted;
   }
@@ -226,6 +231,8 @@ export class Hub {
   }
 
   private heard(): void {
+    if (this.lost) this.tellAll({ kind: "back" });
+    this.lost = false;
     this.failures = 0;
     if (this.isHeldBack()) return;
     this.held = 0;

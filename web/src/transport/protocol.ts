@@ -19,6 +19,7 @@ export type ToHub =
 
 export type FromHub =
   | { kind: "link"; state: LinkState; shared: boolean }
+  | { kind: "back" } // a connection that was lost is there again, perhaps to another release of the server
   | { kind: "events"; session: string; events: Event[] }
   | { kind: "over"; session: string; reason: string } // deleted, unknown
   | { kind: "restart"; session: string } // its cursor points at nothing: begin anew

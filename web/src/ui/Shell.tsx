@@ -5,6 +5,7 @@ import { Inspector } from "../panels/Inspector";
 import { nameOf, Sidebar } from "../panels/Sidebar";
 import { place } from "../store/address";
 import { Cell, useCell } from "../store/cell";
+import { parentOf } from "../store/children";
 import { kept } from "../store/kept";
 import type { LinkState } from "../transport/protocol";
 import { useApp } from "./context";
@@ -30,6 +31,7 @@ export function Shell(): ReactElement {
       <div className="relative flex min-h-0 flex-1">
         {leftOpen && <Side side="left" close={() => left.set(false)}><Sidebar chosen={() => isPhone() && left.set(false)} /></Side>}
         <main className="flex min-w-0 flex-1 flex-col">
+          <Outdated />
           <Offline />
           <ChatView />
         </main>
@@ -72,7 +74,7 @@ function Header(): ReactElement {
   const link = useCell(app.link);
   const here = useCell(place).conversation;
   const known = useCell(app.sessions)?.get(here ?? "");
-  const title = known === undefined ? "" : nameOf(known);
+  const title = known === undefined ? (parentOf(here ?? "")?.name ?? "") : nameOf(known);
   useEffect(() => {
     document.title = title === "" ? "magent2" : `${title} · magent2`;
   }, [title]);
@@ -102,6 +104,13 @@ const LINKS: Record<LinkState["is"], { tone: "plain" | "good" | "warn" | "bad"; 
 function Connection({ link }: { link: LinkState }): ReactElement {
   const { tone, text, about } = LINKS[link.is];
   return <span role="status" title={about} className="mr-1"><Badge tone={tone}><span className="size-1.5 rounded-full bg-current" /> {text}</Badge></span>;
+}
+
+/** What is written and not sent yet outlives a reload. */
+function Outdated(): ReactElement | null {
+  const app = useApp();
+  if (!useCell(app.outdated)) return null;
+  return <Strip tone="bg-accent-soft text-accent-ink" text="The server has a newer page than this one. Nothing is lost by a reload." action={() => location.reload()} label="Reload" />;
 }
 
 function Offline(): ReactElement | null {

@@ -2,7 +2,8 @@
 import { lazy, memo, type ReactElement, Suspense } from "react";
 import { CopyButton } from "./parts";
 
-const Coloured = lazy(() => import("./coloured"));
+// Code is as good without colours: where they do not load, it stays plain.
+const Coloured = lazy(() => import("./coloured").catch(() => ({ default: ({ code }: { code: string }) => code })));
 const COLOURED_MAX_CHARS = 20_000; // longer code is shown plain: colouring it would hold the page up
 
 interface Props {

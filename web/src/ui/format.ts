@@ -6,6 +6,18 @@ export function duration(ms: number): string {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
+/** How much time is left, roughly: nobody decides by the second. */
+export function left(ms: number): string {
+  const minutes = Math.max(1, Math.round(ms / 60_000));
+  if (minutes < 90) return plural(minutes, "minute");
+  return minutes < 48 * 60 ? plural(Math.round(minutes / 60), "hour") : plural(Math.round(minutes / 1440), "day");
+}
+
+export function size(bytes: number): string {
+  if (bytes < 1000) return plural(bytes, "byte");
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
 export function figure(value: number): string {
   return value.toLocaleString("en-US");
 }

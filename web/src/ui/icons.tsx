@@ -34,7 +34,9 @@ const PATHS = {
   graph: "M6 8a2 2 0 1 0 0-4 2 2 0 0 0 0 4ZM18 14a2 2 0 1 0 0-4 2 2 0 0 0 0 4ZM8 20a2 2 0 1 0 0-4 2 2 0 0 0 0 4ZM8 6.5l8 4.5M16.2 13 9.8 17M6.4 8l1.2 8",
   timeline: "M4 6h7M8 12h9M12 18h8",
   mail: "M4 6h16v12H4zM4 7l8 6 8-6",
+  outbox: "M4 13v6h16v-6M12 15V4M7 9l5-5 5 5",
   key: "M8 15a4 4 0 1 1 3.8-5.2L20 10v3h-2v2h-3v-2.5h-3.2A4 4 0 0 1 8 15Z",
+  file: "M7 4h7l4 4v12H7zM14 4v4h4",
   leave: "M14 5H5v14h9M11 12h9M17 9l3 3-3 3",
 } as const;
 

@@ -29,6 +29,7 @@ export function IconButton({ icon, label, size = 18, className = "", ...rest }: 
 const BADGES = {
   plain: "bg-sunken text-muted",
   accent: "bg-accent-soft text-accent-ink",
+  strong: "bg-accent text-white",
   good: "bg-good-soft text-good",
   warn: "bg-warn-soft text-warn",
   bad: "bg-bad-soft text-bad",
@@ -100,12 +101,12 @@ export function Hint({ children }: { children: ReactNode }): ReactElement {
   return <p className="px-1 py-6 text-center text-sm text-muted">{children}</p>;
 }
 
-export function Failure({ text, again }: { text: string; again?: () => void }): ReactElement {
+export function Failure({ text, again, label = "Try again" }: { text: string; again?: () => void; label?: string }): ReactElement {
   return (
     <div role="alert" className="flex items-start gap-2 rounded-lg bg-bad-soft px-3 py-2 text-sm text-bad">
       <Icon name="warn" size={16} className="mt-0.5" />
       <span className="min-w-0 flex-1 wrap-anywhere">{text}</span>
-      {again && <button type="button" className="font-medium underline" onClick={again}>Try again</button>}
+      {again && <button type="button" className="font-medium underline" onClick={again}>{label}</button>}
     </div>
   );
 }

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.lists import item_of
@@ -113,7 +114,9 @@ def _listing(routes: APIRouter, house: House) -> None:
     @routes.get("/sdk/sessions", responses=problems(*OF_HOUSE, 422))
     async def list_sessions(
         request: Request,
-        q: Annotated[str | None, Query(max_length=200, description="in the title, the last message or the id")] = None,
+        q: Annotated[
+            str | None, Query(max_length=200, description="in the title, the first or last message or the id")
+        ] = None,
         limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 50,
         before: Annotated[
             str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
@@ -154,7 +157,7 @@ async def _search(
 
 
 def _matches(session: Session, wanted: str) -> bool:
-    texts = (session.session_id, session.head.get("title"), session.head.get("last_text"))
+    texts = (session.session_id, *(session.head.get(name) for name in ("title", FIRST_TEXT, LAST_TEXT)))
     return any(isinstance(text, str) and wanted in text.casefold() for text in texts)
 
 

@@ -177,8 +177,9 @@ class SessionShown(BaseModel):
 
 
 ITEM: dict[str, Any] = {
-    "session_id": "s-1", "title": "Oslo", "active_agent_id": "general", "scenario_id": "default",
-    "run_status": "finished", "last_seq": 9, "last_active_ms": 1790000000000, "owner": "user:local",
+    "session_id": "s-1", "title": "Oslo", "last_text": "and in Bergen?", "active_agent_id": "general",
+    "scenario_id": "default", "run_status": "finished", "approvals": 0, "last_seq": 9,
+    "last_active_ms": 1790000000000, "owner": "user:local",
 }  # fmt: skip
 
 
@@ -188,10 +189,12 @@ class SessionItem(BaseModel):
     model_config = example(**ITEM)
 
     session_id: str
-    title: str | None
+    title: str | None = Field(description="as it was given; else the first message")
+    last_text: str | None = Field(description="the last message, cut short")
     active_agent_id: str | None
     scenario_id: str | None
     run_status: str | None
+    approvals: int = Field(description="how many calls of its last run wait for a person")
     last_seq: int
     last_active_ms: int
     owner: str | None

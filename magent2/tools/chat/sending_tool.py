@@ -62,6 +62,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             recipient=said.recipient,
             content=said.content,
             created_at=datetime.now(UTC),
+            steer=arguments.steer,
         )
 
     def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:

@@ -261,7 +261,10 @@ def topics(place: Place, op: Topics) -> Exchange[TopicList]:
 
 
 def trim(place: Place, op: Trim) -> Exchange[int]:
-    by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
+    if op.through is not None:
+        by, amount = "through", op.through
+    else:
+        by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
     more = True
     floor = 0
     while more:

@@ -454,10 +454,14 @@ class Compact(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Operation[int]):
-    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go."""
+    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go.
+
+    An id still stands for its body, by a digest; with `forget` for none, as who has a digest can try texts on it.
+    """
 
     topic: str
     seqs: tuple[int, ...]
+    forget: bool = False
 
     def __post_init__(self) -> None:
         check_topic(self.topic)

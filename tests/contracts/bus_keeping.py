@@ -217,6 +217,15 @@ class Keeping:
         with pytest.raises(IdConflict):
             bus.put("stream:a", {"x": 2}, "r1")
 
+    def test_an_id_whose_body_was_forgotten_stands_for_none(self, bus: Face) -> None:
+        bus.put("stream:a", {"x": 1}, "r1")
+        bus.do(Erase("stream:a", (1,), forget=True))
+
+        for body in ({"x": 1}, {"x": 2}):
+            with pytest.raises(IdConflict):
+                bus.put("stream:a", body, "r1")
+        assert bus.do(Find("stream:a", "r1")).seq == 1
+
     def test_mail_that_was_erased_before_a_claim_opens_no_lane(self, bus: Face) -> None:
         bus.mail("A", "c1")
         bus.mail("A", "c2")

@@ -281,7 +281,7 @@ def compact(place: Place, op: Compact) -> Exchange[int]:
 
 
 def erase(place: Place, op: Erase) -> Exchange[int]:
-    found = int((yield run("erase", place.prefix, op.topic, *dict.fromkeys(op.seqs))))
+    found = int((yield run("erase", place.prefix, op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
     yield from scrub(place)
     return found
 

@@ -125,6 +125,9 @@ def erase(state: State, operation: Erase) -> int:
     topic = state.topic(operation.topic)
     rids = [(rid_of(topic.tid, seq),) for seq in set(operation.seqs) if 0 < seq <= topic.last]
     state.stale = True
+    if operation.forget:
+        state.connection.executemany(_FORGET_BODY, rids)
+        state.forget_ids_of(topic)
     return _empty(state, rids)
 
 

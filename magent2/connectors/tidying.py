@@ -102,4 +102,4 @@ def _reading(topic: str) -> Flow[Book]:
 
 def _erasing(topic: str, seqs: Sequence[int]) -> Flow[None]:
     for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
-        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]))
+        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)

@@ -114,7 +114,7 @@ def wanted_of(*ways: Way) -> dict[str, list[str]]:
 
 
 @contextmanager
-def town(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
+def town(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: str = "go") -> Iterator[MemoryBus]:
     """The town, with a message for Ada that waits."""
     own = folder / "files" / "Ada"
     own.mkdir(parents=True)
@@ -126,6 +126,6 @@ def town(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
     open_swarm(bus)
     for agent in ("Bea", "Ada"):
         run(bus, enlisting(agent))
-    send(bus, "go")
+    send(bus, asked)
     yield bus
     bus.close()

@@ -108,7 +108,7 @@ def chat_send_definition() -> ToolDefinition:
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
         try:
-            if hasattr(context.run.bus, "call"):
+            if context.python_execution or hasattr(context.run.bus, "call"):
                 return _told(await inner.execute(given, context), context)
             asked = {name: value for name, value in given.items() if name != "now"}
             answer = send_message(**asked, context=context.run)

@@ -15,8 +15,9 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sandbox.interface import Limits
 from magent2.sandbox.monty import MontySandbox
+from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
-from magent2.tools.registry import tool
+from magent2.tools.registry import ToolSpec, tool
 from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers
 from tests.support.journalled import Mortal, recorded, work, work_and_die
@@ -69,7 +70,7 @@ def _read(path: Path) -> str:
 
 
 DELICATE = replace(standard_tools().get("echo_context"), needs_approval=True)
-TOOLS = (*messaging_tools(), fail, hang, kill_process, DELICATE)
+TOOLS: tuple[ToolSpec | ToolDefinition, ...] = (*messaging_tools(), fail, hang, kill_process, DELICATE)
 
 FAILURES = {
     "exception": ('raise ValueError("boo")', "exception", "ValueError: boo"),

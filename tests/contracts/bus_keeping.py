@@ -224,7 +224,7 @@ class Keeping:
         for body in ({"x": 1}, {"x": 2}):
             with pytest.raises(IdConflict):
                 bus.put("stream:a", body, "r1")
-        assert bus.do(Find("stream:a", "r1")).seq == 1
+        assert bus.seqs("stream:a") == [1]
 
     def test_mail_that_was_erased_before_a_claim_opens_no_lane(self, bus: Face) -> None:
         bus.mail("A", "c1")

@@ -17,7 +17,7 @@ from magent2.cli.transfer import opened
 @bus_option
 @json_option
 def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
-    """Erase a user: their keys, all their conversations, and what the directory knows of them.
+    """Erase a user: keys, conversations, and what the directory knows of them.
 
     It cannot be undone. USER is the name in the scope of their keys, as user:ann.
     """

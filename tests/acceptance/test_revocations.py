@@ -32,7 +32,8 @@ from magent2.tools.registry import tool
 from tests.support.blocks import Blocks, block_events, short_sandbox
 from tests.support.broken import Broken
 from tests.support.journalled import work
-from tests.support.town import BY_TOOL, EVERY, WAYS, all_arrived, town, wanted_of
+from tests.support.serving import send
+from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, town, wanted_of
 
 OUTSIDE = {"connector": "hook", "target": "+1"}
 
@@ -137,32 +138,60 @@ async def sandbox() -> AsyncIterator[MontySandbox]:
     await sandbox.aclose()
 
 
-@pytest.mark.parametrize("moment", ["in the block", "before the append", "after the second look"])
-@pytest.mark.parametrize("name", CASES)
-async def test_that_send_fails_by_name_and_the_others_go(
-    bus: MemoryBus, sandbox: MontySandbox, name: str, moment: str
-) -> None:
-    case = CASES[name]
+def prepare(bus: MemoryBus, case: Case) -> None:
     for flow in case.before():
         run(bus, flow)
+
+
+def status(case: Case, *ways: Way) -> str:
+    """What the block must be told."""
+    lines = [f"\n- {way.tool} {case.fails[way.tool]}" for way in ways if way.tool in case.fails]
+    return f"\n\n[Messages: {len(ways) - len(lines)} sent, {len(lines)} failed]{''.join(lines)}"
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_what_fails_in_the_block_fails_by_name_and_the_others_go(
+    bus: MemoryBus, sandbox: MontySandbox, name: str
+) -> None:
+    case = CASES[name]
+    prepare(bus, case)
 
     @tool
     def revoke() -> None:
         """Take the right away."""
         run(bus, case.ends())
 
-    inside = moment == "in the block"
-    blocks = Blocks(sandbox, EVERY + ("revoke()\n" if inside else "") + "None", *messaging_tools(), revoke)
-    touch = [lambda: run(bus, changing_user("cat", {"target": "elsewhere"}))] if "second" in moment else []
-    meanwhile = Meanwhile(bus, *touch, *([] if inside else [lambda: run(bus, case.ends())]))
+    blocks = Blocks(sandbox, EVERY + "revoke()\nNone", *messaging_tools(), revoke)
+    await work(bus, blocks.made)
+
+    assert blocks.text.endswith(status(case, *WAYS))
+    assert all_arrived(bus) == wanted_of(*(way for way in WAYS if way.tool not in case.fails))
+    assert block_events(bus)[0]["failed"] == len(case.fails)
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["before the append", "after the second look"])
+@pytest.mark.parametrize(
+    ("name", "failing"), [(name, failing) for name, case in CASES.items() for failing in case.fails]
+)
+async def test_only_the_conditions_of_that_one_send_can_notice(
+    bus: MemoryBus, sandbox: MontySandbox, name: str, failing: str, looks: int
+) -> None:
+    """Beside it is one that has nothing to do with it, and that a second look is made for."""
+    case = CASES[name]
+    prepare(bus, case)
+    other = BY_TOOL["friend_send" if failing == "chat_send" else "chat_send"]
+    blocks = Blocks(sandbox, BY_TOOL[failing].code() + other.code() + "None", *messaging_tools())
+
+    def touch() -> None:
+        send(bus, "something else", "aside", recipient="agent:Dee")  # who is active there has changed
+        run(bus, changing_user("bob", {"target": "elsewhere"}))
+
+    meanwhile = Meanwhile(bus, *([touch] if looks == 2 else []), lambda: run(bus, case.ends()))
     await work(meanwhile, blocks.made)
 
     assert meanwhile.happens == []
-    lines = "".join(f"\n- {way.tool} {case.fails[way.tool]}" for way in WAYS if way.tool in case.fails)
-    failed = len(case.fails)
-    assert blocks.text.endswith(f"\n\n[Messages: {len(WAYS) - failed} sent, {failed} failed]{lines}"), blocks.text
-    assert all_arrived(bus) == wanted_of(*(way for way in WAYS if way.tool not in case.fails))
-    assert block_events(bus)[0]["failed"] == failed
+    assert blocks.text.endswith(status(case, BY_TOOL[failing], other))
+    assert all_arrived(bus) == wanted_of(other)
 
 
 async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sandbox: MontySandbox) -> None:
@@ -176,3 +205,18 @@ async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sand
         "\n\n[Messages: 0 sent, 1 failed]\n- send_user_message to @desk: @desk takes no messages from ann"
     )
     assert way.arrived(bus) == way.wanted
+
+
+async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    """What is deleted keeps its number, so something must be appended before: else the conditions would still hold."""
+    code = "".join(BY_TOOL[name].code() for name in ("friend_send", "send_user_message", "say"))
+    blocks = Blocks(sandbox, code + "None", *messaging_tools())
+
+    await work(Meanwhile(bus, lambda: run(bus, erasing_user("user:bob"))), blocks.made)
+
+    assert blocks.text.endswith(
+        "\n\n[Messages: 1 sent, 2 failed]"
+        "\n- friend_send to @bob: user 'bob' is gone"
+        "\n- send_user_message to @desk: nobody is called @desk"
+    )
+    assert all_arrived(bus) == wanted_of(BY_TOOL["say"])

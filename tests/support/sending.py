@@ -13,7 +13,7 @@ from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
 from magent2.tools.interface import CallScope, Failure
-from magent2.tools.sending import joined, planning_again
+from magent2.tools.sending import joined, planning_again, planning_rest
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def commit(scope: CallScope) -> list[Failure]:
 
     Nobody looks again before the log has refused: what is not among the conditions is not noticed.
     """
-    bus, sends, failures = scope.run.bus, list(scope.sends), list[Failure]()
+    bus = scope.run.bus
+    sends, failures = run(bus, planning_rest(scope.sends))
     while sends:
         records, heads, conditions = joined(sends)
         try:

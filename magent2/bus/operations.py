@@ -416,7 +416,9 @@ class Info(Operation[LogInfo]):
 
 @dataclass(frozen=True, slots=True)
 class Trim(Operation[int]):
-    """Retention: drop the oldest records beyond `keep` in number or `max_age_s` in age; returns the floor.
+    """Retention: drop the oldest records beyond `keep` in number or `max_age_s` in age, or up to the seq `through`.
+
+    Returns the floor.
 
     Unsettled mail is never dropped, nor anything after it. At least the last 10,000 ids stay remembered.
     """
@@ -424,11 +426,14 @@ class Trim(Operation[int]):
     topic: str
     keep: int | None = None
     max_age_s: float | None = None
+    through: int | None = None
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
-        if (self.keep is None) == (self.max_age_s is None):
-            raise InvalidInput("trim by number or by age: give exactly one of keep and max_age_s")
+        if [self.keep, self.max_age_s, self.through].count(None) != 2:
+            raise InvalidInput("trim by number, by age or by seq: give exactly one of keep, max_age_s and through")
+        if self.through is not None:
+            _check_range("through", self.through, 0, 2**53)
         if self.keep is not None:
             _check_range("keep", self.keep, 0, 2**53)
         if self.max_age_s is not None:
@@ -449,10 +454,14 @@ class Compact(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Operation[int]):
-    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go."""
+    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go.
+
+    An id still stands for its body, by a digest; with `forget` for none, as who has a digest can try texts on it.
+    """
 
     topic: str
     seqs: tuple[int, ...]
+    forget: bool = False
 
     def __post_init__(self) -> None:
         check_topic(self.topic)

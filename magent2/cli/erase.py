@@ -17,7 +17,7 @@ from magent2.cli.transfer import opened
 @bus_option
 @json_option
 def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
-    """Erase a user: their keys and all their conversations.
+    """Erase a user: keys, conversations, and what the directory knows of them.
 
     It cannot be undone. USER is the name in the scope of their keys, as user:ann.
     """
@@ -29,14 +29,18 @@ def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
     with opened(bus) as (engine, where):
         erased = run(engine, erasing_user(user))
     if not erased:
-        raise Failure(f"there is no key and no conversation of {user!r} on {where}; 'magent2 keys ls' shows names")
+        raise Failure(
+            f"there is no key, no conversation and no entry of {user!r} on {where};"
+            " 'magent2 keys ls' and 'magent2 users ls' show names"
+        )
     if as_json:
-        say_json({"user": user, "keys": erased.keys, "conversations": erased.conversations})
+        say_json({"user": user, "keys": erased.keys, "conversations": erased.conversations, "entries": erased.entries})
     else:
-        say(f"erased {len(erased.conversations)} conversations and {len(erased.keys)} keys of {user}")
+        counts = f"{len(erased.conversations)} conversations, {len(erased.keys)} keys and {len(erased.entries)} entries"
+        say(f"erased {counts} of {user}")
 
 
 def _confirm(user: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("erasing cannot be undone; say --yes")
-    click.confirm(f"Erase all conversations and keys of {user} for good?", abort=True, err=True)
+    click.confirm(f"Erase all conversations, keys and entries of {user} for good?", abort=True, err=True)

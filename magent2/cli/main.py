@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "channels": ("magent2.cli.channels:channels", "Where agents of several users talk."),
     "connectors": ("magent2.cli.outside:connectors", "Places where users are reached."),
     "outbox": ("magent2.cli.outside:outbox", "Messages to places outside, and what became of them."),
-    "erase": ("magent2.cli.erase:erase", "Erase a user: their keys and all their conversations."),
+    "erase": ("magent2.cli.erase:erase", "Erase a user: keys, conversations, and what the directory knows of them."),
     "backup": ("magent2.cli.transfer:backup", "Copy the log to a file to go back to."),
     "export": ("magent2.cli.transfer:export", "Write the log to a file that any engine can import."),
     "import": ("magent2.cli.transfer:import_", "Load an export into an empty log."),

@@ -10,7 +10,7 @@ from magent2.bus.operations import OLDEST, Append, Read
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Page, Record
 from magent2.connectors.outbox import OPEN_STATES, Item, destination_of, fold, told
 from magent2.directory.connectors import finding_connector, parse_connector
-from magent2.errors import InvalidInput, UnknownEntity
+from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.models.address import outbox_topic
 
 PAGE = 1000
@@ -22,7 +22,11 @@ def reading_outbox(connector: str) -> Flow[list[Item]]:
     after = OLDEST
     topic = outbox_topic(parse_connector(connector))
     while True:
-        page: Page = yield Read(topic, after, PAGE)
+        try:
+            page: Page = yield Read(topic, after, PAGE)
+        except UnknownCursor:  # it was tidied meanwhile
+            records, after = [], OLDEST
+            continue
         records += page.records
         if not page.records or page.records[-1].seq >= page.last:
             return list(fold(records).values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable
 
@@ -20,8 +21,9 @@ from magent2.bus.watch import Watch
 from magent2.connectors.attempt import work_on
 from magent2.connectors.interface import Connector
 from magent2.connectors.kinds import make_connector
+from magent2.connectors.tidying import tidying_outbox
 from magent2.directory.connectors import ROLL, Registration, reading_roll
-from magent2.errors import Fenced, Magent2Error
+from magent2.errors import Fenced, Magent2Error, MalformedRecord
 from magent2.models.address import chat_topic, relay_agent
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ CONCURRENCY = 32  # destinations at a time
 LEASE_S = 30.0  # longer than one attempt takes
 SWEEP_S = 30.0
 DRAIN_S = 20.0
+TIDY_S = 3600.0  # between two looks for what was delivered long ago
 LEAVE_MAX_S = 5.0
 
 
@@ -62,7 +65,8 @@ class Relay:
         helpers: list[asyncio.Task[None]] = []
         try:
             with self._bus.watch([ROLL]) as watch:
-                helpers += [asyncio.create_task(self._listen(watch)), asyncio.create_task(self._renew())]
+                chores = self._listen(watch), self._renew(), self._tidy()
+                helpers += [asyncio.create_task(chore) for chore in chores]
                 while not (self._draining and not self._tasks):
                     self._check(helpers)
                     self._awake.clear()
@@ -142,6 +146,22 @@ class Relay:
             await asyncio.sleep(self._lease_s / 3)
             if self._agents and not await persist(self._bus, Renew(self.worker, self._lease_s), self.worker):
                 log.warning("the lease was lost", extra={"worker": self.worker})
+
+    async def _tidy(self) -> None:
+        """Every relay does: it costs little, and does no harm twice."""
+        while True:
+            for name in await insist(lambda: arun(self._bus, reading_roll()), self.worker):
+                await self._tidy_outbox(name)
+            await asyncio.sleep(TIDY_S)
+
+    async def _tidy_outbox(self, connector: str) -> None:
+        now_ms = round(time.time() * 1000)
+        try:
+            gone = await insist(lambda: arun(self._bus, tidying_outbox(connector, now_ms)), self.worker)
+        except MalformedRecord as error:  # messages go out all the same
+            log.warning("an outbox cannot be tidied", extra={"connector": connector, "error": str(error)})
+        else:
+            log.info("an outbox was tidied", extra={"connector": connector, "messages": gone})
 
     async def _go_home(self, helpers: list[asyncio.Task[None]]) -> None:
         """Whatever is still on its way is cut off; the lanes go back to others at once."""

@@ -14,7 +14,7 @@ from magent2.bus.records import Page, Record
 from magent2.directory.entity import Found, Kind, changing, creating, finding, listing
 from magent2.directory.nametags import parse_nametag
 from magent2.directory.users import check_user_id
-from magent2.errors import InvalidInput, NotAMember, UnknownEntity
+from magent2.errors import InvalidInput, NotAMember, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name
 
 CHANNEL_MAX_CHARS = 64
@@ -152,6 +152,8 @@ def finding_channel(name: str) -> Flow[Found[Channel]]:
         return (yield from finding(CHANNELS, chosen))
     except UnknownEntity:
         raise UnknownEntity(f"there is no channel #{chosen}; `magent2 channels add` makes one") from None
+    except TopicDeleted:
+        raise UnknownEntity(f"channel {chosen!r} is gone") from None
 
 
 def listing_channels(user: str | None = None) -> Flow[list[Channel]]:
@@ -178,13 +180,25 @@ def _facts(member: Member) -> dict[str, Any]:
     return {"username": member.username, "user": member.user, "agent": member.agent, "room": member.room}
 
 
+def restated(channel: Channel) -> Mapping[str, Any]:
+    """All that a channel is, in one record: those before it are not needed any more."""
+    members = [_facts(member) for member in channel.members]
+    return {"event": "restated", "leader": channel.leader, "members": members, "removed": channel.removed}
+
+
 def _begin(entity: str, record: Record) -> Channel:
-    leader = Member(**record.payload["leader"])
+    facts = record.payload
+    if facts["event"] == "restated":
+        members = tuple(Member(**member) for member in facts["members"])
+        return Channel(entity, facts["leader"], members, facts["removed"])
+    leader = Member(**facts["leader"])
     return Channel(entity, leader.username, (leader,))
 
 
 def _apply(channel: Channel, record: Record) -> Channel:
     facts = record.payload
+    if facts["event"] == "restated":
+        return _begin(channel.name, record)
     if facts["event"] == "joined":
         return replace(channel, members=(*channel.members, Member(**facts["member"])))
     if facts["event"] == "left":

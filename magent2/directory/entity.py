@@ -51,7 +51,7 @@ def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Se
     records = (NewRecord(topic, dict(facts)), *reserving)
     try:
         yield Append(records=records, conditions=tuple(At(record.topic, 0) for record in records))
-    except ConditionFailed as error:
+    except (ConditionFailed, TopicDeleted) as error:
         raise NameTaken(f"there is a {kind.name} {entity!r} already, or its name is taken; take another") from error
     found = yield from finding(kind, entity)
     return found.state
@@ -98,8 +98,9 @@ def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
         if page.deleted:
             raise TopicDeleted(f"{kind.name} {entity!r} was deleted")
         for record in page.records:
-            state = kind.begin(entity, record) if state is None else kind.apply(state, record)
             after = record.seq
+            if not record.erased:  # what was erased is stated anew by a later one
+                state = kind.begin(entity, record) if state is None else kind.apply(state, record)
         if after >= page.last or not page.records:
             break
     if state is None:

@@ -11,7 +11,7 @@ from magent2.bus.flow import Flow
 from magent2.bus.records import Record
 from magent2.directory.entity import Found, Kind, listing, looking, settling
 from magent2.directory.users import check_user_id
-from magent2.errors import InvalidInput, NotFriends
+from magent2.errors import InvalidInput, NotFriends, TopicDeleted, UnknownEntity
 
 COOL_DOWN_S = 7 * 86_400.0  # whoever was refused or removed may ask again after this
 
@@ -119,12 +119,18 @@ def removing(by: str, other: str) -> Flow[Friendship]:
 
 
 def _deciding(by: str, other: str, decide: Callable[[Friendship | None], Decision]) -> Flow[Friendship]:
-    return (yield from settling(FRIENDSHIPS, friendship_id(by, other), decide))
+    try:
+        return (yield from settling(FRIENDSHIPS, friendship_id(by, other), decide))
+    except TopicDeleted:
+        raise UnknownEntity(f"one of {by!r} and {other!r} was erased; nobody can be their friend") from None
 
 
 def finding_friendship(one: str, other: str) -> Flow[Found[Friendship]]:
     """The friendship of the two, which both have agreed to; `NotFriends` when they have not, or no more."""
-    found = yield from looking(FRIENDSHIPS, friendship_id(one, other))
+    try:
+        found = yield from looking(FRIENDSHIPS, friendship_id(one, other))
+    except TopicDeleted:  # one of them was erased
+        found = None
     if found is None or found.state.status != "friends":
         raise NotFriends("not friends")
     return found

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from magent2.bus.flow import Flow
 from magent2.bus.records import NewRecord, Record
 from magent2.directory.entity import Kind, finding
-from magent2.errors import InvalidInput, UnknownEntity
+from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 
 NAMETAG_MIN_CHARS, NAMETAG_MAX_CHARS = 2, 32
 
@@ -47,7 +47,7 @@ def resolving(text: str, holder: Holder) -> Flow[str]:
     tag = parse_nametag(text)
     try:
         found = yield from finding(NAMETAGS, tag)
-    except UnknownEntity:
+    except (UnknownEntity, TopicDeleted):
         raise UnknownEntity(f"nobody is called @{tag}") from None
     if found.state.holder != holder:
         raise UnknownEntity(f"@{tag} is a {found.state.holder}, not a {holder}")

@@ -17,7 +17,7 @@ from magent2.bus.records import Record
 from magent2.directory.entity import Found, Kind, changing, creating, finding, listing, looking
 from magent2.directory.nametags import parse_nametag, reserved, resolving
 from magent2.directory.users import check_user_id
-from magent2.errors import InvalidInput, NotAContact, UnknownEntity
+from magent2.errors import InvalidInput, NotAContact, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
 KEY_BYTES = 16
@@ -155,7 +155,11 @@ def finding_swarm(nametag: str) -> Flow[Found[Swarm]]:
 
 
 def finding_contact(swarm: str, user: str) -> Flow[Found[Contact] | None]:
-    return (yield from looking(CONTACTS, contact_id(swarm, user)))
+    """Who has written to the swarm; nobody of whom was erased."""
+    try:
+        return (yield from looking(CONTACTS, contact_id(swarm, user)))
+    except TopicDeleted:
+        return None
 
 
 def listing_swarms(owner: str | None = None) -> Flow[list[Swarm]]:

@@ -12,7 +12,7 @@ from magent2.bus.flow import Flow
 from magent2.bus.records import Record
 from magent2.directory.entity import Found, Kind, changing, creating, finding, listing
 from magent2.directory.nametags import parse_nametag, reserved, resolving
-from magent2.errors import InvalidInput, UnknownEntity
+from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
 USER_ID_MAX_CHARS = 80
@@ -80,9 +80,16 @@ def finding_user(entity: str) -> Flow[Found[User]]:
         found = yield from finding(USERS, chosen)
     except UnknownEntity:
         raise UnknownEntity(f"there is no user {chosen!r}; `magent2 users add` makes one") from None
+    except TopicDeleted:
+        raise gone(chosen) from None
     if found.state.removed:
-        raise UnknownEntity(f"user {chosen!r} is gone")
+        raise gone(chosen)
     return found
+
+
+def gone(entity: str) -> UnknownEntity:
+    """Of one who was removed, or erased."""
+    return UnknownEntity(f"user {entity!r} is gone")
 
 
 def finding_by_nametag(nametag: str) -> Flow[Found[User]]:
@@ -96,7 +103,7 @@ def listing_users() -> Flow[list[User]]:
 
 def _changed(user: User, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if user.removed:
-        raise UnknownEntity(f"user {user.id!r} is gone")
+        raise gone(user.id)
     changes = any(getattr(user, name) != value for name, value in facts.items())
     return {"event": "changed", **facts} if changes else None
 

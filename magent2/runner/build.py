@@ -9,29 +9,30 @@ from agents import Agent, Model, ModelProvider, RunConfig, Tool, ToolErrorFormat
 
 from magent2.errors import InvalidInput, Refused
 from magent2.runner.config import RunnerConfig
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team_tools import function_tool_of, with_python
+from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
 from magent2.tools.standard import standard_tools
 
 
-def build_agent(config: RunnerConfig, model: Model | None = None) -> Agent[Any]:
-    """The agent that the configuration describes, on another model if one is given."""
+def build_agent(config: RunnerConfig, sandbox: Sandbox, model: Model | None = None) -> Agent[Any]:
+    """The agent that the configuration describes, on another model if one is given. Its blocks run in the sandbox."""
     return Agent(
         name=config.agent_name,
         instructions=config.instructions,
         model=model or config.model,
-        tools=load_tools(config, hosted=model is None),
+        tools=load_tools(config, sandbox, hosted=model is None),
     )
 
 
-def load_tools(config: RunnerConfig, *, hosted: bool = True) -> list[Tool]:
+def load_tools(config: RunnerConfig, sandbox: Sandbox, *, hosted: bool = True) -> list[Tool]:
     """The tools that the configuration names; of those that the provider runs, the ones that it would take."""
-    own = standard_tools()
+    standard = standard_tools()
+    own = with_python([standard.get(name) for name in config.tools if name not in BUILTINS], sandbox)
+    here = {tool.name: function_tool_of(tool) for tool in own}
     builtins = BuiltinTools.read()
     kind: ModelKind = builtins.kind_of_server(config.base_url) if hosted else "demo"
-    found = [
-        builtins.build(name, kind) if name in BUILTINS else function_tool_of(own.get(name)) for name in config.tools
-    ]
+    found = [builtins.build(name, kind) if name in BUILTINS else here[name] for name in config.tools]
     return [tool for tool in found if tool is not None]
 
 

@@ -22,6 +22,8 @@ from magent2.runner.journal_run import JournalledRun
 from magent2.runner.memory import MemorySession
 from magent2.runner.provider import LoopProvider
 from magent2.runner.result import accepted, check_ended, final_output, followed, usage_of_run
+from magent2.sandbox.interface import Sandbox
+from magent2.sandbox.loops import LoopSandbox
 
 SESSION_LIMIT = 256
 
@@ -34,6 +36,7 @@ class OpenAIAgentsRunner:
     `stream_run` is the v1 runner: it remembers the last `session_limit` conversations in this process.
     `astream_run` is what a worker uses: it remembers what the log does, and is journalled; the model is shown the last
     `history_max` runs of the conversation. Either gives up a run that asks the model more than `max_turns` times.
+    `sandbox` is where blocks of the agent run: one that works on every loop, and is closed with each.
     A run that ends without an error has an output. A model that fails is raised to the caller: as `ModelUnavailable`
     what may go better next time, as `ModelError` all else (a refusal, too many turns, a bad request).
     """
@@ -48,6 +51,7 @@ class OpenAIAgentsRunner:
         session_limit: int = SESSION_LIMIT,
         history_max: int | None = None,
         max_turns: int | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         if (agent is None) == (config is None):
             raise InvalidInput("give OpenAIAgentsRunner either an agent or a config")
@@ -57,7 +61,8 @@ class OpenAIAgentsRunner:
             raise InvalidInput(f"history_max must be at least 0, not {history_max}")
         if max_turns is not None and max_turns < 1:
             raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
-        self._agent = build_agent(config) if config is not None else agent
+        self._sandbox = sandbox or LoopSandbox()
+        self._agent = build_agent(config, self._sandbox) if config is not None else agent
         self._provider = LoopProvider(config.api_key, config.base_url) if config is not None else LoopProvider()
         chosen = config or RunnerConfig()
         self._history_max = chosen.history_max if history_max is None else history_max
@@ -85,7 +90,7 @@ class OpenAIAgentsRunner:
         finally:
             if not ended:
                 session.restore(before)
-            await self._provider.aclose()  # this loop ends with the run
+            await self.leave_loop()  # it ends with the run
 
     def astream_run(
         self, envelope: MessageEnvelope, context: RunContext
@@ -93,6 +98,11 @@ class OpenAIAgentsRunner:
         """The events of a run that another worker can take over at any moment; on the caller's loop."""
         run = JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed, self._max_turns)
         return run.stream(self._history_max)
+
+    async def leave_loop(self) -> None:
+        """Close what was opened on this loop: connections to models, processes of blocks."""
+        await self._sandbox.aclose()
+        await self._provider.aclose()
 
     async def _stream(self, envelope: MessageEnvelope, **options: Any) -> AsyncGenerator[StreamedEvent | Handoff, None]:
         """One run of the SDK, mapped. `options` go to the SDK as they are."""

@@ -83,8 +83,10 @@ def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
     from magent2.runner.build import build_agent
     from magent2.runner.demo import DemoModel
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+    from magent2.sandbox.loops import LoopSandbox
 
-    return OpenAIAgentsRunner(build_agent(config, DemoModel()))
+    sandbox = LoopSandbox()
+    return OpenAIAgentsRunner(build_agent(config, sandbox, DemoModel()), sandbox=sandbox)
 
 
 def _local(config: RunnerConfig) -> OpenAIAgentsRunner:

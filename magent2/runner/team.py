@@ -29,7 +29,7 @@ from magent2.runner.team_call import ToolRun
 from magent2.runner.team_graph import TeamGraphs
 from magent2.runner.team_route import ROUTE_MAX_S, RouteRun
 from magent2.runner.team_spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
-from magent2.sandbox.monty import MontySandbox
+from magent2.sandbox.loops import LoopSandbox
 from magent2.sessions.history import RunRecord
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.tools.mcp import McpServers
@@ -71,7 +71,7 @@ class TeamRunner:
         self._route_max_s = route_max_s
         self._mcp = McpServers()
         self._provider = LoopProvider(self._config.api_key, self._config.base_url)
-        self._sandbox = MontySandbox()
+        self._sandbox = LoopSandbox()
         self._graphs = TeamGraphs(self.tools, self.builtins, self._mcp, self._sandbox, kind, model)
         self._followed: Roster | None = None
         self._plain: dict[str, OpenAIAgentsRunner] = {}
@@ -143,10 +143,13 @@ class TeamRunner:
             spec = self._resolve(name, {}, MESSAGE)
             run = RunRecord("", name, {}, {}, 0)
             graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self._sandbox, self.kind, self._graphs.model)
-            self._plain[name] = OpenAIAgentsRunner(graphs.get(spec, name, run))
+            self._plain[name] = OpenAIAgentsRunner(graphs.get(spec, name, run), sandbox=self._sandbox)
         return self._plain[name].stream_run(envelope)
 
     async def aclose(self) -> None:
+        await self.leave_loop()
+
+    async def leave_loop(self) -> None:
         """Close what was opened on this loop: servers of tools, connections to models, processes of blocks."""
         await self._sandbox.aclose()
         await self._mcp.aclose()

@@ -84,7 +84,7 @@ class ToolRun:
         server, dot, tool = self._name.partition(".")
         if dot:
             return await self._mcp.call(server, tool, arguments)
-        tools = own_tools(self._tools, self._sandbox, self._member)
+        tools = own_tools(self._tools, self._sandbox, self._mcp, self._member)
         chosen = next((tool for tool in tools if tool.name == self._name), None) or self._tools.get(self._name)
         result = await chosen.run(arguments, self._context)
         return result.tool_message

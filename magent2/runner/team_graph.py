@@ -104,7 +104,7 @@ class TeamGraphs:
         missing = [name for name in names if name not in self.tools]
         if missing:
             log.error("an agent's tools are missing here", extra={"agent": member.name, "tools": missing})
-        return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, member)]
+        return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, self.mcp, member)]
 
     def _hosted(self, member: Member) -> list[Tool]:
         """Tools that the model's provider runs, as far as this model can take them."""

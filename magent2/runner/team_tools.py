@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +16,11 @@ from agents.tool_context import ToolContext
 from magent2.errors import ArgumentsError
 from magent2.runner.team_spec import Member
 from magent2.sandbox.interface import Sandbox
-from magent2.sandbox.python_tool import PythonTool
+from magent2.sandbox.python_tool import Late, PythonTool
+from magent2.tools.allowlist import grants_of
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import RunFacts
+from magent2.tools.mcp import McpServers, model_name
 from magent2.tools.python_signature import RUN_PYTHON
 from magent2.tools.registry import ToolRegistry
 from magent2.tools.subagents import subagent_tools
@@ -45,16 +47,33 @@ def function_tool_of(tool: ToolDefinition) -> FunctionTool:
     )
 
 
-def own_tools(registry: ToolRegistry, sandbox: Sandbox, member: Member) -> list[ToolDefinition]:
-    """The tools of an agent that run here; in `run_python` the others are functions.
+def own_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, member: Member) -> list[ToolDefinition]:
+    """The tools of an agent that run here; in `run_python` the others are functions, those of MCP servers too.
 
     Some need a person's approval in this agent's hands, whatever they say themselves.
     """
     found = [registry.get(name) for name in member.tools if name in registry]
     found += [tool for tool in subagent_tools(member.subagents) if tool.name not in registry]
     tools = [replace(tool, needs_approval=True) if tool.name in member.approval else tool for tool in found]
-    python = PythonTool(sandbox, tools).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
+    return with_python(tools, sandbox, _late_tools(mcp, member))
+
+
+def with_python(tools: Sequence[ToolDefinition], sandbox: Sandbox, late: Late | None = None) -> list[ToolDefinition]:
+    """The same tools; `run_python`, where it is one of them, with the others as functions."""
+    python = PythonTool(sandbox, tools, late).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
     return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
+
+
+def _late_tools(mcp: McpServers, member: Member) -> Late | None:
+    """What the servers offer when a block begins, as far as the agent may use it."""
+    grants = grants_of(member.tools, member.mcp)
+    asked = {model_name(*name.split(".", 1)) for name in member.approval if "." in name}
+
+    async def late() -> list[ToolDefinition]:
+        found = await mcp.definitions(grants)
+        return [replace(tool, needs_approval=True) if tool.name in asked else tool for tool in found]
+
+    return late if grants else None
 
 
 def gone_tool(name: str) -> FunctionTool:

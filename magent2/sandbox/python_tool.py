@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import orjson
@@ -25,14 +25,19 @@ from magent2.tools.sending import joined, planning_again, planning_rest
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
 NESTED_MAX = 3  # blocks in blocks
 COMMIT_TRIES_MAX = 8
+LATE = "Your tools that are called server__tool are functions too, under these names."
+
+# Tools that are only known when a block begins.
+Late: TypeAlias = Callable[[], Awaitable[Sequence[ToolDefinition]]]
 
 
 @dataclass(slots=True)
 class PythonTool:
-    """`run_python` for one agent. `tools` are all that the agent may use."""
+    """`run_python` for one agent. `tools` and those that come `late` are all that the agent may use."""
 
     sandbox: Sandbox
     tools: Iterable[ToolDefinition]
+    late: Late | None = None
     functions: dict[str, ToolFunction] = field(init=False)
     stubs: str = field(init=False)
 
@@ -48,7 +53,8 @@ class PythonTool:
 
     def definition(self) -> ToolDefinition:
         listed = "\n".join(function.stub.partition("\n")[0].removesuffix(":") for function in self.functions.values())
-        signature = ToolSignature(RUN_PYTHON, f"{DESCRIPTION}\nFunctions:\n{listed}", SCHEMA)
+        more = "" if self.late is None else f"\n{LATE}"
+        signature = ToolSignature(RUN_PYTHON, f"{DESCRIPTION}\nFunctions:\n{listed}{more}", SCHEMA)
         return ToolDefinition(signature, {"type": "string"}, self.execute)
 
     async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
@@ -96,8 +102,9 @@ class PythonTool:
         return ToolExecutionResult(text, text)
 
     async def _block(self, code: str, scope: CallScope, seed: str) -> Ended:
-        program = Program(code, tuple(self.functions), self.stubs, _clock_of(scope), seed)
-        calls = _Calls(self.functions, scope, ToolExecutionContext(scope.run, scope))
+        functions, stubs = await self._callable_now()
+        program = Program(code, tuple(functions), stubs, _clock_of(scope), seed)
+        calls = _Calls(functions, scope, ToolExecutionContext(scope.run, scope))
         try:
             ended = await self.sandbox.run(program, calls.call, calls.park, calls.quick)
         finally:
@@ -105,6 +112,13 @@ class PythonTool:
         if scope.depth == 0 and ended.failure is None:
             return replace(ended, failure=_divergence(scope))
         return ended
+
+    async def _callable_now(self) -> tuple[Mapping[str, ToolFunction], str]:
+        """The functions of a block that begins now, and their types; what was there first keeps its name."""
+        if self.late is None:
+            return self.functions, self.stubs
+        every = {**functions_of(await self.late()), **self.functions}
+        return every, stubs_of(every.values())
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp, MCPUt
 
 from magent2.errors import InvalidInput, Magent2Error, UnknownTool
 from magent2.tools.allowlist import Grants
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.parameters import check_arguments
 
 CONNECT_MAX_S = 10.0  # from the start of a server to the list of its tools
@@ -150,8 +151,15 @@ class McpServers:
 
     async def tools(self, grants: Grants) -> list[FunctionTool]:
         """The tools that may be used and can be had now, under the names that a model knows them by."""
+        return [function for _, _, function in await self._granted(grants)]
+
+    async def definitions(self, grants: Grants) -> list[ToolDefinition]:
+        """The same, as a Python block calls them."""
+        return [self._definition(*found) for found in await self._granted(grants)]
+
+    async def _granted(self, grants: Grants) -> list[tuple[str, str, FunctionTool]]:
         found = await asyncio.gather(*(self._open(name) for name in grants))
-        functions: dict[str, FunctionTool] = {}
+        functions: dict[str, tuple[str, str, FunctionTool]] = {}
         for (name, granted), opened in zip(grants.items(), found, strict=True):
             for tool, function in (opened.functions if opened is not None else {}).items():
                 if granted is not None and tool not in granted:
@@ -159,8 +167,16 @@ class McpServers:
                 if function.name in functions:
                     log.warning("two MCP tools have one name", extra={"server": name, "tool": tool})
                 else:
-                    functions[function.name] = function
+                    functions[function.name] = name, tool, function
         return list(functions.values())
+
+    def _definition(self, server: str, tool: str, function: FunctionTool) -> ToolDefinition:
+        async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
+            text = await self.call(server, tool, dict(given))
+            return ToolExecutionResult(text, text)
+
+        signature = ToolSignature(function.name, function.description, function.params_json_schema)
+        return ToolDefinition(signature, {"type": "string"}, execute)
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any]) -> str:
         """Run a tool, for whoever may; what it says."""
@@ -175,8 +191,9 @@ class McpServers:
 
     async def aclose(self) -> None:
         """Close what was opened on this loop."""
-        connections, self._connections = self._connections, {}
-        await asyncio.gather(*(connection.close() for connection in connections.values()))
+        loop = asyncio.get_running_loop()
+        own = [name for name, connection in self._connections.items() if connection.loop is loop]
+        await asyncio.gather(*(self._connections.pop(name).close() for name in own))
 
     async def _open(self, name: str) -> _Open | None:
         facts = self._facts.get(name)

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magent2.bus.flow import Flow, arun, run
+from magent2.bus.interface import Engine
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
@@ -92,7 +93,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
         return Prepared(tool.name, tool.target(payload), stored, planning, now, asked, tool.kind(payload))
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
-        arguments, bus = _parsed(tool.name, tool.arguments, given), context.run.bus
+        arguments, bus = _parsed(tool.name, tool.arguments, given), log_of(tool.name, context)
         payload = await arun(bus, tool.prepare(arguments, context))
         ready = prepared(arguments, payload, context)
         sent = await dispatch(bus, ready, context.scope)
@@ -108,7 +109,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
         arguments, scope = _parsed(tool.name, tool.arguments, given), context.scope
         if arguments.urgent or scope is None:
             return None
-        return run(context.run.bus, holding(arguments, context, scope))
+        return run(log_of(tool.name, context), holding(arguments, context, scope))
 
     def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
         _check_version(tool, stored)
@@ -116,6 +117,14 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
 
     signature = ToolSignature(tool.name, tool.description, schema)
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred, hold=hold)
+
+
+def log_of(tool: str, context: ToolExecutionContext) -> Engine:
+    """Where a send goes; a run of contract v1 on its own has no log, and nowhere to hold anything."""
+    bus = context.run.bus
+    if not hasattr(bus, "call"):
+        raise InvalidInput(f"{tool} has no log to send on here; run the agent on a bus, as `magent2 worker` does")
+    return bus
 
 
 def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:

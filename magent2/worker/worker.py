@@ -63,9 +63,18 @@ class Worker:
 
     async def _process(self, bus: Engine, limit: int) -> int:
         await arun(bus, enlisting(self._agent))
-        async with self._lease(bus):
-            outcomes = await self._work(bus, limit)
+        try:
+            async with self._lease(bus):
+                outcomes = await self._work(bus, limit)
+        finally:
+            await self._leave_loop()
         return sum(outcome in SETTLED for outcome in outcomes)
+
+    async def _leave_loop(self) -> None:
+        """What one of our runners has opened on this loop ends with it: connections, processes of blocks."""
+        leave = getattr(self._runner, "leave_loop", None)
+        if leave is not None:
+            await leave()
 
     async def _work(self, bus: Engine, limit: int) -> list[Outcome]:
         outcomes: list[Outcome] = []

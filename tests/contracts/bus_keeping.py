@@ -37,6 +37,17 @@ class Keeping:
         assert bus.do(Trim("stream:never", keep=0)) == 0
         assert bus.seqs("stream:a") == [2, 3]
 
+    def test_trimming_through_a_seq_drops_nothing_after_it(self, bus: Face) -> None:
+        bus.fill("stream:a", 5)
+        bus.do(Erase("stream:a", (2, 4)))
+
+        assert bus.do(Trim("stream:a", through=3)) == 3
+
+        assert bus.seqs("stream:a") == [4, 5]
+        assert bus.do(Trim("stream:a", through=2)) == 3
+        assert bus.do(Trim("stream:a", through=99)) == 5
+        assert (bus.seqs("stream:a"), bus.put("stream:a")) == ([], 6)
+
     def test_numbers_go_on_after_trimming_to_nothing(self, bus: Face) -> None:
         bus.fill("stream:a", 3)
 
@@ -71,6 +82,11 @@ class Keeping:
         assert bus.do(Trim("chat:A", keep=0)) == 1
 
         assert bus.seqs("chat:A") == [ref.seq, 3]
+
+    def test_unsettled_mail_is_not_trimmed_by_its_seq_either(self, bus: Face) -> None:
+        bus.put("chat:A", {"conversation_id": "c1"})
+
+        assert bus.do(Trim("chat:A", through=1)) == 0
 
     def test_mail_that_is_held_is_never_trimmed_until_it_is_settled(self, bus: Face) -> None:
         bus.mail("A", "c1", "first")
@@ -200,6 +216,15 @@ class Keeping:
         assert bus.append(NewRecord("stream:a", {"x": 1}, "r1")) == Appended((1,), repeat=True)
         with pytest.raises(IdConflict):
             bus.put("stream:a", {"x": 2}, "r1")
+
+    def test_an_id_whose_body_was_forgotten_stands_for_none(self, bus: Face) -> None:
+        bus.put("stream:a", {"x": 1}, "r1")
+        bus.do(Erase("stream:a", (1,), forget=True))
+
+        for body in ({"x": 1}, {"x": 2}):
+            with pytest.raises(IdConflict):
+                bus.put("stream:a", body, "r1")
+        assert bus.seqs("stream:a") == [1]
 
     def test_mail_that_was_erased_before_a_claim_opens_no_lane(self, bus: Face) -> None:
         bus.mail("A", "c1")

@@ -52,7 +52,7 @@ picks = st.integers(0, 10_000)
 
 WRITES = st.sampled_from(["plain", "conditional", "again", "conflict", "many", "tokens", "head", "conditional"])
 LOOKS = st.sampled_from(["seq", "id", "none", "oldest", "before", "find", "follow", "follow", "listing"])
-CHORES = st.sampled_from(["trim", "trim", "trim_by_age", "compact", "compact", "erase", "deleted"])
+CHORES = st.sampled_from(["trim", "trim", "trim_through", "trim_by_age", "compact", "compact", "erase", "deleted"])
 
 
 def shown(record: Record) -> tuple[Any, ...]:
@@ -256,6 +256,10 @@ class LogMachine(RuleBasedStateMachine):
 
     def keep_trim(self, topic: str, pick: int) -> None:
         operation = Trim(topic, keep=pick % 7)
+        self.agree(operation, lambda: self.model.trim(operation))
+
+    def keep_trim_through(self, topic: str, pick: int) -> None:
+        operation = Trim(topic, through=pick % 12)
         self.agree(operation, lambda: self.model.trim(operation))
 
     def keep_trim_by_age(self, topic: str, pick: int) -> None:

@@ -191,10 +191,11 @@ class Model:
     # --- keeping house
 
     def trim(self, operation: Trim) -> int:
-        """By number only: the model knows no time."""
+        """By number or seq: the model knows no time."""
         topic = self.topic(operation.topic)
         excess = len(topic.entries) - (operation.keep or 0)
-        for seq in sorted(topic.entries)[: max(excess, 0)]:
+        oldest = sorted(topic.entries)[: max(excess, 0)]
+        for seq in oldest if operation.through is None else [seq for seq in oldest if seq <= operation.through]:
             if self._unsettled(operation.topic, topic.entries[seq]):
                 break
             del topic.entries[seq]

@@ -68,5 +68,10 @@ def test_erasing_a_user_is_asked_for_done_and_told(crew: Crew, tmp_path: Path) -
         again = cli.run("erase", "user:ann", "--yes")
 
     assert (unsure.code, done.code, again.code) == (2, 0, 1)
-    assert done.json == {"user": "user:ann", "keys": [made["id"]], "conversations": [sent.conversation_id]}
-    assert again.err.startswith("magent2: there is no key and no conversation of 'user:ann'")
+    assert done.json == {
+        "user": "user:ann",
+        "keys": [made["id"]],
+        "conversations": [sent.conversation_id],
+        "entries": [],
+    }
+    assert again.err.startswith("magent2: there is no key, no conversation and no entry of 'user:ann'")

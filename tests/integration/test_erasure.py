@@ -1,4 +1,4 @@
-"""A deleted conversation leaves no text, neither in the SQLite file nor in a dump of Redis: bytes are searched."""
+"""A deleted conversation or an erased user leaves no text in the SQLite file or a dump of Redis: bytes are searched."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ import redis
 from magent2.bus.connect import connect
 from magent2.bus.dead import listing_dead, retrying_dead
 from magent2.bus.delivery import envelope_digest
-from magent2.bus.flow import arun
+from magent2.bus.flow import arun, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
-from magent2.bus.records import NewRecord
+from magent2.bus.records import NewRecord, digest_of
+from magent2.connectors.interface import Outgoing
+from magent2.connectors.outbox import queued
+from magent2.directory.channels import finding_channel, joining, making_channel, new_member
+from magent2.directory.connectors import Capabilities, finding_connector, registering
+from magent2.directory.erasure import erasing_user
+from magent2.directory.friends import requesting
+from magent2.directory.swarms import making_swarm
+from magent2.directory.users import changing_user, making_user
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.store import routing_id
+from magent2.sessions.store import creating, routing_id
 from magent2.worker.drive import Event
 from tests.support.api import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
@@ -184,6 +192,47 @@ async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) ->
         await until(lambda: sum(service.outcomes.values()) == 1)
 
     await until(lambda: not store.finds(SECRET))
+
+
+def enter(bus: Engine, user: str, word: str) -> None:
+    """A user of whom the directory knows much; in all of it is the word."""
+    run(bus, making_user(user, f"{user}_tag", {"agent": f"Agent {word}", "target": f"+47 {word}"}))
+    run(bus, changing_user(user, {"connector": "hook"}))
+    run(bus, requesting(user, "house"))
+    run(bus, making_swarm(f"{user}_desk", user, f"Desk {word}", is_open=True))
+    run(bus, joining("lobby", new_member(word, user, f"Agent {word}")))
+    said = {"message_id": f"m-{user}", "from": word, "text": f"I am {word}", "told": [], "created_at": "2026"}
+    bus.call(Append(records=(NewRecord("channel:lobby", said),)))
+    run(bus, creating(f"of-{user}", f"user:{user}"))
+    connector = run(bus, finding_connector("hook")).state
+    message = Outgoing(f"o-{user}", "hook", f"+47 {word}", f"of-{user}", "Ada", word, "2026")
+    bus.call(Append(records=queued(message, connector)))
+
+
+def entries_of(bus: Engine, user: str) -> set[str]:
+    """What stands for the bodies of a user's own records."""
+    logs = f"entity:user:{user}", f"entity:swarm:{user}_desk", "entity:channel:lobby", "channel:lobby"
+    records = [record for topic in logs for record in whole_log(bus, topic)]
+    word = SECRET if user == "gone" else KEPT
+    return {digest_of(record.payload) for record in records if word in str(record.payload)}
+
+
+def test_an_erased_user_leaves_no_entry_and_no_digest(store: Store) -> None:
+    bus = store.bus
+    run(bus, making_user("house", "house"))
+    run(bus, registering("hook", "console", Capabilities()))
+    run(bus, making_channel("lobby", new_member("house", "house", "Ada")))
+    enter(bus, "gone", SECRET)
+    enter(bus, "stays", KEPT)
+    digests = entries_of(bus, "gone")
+    assert len(digests) == 4
+    assert store.finds(SECRET, KEPT, *digests) == [SECRET, KEPT, *digests]
+
+    run(bus, erasing_user("user:gone"))
+
+    eventually(lambda: not store.finds(SECRET, *digests))
+    assert store.finds(KEPT)
+    assert [member.user for member in run(bus, finding_channel("lobby")).state.members] == ["house", "stays"]
 
 
 def word_of(n: int) -> str:

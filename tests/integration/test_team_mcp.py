@@ -19,7 +19,7 @@ from magent2.roster.spec import McpServer, Roster
 from magent2.runner.team import TeamRunner
 from magent2.worker.run import Outcome
 from tests.support import mcp_server
-from tests.support.journalled import Mortal
+from tests.support.journalled import Mortal, letters
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.serving import outputs, stream, until
 from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_and_die
@@ -175,3 +175,79 @@ async def test_a_server_at_an_address(bus: MemoryBus) -> None:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# --- in a Python block
+
+
+async def run_blocks(bus: MemoryBus, who: Roster, *codes: str) -> list[str]:
+    """What a model is told of blocks with these codes."""
+    mail(bus, "go")
+    calls = [Call("run_python", {"code": code}, f"c{number}") for number, code in enumerate(codes)]
+    with ModelServer([Reply(calls=calls), Reply("Done.")]) as server:
+        async with team(server, who) as runner:
+            assert await work(bus, runner) is Outcome.ANSWERED
+    told = {item["call_id"]: str(item["output"]) for item in server.requests[1]["input"] if "output" in item}
+    return [told[call.id] for call in calls]
+
+
+async def test_a_block_calls_the_tools_of_a_server_and_what_it_sends_leaves(
+    bus: MemoryBus, shelf: McpServer, marks: Path
+) -> None:
+    who = library(shelf, "run_python", "chat_send", mcp=("shelf",))
+    code = (
+        'for title in ("Emma", "Persuasion"):\n    chat_send("agent:Bea", shelf__fetch(title))\nprint(shelf__greet())\n'
+    )
+
+    assert await run_blocks(bus, who, code) == ["hello\n\n[Messages: 2 sent]"]
+
+    assert marks.read_text() == "started\nfetch Emma\nfetch Persuasion\n"
+    assert letters(bus, "chat:Bea") == ["here is Emma", "here is Persuasion"]
+
+
+async def test_a_block_is_checked_against_the_schemas_and_the_allowlist_before_it_runs(
+    bus: MemoryBus, shelf: McpServer, marks: Path
+) -> None:
+    faults = {
+        "shelf__fetch(3)": "error[invalid-argument-type]",
+        "shelf__fetch()": "error[missing-argument]",
+        "shelf__fetch('Emma').keys()": "error[unresolved-attribute]",
+        "shelf__burn('Emma')": "`shelf__burn` used when not defined",
+    }
+    codes = [f"shelf__fetch('first')\n{code}" for code in faults]
+
+    texts = await run_blocks(bus, library(shelf, "run_python", "shelf.fetch"), *codes)
+
+    for text, words in zip(texts, faults.values(), strict=True):
+        assert text.startswith("nothing was run; mend this first:")
+        assert words in text
+    assert "fetch" not in marks.read_text()
+
+
+async def test_in_a_block_an_error_of_the_server_and_a_call_that_needs_approval_are_exceptions(
+    bus: MemoryBus, shelf: McpServer, marks: Path
+) -> None:
+    agent = replace(replace_tools(DESK, "run_python", mcp=("shelf",)), approval=("shelf.fetch",))
+    caught = "try:\n    shelf__burn('Emma')\nexcept Exception as error:\n    print('caught', error)\n"
+
+    burnt, fetched = await run_blocks(bus, roster(agent, mcp={"shelf": shelf}), caught, "shelf__fetch('Emma')")
+
+    assert burnt.startswith("caught ")
+    assert "Emma does not burn" in burnt
+    assert "PermissionError: shelf__fetch needs a person's approval; call it by itself" in fetched
+    assert "fetch" not in marks.read_text()
+
+
+async def test_a_model_is_told_of_them_and_a_block_that_is_run_by_name_has_them_too(
+    bus: MemoryBus, shelf: McpServer
+) -> None:
+    mail(bus, "hello")
+    with ModelServer([Reply("Hi.")]) as server:
+        async with team(server, library(shelf, "run_python", mcp=("shelf",))) as runner:
+            await work(bus, runner)
+            ask_tool(bus, "run_python", {"code": "print(shelf__fetch('Emma'))"})
+            await work(bus, runner)
+
+    (python,) = (tool for tool in server.requests[0]["tools"] if tool["name"] == "run_python")
+    assert "called server__tool are functions too" in python["description"]
+    assert outputs(bus) == ["Hi.", "here is Emma"]

@@ -11,9 +11,9 @@ from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
-from magent2.errors import OutcomeUnknown
+from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
 from magent2.tools.interface import CallScope, Failure
-from magent2.tools.sending import joined, planning_again
+from magent2.tools.sending import joined, planning_again, planning_rest
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,19 @@ def scope_of(facts: Facts, *, block: bool = True, call: str = "call", pen: bool 
 
 
 def commit(scope: CallScope) -> list[Failure]:
-    """End the call well: what is held leaves in one append, but for what is refused by now."""
+    """End the call well: what is held leaves in one append, but for what the log refuses by now.
+
+    Nobody looks again before the log has refused: what is not among the conditions is not noticed.
+    """
     bus = scope.run.bus
-    sends, failures = run(bus, planning_again(scope.sends))
-    records, heads, conditions = joined(sends)
-    if records:
-        bus.call(Append(records=records, conditions=conditions, heads=heads))
+    sends, failures = run(bus, planning_rest(scope.sends))
+    while sends:
+        records, heads, conditions = joined(sends)
+        try:
+            bus.call(Append(records=records, conditions=conditions, heads=heads))
+        except (Refused, TopicDeleted):
+            sends, more = run(bus, planning_again(sends))
+            failures += more
+        else:
+            break
     return failures

@@ -261,7 +261,10 @@ def topics(place: Place, op: Topics) -> Exchange[TopicList]:
 
 
 def trim(place: Place, op: Trim) -> Exchange[int]:
-    by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
+    if op.through is not None:
+        by, amount = "through", op.through
+    else:
+        by, amount = ("keep", op.keep) if op.keep is not None else ("age", _ms(op.max_age_s or 0))
     more = True
     floor = 0
     while more:
@@ -278,7 +281,7 @@ def compact(place: Place, op: Compact) -> Exchange[int]:
 
 
 def erase(place: Place, op: Erase) -> Exchange[int]:
-    found = int((yield run("erase", place.prefix, op.topic, *dict.fromkeys(op.seqs))))
+    found = int((yield run("erase", place.prefix, op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
     yield from scrub(place)
     return found
 

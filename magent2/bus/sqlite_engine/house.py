@@ -36,7 +36,9 @@ def trim(state: State, operation: Trim) -> int:
 
 
 def _retention_bound(state: State, topic: Topic, operation: Trim) -> int:
-    """The highest seq that may go, as far as number or age are concerned."""
+    """The highest seq that may go, as far as number, age or seq are concerned."""
+    if operation.through is not None:
+        return min(operation.through, topic.last)
     low, high = rid_of(topic.tid, 0), rid_of(topic.tid, topic.last)
     if operation.max_age_s is None:
         sql = "SELECT rid FROM records WHERE rid > ? AND rid <= ? ORDER BY rid DESC LIMIT 1 OFFSET ?"
@@ -123,6 +125,9 @@ def erase(state: State, operation: Erase) -> int:
     topic = state.topic(operation.topic)
     rids = [(rid_of(topic.tid, seq),) for seq in set(operation.seqs) if 0 < seq <= topic.last]
     state.stale = True
+    if operation.forget:
+        state.connection.executemany(_FORGET_BODY, rids)
+        state.forget_ids_of(topic)
     return _empty(state, rids)
 
 

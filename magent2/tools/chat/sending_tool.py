@@ -62,6 +62,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             recipient=said.recipient,
             content=said.content,
             created_at=datetime.now(UTC),
+            steer=arguments.steer,
         )
 
     def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
@@ -107,7 +108,7 @@ def chat_send_definition() -> ToolDefinition:
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
         try:
-            if hasattr(context.run.bus, "call"):
+            if context.python_execution or hasattr(context.run.bus, "call"):
                 return _told(await inner.execute(given, context), context)
             asked = {name: value for name, value in given.items() if name != "now"}
             answer = send_message(**asked, context=context.run)

@@ -12,7 +12,16 @@ from magent2.directory.users import USERS, finding_user
 from magent2.models.address import channel_topic
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
-from magent2.tools.messaging.common import Letter, acting_user, checked_text, mailing, now_text, still, together
+from magent2.tools.messaging.common import (
+    Letter,
+    acting_user,
+    checked_text,
+    mailing,
+    now_text,
+    staying,
+    still,
+    together,
+)
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 MENTIONS_MAX = 20
@@ -60,7 +69,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
         found = yield from finding_channel(payload.channel)
         speaker = found.state.speaker(payload.user, context.run.agent)
         told = hearers(found.state, speaker, payload.mentions)
-        conditions = [still(CHANNELS, found.state.name, found)]
+        conditions = [still(CHANNELS, found.state.name, found), (yield from staying(payload.user))]
         mails: list[Append] = []
         for member in told:
             user = yield from finding_user(member.user)

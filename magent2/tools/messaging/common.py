@@ -11,9 +11,10 @@ from magent2.bus.delivery import LAST_TEXT, OWNER, Sending
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append, At, Condition, Describe, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
-from magent2.directory.entity import Found, Kind
-from magent2.directory.users import User, check_user_id
-from magent2.errors import InvalidInput
+from magent2.directory.agents import AGENTS
+from magent2.directory.entity import Found, Kind, looking
+from magent2.directory.users import USERS, User, check_user_id, gone
+from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
@@ -56,6 +57,25 @@ def still(kind: Kind[Any], entity: str, found: Found[Any]) -> At:
     return At(kind.topic(entity), found.seq)
 
 
+def staying(user: str) -> Flow[At]:
+    """That whoever it is sent for has not gone; one whom the directory never knew cannot go."""
+    try:
+        found = yield from looking(USERS, user)
+    except TopicDeleted:
+        raise gone(user) from None
+    if found is not None and found.state.removed:
+        raise gone(user)
+    return At(USERS.topic(user), 0 if found is None else found.seq)
+
+
+def serving(agent: str) -> Flow[At]:
+    """That an agent was not retired."""
+    entry = yield from looking(AGENTS, agent)
+    if entry is not None and entry.state.removed:
+        raise UnknownAgent(f"the agent {agent!r} is gone")
+    return At(AGENTS.topic(agent), 0 if entry is None else entry.seq)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
     """Mail for an agent in a conversation of `owner`; `None` for one whose owner need not be asked."""
@@ -87,6 +107,7 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
 
     The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.
     """
+    there = yield from serving(letter.agent)
     envelope = letter.envelope(mark.id)
     event = replace(user_message(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
     sending = Sending(
@@ -96,7 +117,8 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
         with_records=(event,),
         with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: title_of(letter.text)}),),
     )
-    return planning_delivery(envelope, sending, letter.steer)
+    mail = yield from planning_delivery(envelope, sending, letter.steer)
+    return together([mail], conditions=[there])
 
 
 def sender_of(run: RunFacts, agent: str, conversation: str) -> str:

@@ -17,6 +17,7 @@ from magent2.tools.messaging.common import (
     home_agent,
     mailing,
     now_text,
+    staying,
     still,
     together,
 )
@@ -60,8 +61,9 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
         )
 
     def perform(self, payload: FriendPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        friendship = yield from finding_friendship(payload.sender, payload.user)
+        sender = yield from staying(payload.sender)
         friend = yield from finding_user(payload.user)
+        friendship = yield from finding_friendship(payload.sender, payload.user)
         letter = Letter(
             conversation=friend.state.home,
             agent=home_agent(friend.state),
@@ -75,6 +77,7 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
         conditions = (
             still(FRIENDSHIPS, friendship_id(payload.sender, payload.user), friendship),
             still(USERS, payload.user, friend),
+            sender,
         )
         return together([mail], conditions=conditions)
 

@@ -8,18 +8,18 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, At, Condition, Describe, Find
+from magent2.bus.operations import Append, Describe, Find
 from magent2.bus.records import Record, TopicInfo
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import queued
 from magent2.connectors.web import shown
 from magent2.directory.connectors import CONNECTORS, Registration, finding_connector
 from magent2.directory.entity import Found, looking
-from magent2.directory.users import USERS, WEB, User
+from magent2.directory.users import USERS, WEB, User, finding_user
 from magent2.errors import AddressError, InvalidInput
 from magent2.models.address import chat_topic, stream_topic
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.messaging.common import acting_user
+from magent2.tools.messaging.common import acting_user, still
 
 
 class Place(BaseModel):
@@ -67,8 +67,17 @@ def sending_to(place: Place, run: RunFacts, mark: SendMark, needs: Sequence[str]
     event = shown(message, run.run_id)
     if place.connector == WEB:
         return Append(records=(event,))
-    conditions: list[Condition] = [At(CONNECTORS.topic(place.connector), connector.seq)]
-    return Append(records=(event, *queued(message, connector.state)), conditions=tuple(conditions))
+    user = yield from _reached(place)
+    conditions = still(CONNECTORS, place.connector, connector), still(USERS, place.user, user)
+    return Append(records=(event, *queued(message, connector.state)), conditions=conditions)
+
+
+def _reached(place: Place) -> Flow[Found[User]]:
+    """The user of a place outside; whoever has moved meanwhile is not written to at the old one."""
+    found = yield from finding_user(place.user)
+    if (found.state.connector, found.state.target) != (place.connector, place.target):
+        raise InvalidInput(f"{place.user} is not reached at {place.shown} any more; send it again")
+    return found
 
 
 def _present(found: Found[User] | None) -> User | None:

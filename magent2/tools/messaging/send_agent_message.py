@@ -13,7 +13,7 @@ from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import Letter, checked_text, mailing, now_text, sender_of, together
 from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS, spilling, with_attachments
-from magent2.tools.messaging.targets import AgentTarget, checking_target, finding_target
+from magent2.tools.messaging.targets import AgentTarget, checking_contact, finding_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 
@@ -58,7 +58,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
 
     def perform(self, payload: AgentMessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
         run, target = context.run, payload.target
-        conditions: list[Condition] = yield from checking_target(run, target)
+        conditions: list[Condition] = yield from checking_contact(target)
         metadata: dict[str, Any] = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
         if payload.attachments:
             metadata["attachments"] = payload.attachments

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, At, Condition, SetHead
+from magent2.bus.operations import Append, At, SetHead
 from magent2.bus.records import NewRecord
 from magent2.directory.swarms import (
     CONTACT,
@@ -36,6 +36,7 @@ from magent2.tools.messaging.common import (
     mailing,
     now_text,
     sender_of,
+    staying,
     still,
     together,
 )
@@ -137,6 +138,7 @@ def _to_foreground(payload: UserMessagePayload, run: RunFacts, mark: SendMark) -
 def _to_swarm(payload: UserMessagePayload, nametag: str, run: RunFacts, mark: SendMark) -> Flow[Append]:
     """Whoever writes to a swarm is its contact from then on; the room that they share says whose it is."""
     swarm = yield from finding_swarm(nametag)
+    both = (yield from staying(payload.user)), (yield from staying(swarm.state.owner))
     contact = yield from finding_contact(nametag, payload.user)
     known = None if contact is None else contact.state
     check_may_write(swarm.state, payload.user, known)
@@ -145,8 +147,8 @@ def _to_swarm(payload: UserMessagePayload, nametag: str, run: RunFacts, mark: Se
     mail = yield from mailing(letter, run, mark)
     topic = CONTACTS.topic(contact_id(nametag, payload.user))
     change = contact_change(known, run.agent, run.conversation_id)
-    conditions: list[Condition] = [still(SWARMS, nametag, swarm), At(topic, 0 if contact is None else contact.seq)]
-    whole = together([mail], conditions=conditions)
+    known_at = At(topic, 0 if contact is None else contact.seq)
+    whole = together([mail], conditions=[still(SWARMS, nametag, swarm), known_at, *both])
     return Append(
         records=(*whole.records, *([] if change is None else [NewRecord(topic, dict(change))])),
         conditions=whole.conditions,

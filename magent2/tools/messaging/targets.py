@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import At, Condition, Describe, Read
+from magent2.bus.operations import Condition, Describe, Read
 from magent2.bus.records import Page, TopicInfo
 from magent2.directory.agents import AGENTS, finding_agent
 from magent2.directory.entity import looking
@@ -19,7 +19,7 @@ from magent2.directory.swarms import (
     finding_contact,
     finding_swarm,
 )
-from magent2.directory.users import finding_by_nametag, finding_user
+from magent2.directory.users import USERS, finding_by_nametag, finding_user
 from magent2.errors import InvalidInput, NotAContact, UnknownAgent
 from magent2.models.address import agent_topic, chat_topic, check_name, stream_topic
 from magent2.tools.interface import RunFacts
@@ -52,33 +52,31 @@ def finding_target(run: RunFacts, named: str | None) -> Flow[AgentTarget]:
         target = AgentTarget(agent=name, conversation_id=run.conversation_id)
     else:
         target = yield from _unnamed(run)
-    yield from checking_target(run, target)
+    if target.user is None:
+        yield from _checking_known(run, target.agent)
     return target
 
 
-def checking_target(run: RunFacts, target: AgentTarget) -> Flow[list[Condition]]:
-    """That it may be written to, and what must stay so until it is."""
-    if target.swarm is not None and target.user is not None:
-        return (yield from _checking_contact(target.swarm, target.user))
-    if target.agent == run.agent:
+def _checking_known(run: RunFacts, agent: str) -> Flow[None]:
+    """Somebody else who exists; whether it was retired is looked at for all mail."""
+    if agent == run.agent:
         raise InvalidInput("that is yourself; name another agent")
-    known: tuple[TopicInfo, ...] = yield Describe((agent_topic(target.agent),))
-    entry = yield from looking(AGENTS, target.agent)
-    if not known[0].last and entry is None:
-        raise UnknownAgent(f"there is no agent {target.agent!r}; name one that is served")
-    if entry is not None and entry.state.removed:
-        raise UnknownAgent(f"the agent {target.agent!r} is gone")
-    return [At(AGENTS.topic(target.agent), 0 if entry is None else entry.seq)]
+    known: tuple[TopicInfo, ...] = yield Describe((agent_topic(agent),))
+    if not known[0].last and (yield from looking(AGENTS, agent)) is None:
+        raise UnknownAgent(f"there is no agent {agent!r}; name one that is served")
 
 
-def _checking_contact(nametag: str, user: str) -> Flow[list[Condition]]:
-    swarm = yield from finding_swarm(nametag)
-    contact = yield from finding_contact(nametag, user)
-    check_may_answer(swarm.state, user, None if contact is None else contact.state)
-    yield from finding_user(user)
-    conditions: list[Condition] = [still(SWARMS, nametag, swarm)]
+def checking_contact(target: AgentTarget) -> Flow[list[Condition]]:
+    """That a swarm may still answer its contact, and what must stay so until it has."""
+    if target.swarm is None or target.user is None:
+        return []
+    swarm = yield from finding_swarm(target.swarm)
+    contact = yield from finding_contact(target.swarm, target.user)
+    check_may_answer(swarm.state, target.user, None if contact is None else contact.state)
+    user = yield from finding_user(target.user)
+    conditions: list[Condition] = [still(SWARMS, target.swarm, swarm), still(USERS, target.user, user)]
     if contact is not None:
-        conditions.append(still(CONTACTS, contact_id(nametag, user), contact))
+        conditions.append(still(CONTACTS, contact_id(target.swarm, target.user), contact))
     return conditions
 
 

@@ -132,8 +132,10 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
     "describe a bad topic": (lambda: Describe(("stream:a", "")), TopicError, "non-empty"),
     "list none": (lambda: Topics(limit=0), LimitError, "limit"),
     # keeping house
-    "trim by nothing": (lambda: Trim("stream:a"), InvalidInput, "exactly one of keep and max_age_s"),
+    "trim by nothing": (lambda: Trim("stream:a"), InvalidInput, "exactly one of keep, max_age_s and through"),
     "trim by both": (lambda: Trim("stream:a", keep=1, max_age_s=1), InvalidInput, "exactly one"),
+    "trim by a seq and a number": (lambda: Trim("stream:a", keep=1, through=1), InvalidInput, "exactly one"),
+    "trim through less than nothing": (lambda: Trim("stream:a", through=-1), LimitError, "through"),
     "keep less than nothing": (lambda: Trim("stream:a", keep=-1), LimitError, "keep"),
     "older than never": (lambda: Trim("stream:a", max_age_s=-1), LimitError, "max_age_s"),
     "compact backwards": (lambda: Compact("stream:a", min_age_s=-1), LimitError, "min_age_s"),

@@ -138,6 +138,19 @@ async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: 
     assert keeper.texts == ["maybe"]
 
 
+async def test_what_comes_after_an_unknown_message_goes_on_and_a_retry_goes_behind_it(bus: Engine) -> None:
+    first = put(bus, "maybe")
+    put(bus, "second")
+    keeper = Keeper(failures=[MAYBE])
+    await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown", "second": "sent"})
+
+    put(bus, "third")
+    run(bus, retrying_item("hook", first))
+    await send_all(bus, keeper, lambda: set(states(bus).values()) == {"sent"})
+
+    assert [message.text for message in keeper.arrived] == ["second", "third", "maybe"]
+
+
 async def test_an_unknown_outcome_is_tried_again_under_the_same_key_where_one_is_taken(bus: Engine) -> None:
     put(bus, "maybe")
     keeper = Keeper(takes_key=True, failures=[MAYBE, MAYBE])

@@ -96,7 +96,7 @@ def test_what_nobody_made_and_what_is_gone_are_told_apart(bus: Engine) -> None:
         run(bus, finding(WORDS, "b"))
     with pytest.raises(TopicDeleted):
         run(bus, finding(WORDS, "a"))
-    with pytest.raises(TopicDeleted):
+    with pytest.raises(NameTaken):
         run(bus, creating(WORDS, "a", {"word": "two"}))
 
 

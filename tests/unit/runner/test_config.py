@@ -8,6 +8,7 @@ import pytest
 from magent2.errors import SettingsError
 from magent2.runner.build import build_agent
 from magent2.runner.config import INSTRUCTIONS_MAX_BYTES, RunnerConfig
+from magent2.sandbox.loops import LoopSandbox
 from magent2.tools.standard import known_tools
 
 
@@ -97,8 +98,10 @@ def test_an_unknown_tool_is_one_clear_line_that_lists_the_known() -> None:
 def test_every_tool_that_is_there_can_be_named_and_reaches_the_agent() -> None:
     config = RunnerConfig.read({"AGENT_TOOLS": "weather, chat_send, WebSearchTool"})
 
-    on_openai = [tool.name for tool in build_agent(config).tools]
-    elsewhere = [tool.name for tool in build_agent(replace(config, base_url="http://127.0.0.1:1/v1")).tools]
+    on_openai = [tool.name for tool in build_agent(config, LoopSandbox()).tools]
+    elsewhere = [
+        tool.name for tool in build_agent(replace(config, base_url="http://127.0.0.1:1/v1"), LoopSandbox()).tools
+    ]
 
     assert on_openai == ["weather", "chat_send", "web_search"]
     assert elsewhere == ["weather", "chat_send"]

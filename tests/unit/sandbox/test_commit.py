@@ -1,8 +1,10 @@
-"""A block and what it sends: all of it or nothing, in one append with its result."""
+"""A block and what it sends: all of it or nothing, in one append with its result.
+
+Every way in which one can fail is in `tests/acceptance/test_block_failures.py`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
@@ -10,14 +12,12 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
-from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sandbox.interface import Limits
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.registry import tool
 from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
 from tests.support.journalled import Mortal, letters, recorded, steps, work, work_and_die
-from tests.support.serving import command, send, serving, stream, until
+from tests.support.serving import send
 from tests.unit.runner.test_journal_sends import Spying
 
 
@@ -67,40 +67,7 @@ async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
     assert [status for status, _ in steps(bus)] == ["start", "success"]
 
 
-@tool
-def fail(reason: str) -> str:
-    """Fails."""
-    raise RuntimeError(reason)
-
-
 SENDS = 'chat_send("agent:Bea", "one")\nchat_send("agent:Bea", "two")\n'
-
-FAILURES = {
-    "exception": (SENDS + 'raise ValueError("boo")', "exception", "ValueError: boo"),
-    "tool error": (SENDS + 'fail("no luck")', "exception", "RuntimeError: no luck"),
-    "bad argument": (SENDS + 'chat_send("Bea", "x")', "exception", "recipient must be"),
-    "infinite loop": (SENDS + "while True: pass", "time", "longer than"),
-    "memory": (SENDS + "x = [0] * 10**9", "memory", "16 MB"),
-    "recursion": (SENDS + "def f(): return f()\nf()", "recursion", "RecursionError"),
-    "call flood": (SENDS + 'while True: weather("Oslo")', "calls", "more than 120 calls"),
-    "output": (SENDS + 'print("x" * 10000)', "output", "8192 bytes"),
-    "crash": (SENDS + "x = 7\nfor i in range(60): x = x * x", "time", "was ended"),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-async def test_a_block_that_fails_sends_nothing(bus: MemoryBus, sandbox: MontySandbox, name: str) -> None:
-    code, reason, text = FAILURES[name]
-    blocks = Blocks(sandbox, code, fail)
-
-    await work(bus, blocks.made)
-
-    assert text in blocks.text
-    assert blocks.text.endswith("\n\n[Messages: 2 NOT sent (script failed)]")
-    assert letters(bus, "chat:Bea") == []
-    (event,) = block_events(bus)
-    assert (numbers(event), event["reason"]) == (("error", 2, 0, 0), reason)
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
 
 
 async def test_types_are_checked_before_anything_runs(bus: MemoryBus, sandbox: MontySandbox) -> None:
@@ -239,25 +206,3 @@ async def test_a_tool_that_needs_approval_is_refused_by_name(bus: MemoryBus, san
     assert "PermissionError: echo_context needs a person's approval; call it by itself" in blocks.text
     assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
     assert letters(bus, "chat:Bea") == []
-
-
-async def test_a_run_that_is_stopped_in_a_block_sends_nothing_and_says_so(
-    bus: MemoryBus, sandbox: MontySandbox
-) -> None:
-    reached = asyncio.Event()
-
-    @tool
-    async def reach() -> None:
-        """Says that the block has come so far."""
-        reached.set()
-
-    blocks = Blocks(MontySandbox(Limits(run_s=60.0, turn_s=60.0)), SENDS + "reach()\nwhile True: pass", reach)
-    async with serving(bus, OpenAIAgentsRunner(blocks.made)):
-        await reached.wait()
-        command(bus, "stop")
-        await until(lambda: block_events(bus))
-
-    assert letters(bus, "chat:Bea") == []
-    assert (numbers(block_events(bus)[0]), block_events(bus)[0]["reason"]) == (("error", 2, 0, 0), "stopped")
-    assert recorded(bus)["c1"]["output"].endswith("\n\n[Messages: 2 NOT sent (script failed)]")
-    assert [event["status"] for event in stream(bus) if event["event"] == "run"] == ["started", "stopped"]

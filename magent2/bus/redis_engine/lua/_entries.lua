@@ -42,6 +42,19 @@ local function drop_entries(topic, ids)
   return #ids
 end
 
+-- Who has the digest of a text can try texts on it; without one the id stands for no body any more.
+local function forget_body(topic, seq)
+  local entry = entry_at(topic, seq)
+  local id = entry and entry_fields(entry)['i'] or ''
+  local known = id ~= '' and known_id(topic, id)
+  if known then
+    call('HSET', P .. 'i:' .. topic, id, (string.gsub(known, ' .*$', ' ')))
+  end
+  if entry then
+    call('SADD', P .. 'stale', topic) -- see scrub.lua
+  end
+end
+
 -- Whether there was such a record; afterwards it is empty.
 local function erase(topic, seq)
   local entry = entry_at(topic, seq)

@@ -32,14 +32,8 @@ local function entomb(topic)
   notify(topic, '')
 end
 
--- Who has the digest of a text can try texts on it; without one the id stands for no body any more.
 local function forget_copy(topic, seq)
-  local entry = entry_at(topic, seq)
-  local id = entry and entry_fields(entry)['i'] or ''
-  local known = id ~= '' and known_id(topic, id)
-  if known then
-    call('HSET', P .. 'i:' .. topic, id, (string.gsub(known, ' .*$', ' ')))
-  end
+  forget_body(topic, seq)
   freed[#freed + 1] = call('HGET', P .. 'B:' .. topic, seq) or nil
   erase(topic, seq)
 end

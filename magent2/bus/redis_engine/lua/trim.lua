@@ -1,4 +1,4 @@
--- by: 'keep' a number or drop up to 'age' in ms. One page of the oldest records: the floor, and whether to go on.
+-- by: 'keep' a number, drop up to 'age' in ms, or 'through' a seq. One page of the oldest records: the floor, and whether to go on.
 local topic, by, amount, page = take(), take(), take_number(), take_number()
 local state = topic_state(topic)
 local stream, erased = P .. 't:' .. topic, P .. 'z:' .. topic
@@ -35,6 +35,7 @@ local old = by == 'age' and now_ms() - amount
 
 local function stays(record)
   if old and record.at > old then return true end
+  if by == 'through' and record.seq > amount then return true end
   if first_kept and record.seq >= first_kept then return true end
   local lane = record.fields and (record.fields['l'] or '=') or ''
   local mark = string.byte(lane)

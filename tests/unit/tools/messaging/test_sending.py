@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from magent2.bus.delivery import STEER, enlisting
-from magent2.bus.flow import run
+from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
 from magent2.connectors.desk import reading_outbox
-from magent2.directory.agents import placing_agent
+from magent2.directory.agents import placing_agent, removing_agent
 from magent2.directory.channels import leaving
 from magent2.directory.connectors import Capabilities, registering, unregistering
 from magent2.directory.friends import removing
-from magent2.directory.swarms import blocking, finding_swarm, listing_contacts, opening_swarm
-from magent2.directory.users import changing_user
+from magent2.directory.swarms import blocking, finding_swarm, listing_contacts, opening_swarm, removing_swarm
+from magent2.directory.users import changing_user, removing_user
 from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
@@ -274,6 +274,29 @@ async def test_a_blocked_contact_gets_and_sends_nothing(bus: Engine, ann: Facts)
         await call("send_agent_message", desk, text="hello")
     with pytest.raises(NotAContact):
         await call("send_user_message", ann, nametag="@desk", text="hello")
+    assert inbox(bus, "Ada") == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        (lambda: removing_user("ann"), "user 'ann' is gone"),
+        (lambda: removing_agent("Ada"), "the agent 'Ada' is gone"),
+        (lambda: removing_swarm("desk"), "the swarm @desk is gone"),
+    ],
+    ids=["user", "agent", "swarm"],
+)
+async def test_what_a_swarm_answers_fails_when_who_asked_is_gone(
+    bus: Engine, ann: Facts, ends: Callable[[], Flow[Any]], reason: str
+) -> None:
+    desk = await desk_of(bus, ann)
+    scope = scope_of(desk)
+    with call_scope(scope):
+        await call("send_agent_message", desk, text="held")
+
+    run(bus, ends())
+
+    assert [failure.reason for failure in commit(scope)] == [reason]
     assert inbox(bus, "Ada") == []
 
 

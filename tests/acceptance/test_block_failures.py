@@ -1,0 +1,171 @@
+"""Every way in which a block can fail, after a call of each tool: nothing is out, and the status line says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.sandbox.interface import Limits
+from magent2.sandbox.monty import MontySandbox
+from magent2.tools.definition import ToolDefinition
+from magent2.tools.messaging import messaging_tools
+from magent2.tools.registry import ToolSpec, tool
+from magent2.tools.standard import standard_tools
+from tests.support.blocks import Blocks, block_events, numbers
+from tests.support.journalled import Mortal, recorded, work, work_and_die
+from tests.support.serving import command, serving, stream, until
+from tests.support.town import EVERY, WAYS, all_arrived, town, wanted_of
+
+HANG_S = 2.0  # longer than the seven calls before it take
+LIMITS = Limits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
+HELD = len(WAYS)
+NOT_SENT = f"\n\n[Messages: {HELD} NOT sent (script failed)]"
+
+
+@pytest.fixture
+def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
+    with town(tmp_path, monkeypatch) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[MontySandbox]:
+    hangs = "hangs" in request.node.name
+    sandbox = MontySandbox(replace(LIMITS, whole_s=HANG_S) if hangs else LIMITS, processes=1)
+    yield sandbox
+    await sandbox.aclose()
+
+
+@tool
+def fail(reason: str) -> str:
+    """Fails."""
+    raise RuntimeError(reason)
+
+
+@tool
+async def hang() -> None:
+    """Never comes back."""
+    await asyncio.Event().wait()
+
+
+@tool
+def kill_process() -> None:
+    """Kill the process that the block runs in."""
+    children = [pid for thread in Path("/proc/self/task").iterdir() for pid in _read(thread / "children").split()]
+    for child in children:
+        if "monty" in _read(Path("/proc") / child / "cmdline"):
+            os.kill(int(child), signal.SIGKILL)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+DELICATE = replace(standard_tools().get("echo_context"), needs_approval=True)
+TOOLS: tuple[ToolSpec | ToolDefinition, ...] = (*messaging_tools(), fail, hang, kill_process, DELICATE)
+
+FAILURES = {
+    "exception": ('raise ValueError("boo")', "exception", "ValueError: boo"),
+    "error of a tool": ('fail("no luck")', "exception", "RuntimeError: no luck"),
+    "bad argument": ('friend_send("@" + "nobody", "x")', "exception", "nobody is called @nobody"),
+    "infinite loop": ("while True: pass", "time", "longer than"),
+    "infinite loop that catches all": (
+        "while True:\n    try:\n        1 / 0\n    except Exception: pass",
+        "time",
+        "longer",
+    ),
+    "a step that cannot be interrupted": ("x = 7\nfor i in range(60): x = x * x", "time", "was ended"),
+    "a call that hangs": ("hang()", "time", f"took longer than {HANG_S:g} s with its calls"),
+    "memory": ("x = [0] * 10**9", "memory", "16 MB"),
+    "recursion": ("def f(): return f()\nf()", "recursion", "RecursionError"),
+    "call flood": ('while True: weather("Oslo")', "calls", "more than 60 calls"),
+    "flood of sends": ('while True: say("x")', "calls", "more than 60 calls"),
+    "output": ('print("x" * 10000)', "output", "8192 bytes"),
+    "crash of the process": ("kill_process()\n1 + 1", "crash", "has died"),
+    "a tool that needs approval": ('echo_context("x")', "exception", "needs a person's approval; call it by itself"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_nothing_is_out_and_the_status_line_says_so(bus: MemoryBus, sandbox: MontySandbox, name: str) -> None:
+    code, reason, words = FAILURES[name]
+    blocks = Blocks(sandbox, EVERY + code, *TOOLS)
+
+    await work(bus, blocks.made)
+
+    held = 60 if name == "flood of sends" else HELD
+    assert all_arrived(bus) == {}
+    assert words in blocks.text
+    assert blocks.text.endswith(f"\n\n[Messages: {held} NOT sent (script failed)]")
+    (event,) = block_events(bus)
+    assert (numbers(event), event["reason"]) == (("error", held, 0, 0), reason)
+
+
+@pytest.mark.parametrize("code", ["say(3)", "say(", "nobody_knows()", "x: int = 'a'"])
+async def test_what_cannot_be_right_is_refused_before_anything_runs(
+    bus: MemoryBus, sandbox: MontySandbox, code: str
+) -> None:
+    blocks = Blocks(sandbox, EVERY.replace(")\n", ", now=True)\n") + code, *TOOLS)
+
+    await work(bus, blocks.made)
+
+    assert blocks.text.startswith("nothing was run; mend this first:")
+    assert "[Messages" not in blocks.text
+    assert all_arrived(bus) == {}
+    assert numbers(block_events(bus)[0]) == ("error", 0, 0, 0)
+
+
+async def test_a_run_that_is_stopped(bus: MemoryBus) -> None:
+    reached = asyncio.Event()
+
+    @tool
+    async def reach() -> None:
+        """Says that the block has come so far."""
+        reached.set()
+
+    sandbox = MontySandbox(Limits(run_s=60.0, turn_s=60.0), processes=1)
+    blocks = Blocks(sandbox, EVERY + "reach()\nwhile True: pass", *TOOLS, reach)
+    async with serving(bus, OpenAIAgentsRunner(blocks.made)):
+        await reached.wait()
+        command(bus, "stop")
+        await until(lambda: block_events(bus))
+    await sandbox.aclose()
+
+    assert all_arrived(bus) == {}
+    (event,) = block_events(bus)
+    assert (numbers(event), event["reason"]) == (("error", HELD, 0, 0), "stopped")
+    assert recorded(bus)["c1"]["output"].endswith(NOT_SENT)
+    assert [event["status"] for event in stream(bus) if event["event"] == "run"] == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the commit", "after it"])
+async def test_a_worker_that_dies_leaves_all_or_nothing_to_its_heir(
+    bus: MemoryBus, sandbox: MontySandbox, after: bool
+) -> None:
+    blocks = Blocks(sandbox, EVERY + 'print("all")', *TOOLS)
+
+    assert await work_and_die(Mortal(bus, on="tool", after=after), blocks.made)
+    assert all_arrived(bus) == (wanted_of(*WAYS) if after else {})
+    await work(bus, blocks.made)
+
+    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert blocks.text == f"all\n\n[Messages: {HELD} sent]"
+
+
+async def test_an_error_that_is_caught_is_no_failure(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    code = 'try:\n    friend_send("@" + "nobody", "x")\nexcept Exception as error:\n    print(error)\n'
+    blocks = Blocks(sandbox, code + EVERY, *TOOLS)
+
+    await work(bus, blocks.made)
+
+    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert "nobody is called @nobody" in blocks.text
+    assert blocks.text.endswith(f"\n\n[Messages: {HELD} sent]")

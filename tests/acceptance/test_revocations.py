@@ -1,0 +1,218 @@
+"""A right that ends after the call and before the block's commit: that send fails by name, and the others go.
+
+Each is taken away at three moments: while the block still runs, right before the append that would have sent it, and
+between the second look, which something harmless has made necessary, and the append after it. In the last two nobody
+looks again by itself: only a condition of the append can notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magent2.bus.flow import Flow, run
+from magent2.bus.interface import Engine
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Delete, Operation, OwnedAppend
+from magent2.directory.agents import removing_agent
+from magent2.directory.channels import leaving, removing_channel
+from magent2.directory.connectors import Capabilities, registering, unregistering
+from magent2.directory.erasure import erasing_user
+from magent2.directory.friends import removing
+from magent2.directory.swarms import blocking, opening_swarm, removing_swarm
+from magent2.directory.users import changing_user, removing_user
+from magent2.models.address import conversation_topics
+from magent2.sandbox.monty import MontySandbox
+from magent2.tools.messaging import messaging_tools
+from magent2.tools.registry import tool
+from tests.support.blocks import Blocks, block_events, short_sandbox
+from tests.support.broken import Broken
+from tests.support.journalled import work
+from tests.support.serving import send
+from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, town, wanted_of
+
+OUTSIDE = {"connector": "hook", "target": "+1"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What ends, and which sends fail by it, with the end of the line that says so."""
+
+    ends: Callable[[], Flow[Any]]
+    fails: dict[str, str]
+    before: Callable[[], list[Flow[Any]]] = field(default=list)
+
+
+def at_a_hook() -> list[Flow[Any]]:
+    able = Capabilities(text=True, files=True, reply_to=True)
+    return [registering("hook", "console", able), changing_user("ann", OUTSIDE)]
+
+
+def deleting(conversation: str) -> Flow[None]:
+    yield Delete(conversation_topics(conversation), conversation)
+
+
+BOB_GONE = "user 'bob' is gone"
+ANN_GONE = "user 'ann' is gone"
+NO_HOOK = "to hook:+1: the connector 'hook' was removed"
+MOVED = "to hook:+1: ann is not reached at hook:+1 any more; send it again"
+
+CASES = {
+    "unfriended": Case(lambda: removing("bob", "ann"), {"friend_send": "to @bob: not friends"}),
+    "left the channel": Case(
+        lambda: leaving("launch", "ann"),
+        {"channel_send": "to #launch: agent Ada of user ann is not a member of #launch"},
+    ),
+    "channel gone": Case(lambda: removing_channel("launch"), {"channel_send": "to #launch: channel 'launch' is gone"}),
+    "whom a channel tells is gone": Case(
+        lambda: removing_user("cat"), {"channel_send": "to #launch: user 'cat' is gone"}
+    ),
+    "agent gone": Case(lambda: removing_agent("Bea"), {"send_agent_message": "to agent:Bea: the agent 'Bea' is gone"}),
+    "agent of a friend gone": Case(
+        lambda: removing_agent("Bo"),
+        {"friend_send": "to @bob: the agent 'Bo' is gone", "channel_send": "to #launch: the agent 'Bo' is gone"},
+    ),
+    "agent of a swarm gone": Case(
+        lambda: removing_agent("Desk"), {"send_user_message": "to @desk: the agent 'Desk' is gone"}
+    ),
+    "swarm closed": Case(
+        lambda: opening_swarm("desk", is_open=False),
+        {"send_user_message": "to @desk: @desk is not open to ann; its owner can let them in"},
+    ),
+    "swarm gone": Case(lambda: removing_swarm("desk"), {"send_user_message": "to @desk: the swarm @desk is gone"}),
+    "user gone": Case(
+        lambda: removing_user("bob"),
+        {
+            "send_user_message": f"to @desk: {BOB_GONE}",
+            "friend_send": f"to @bob: {BOB_GONE}",
+            "channel_send": f"to #launch: {BOB_GONE}",
+        },
+    ),
+    "user erased": Case(
+        lambda: erasing_user("user:cat"), {"channel_send": "to #launch: @cat is not in #launch; there is: @bob, @ann"}
+    ),
+    "sender gone": Case(
+        lambda: removing_user("ann"),
+        {
+            "send_user_message": f"to @desk: {ANN_GONE}",
+            "friend_send": f"to @bob: {ANN_GONE}",
+            "channel_send": f"to #launch: {ANN_GONE}",
+        },
+    ),
+    "connector gone": Case(lambda: unregistering("hook"), {"say": NO_HOOK, "send_file": NO_HOOK}, at_a_hook),
+    "user moved": Case(lambda: changing_user("ann", {"target": "+2"}), {"say": MOVED, "send_file": MOVED}, at_a_hook),
+    "conversation deleted": Case(
+        lambda: deleting("aside"),
+        {"chat_send": "to agent:Cy: 'aside' was deleted; send to another conversation"},
+    ),
+}
+
+
+class Meanwhile(Broken):
+    """Before each append that would let something go, the next of these happens."""
+
+    def __init__(self, engine: Engine, *happens: Callable[[], object]) -> None:
+        super().__init__(engine)
+        self.happens = list(happens)
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, OwnedAppend) and operation.conditions and self.happens:
+            self.happens.pop(0)()
+        return self.inner.call(operation)
+
+
+@pytest.fixture
+def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
+    with town(tmp_path, monkeypatch) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[MontySandbox]:
+    sandbox = short_sandbox(processes=1)
+    yield sandbox
+    await sandbox.aclose()
+
+
+def prepare(bus: MemoryBus, case: Case) -> None:
+    for flow in case.before():
+        run(bus, flow)
+
+
+def status(case: Case, *ways: Way) -> str:
+    """What the block must be told."""
+    lines = [f"\n- {way.tool} {case.fails[way.tool]}" for way in ways if way.tool in case.fails]
+    return f"\n\n[Messages: {len(ways) - len(lines)} sent, {len(lines)} failed]{''.join(lines)}"
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_what_fails_in_the_block_fails_by_name_and_the_others_go(
+    bus: MemoryBus, sandbox: MontySandbox, name: str
+) -> None:
+    case = CASES[name]
+    prepare(bus, case)
+
+    @tool
+    def revoke() -> None:
+        """Take the right away."""
+        run(bus, case.ends())
+
+    blocks = Blocks(sandbox, EVERY + "revoke()\nNone", *messaging_tools(), revoke)
+    await work(bus, blocks.made)
+
+    assert blocks.text.endswith(status(case, *WAYS))
+    assert all_arrived(bus) == wanted_of(*(way for way in WAYS if way.tool not in case.fails))
+    assert block_events(bus)[0]["failed"] == len(case.fails)
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["before the append", "after the second look"])
+@pytest.mark.parametrize(
+    ("name", "failing"), [(name, failing) for name, case in CASES.items() for failing in case.fails]
+)
+async def test_only_the_conditions_of_that_one_send_can_notice(
+    bus: MemoryBus, sandbox: MontySandbox, name: str, failing: str, looks: int
+) -> None:
+    """Beside it is one that has nothing to do with it, and that a second look is made for."""
+    case = CASES[name]
+    prepare(bus, case)
+    other = BY_TOOL["friend_send" if failing == "chat_send" else "chat_send"]
+    blocks = Blocks(sandbox, BY_TOOL[failing].code() + other.code() + "None", *messaging_tools())
+
+    def touch() -> None:
+        send(bus, "something else", "aside", recipient="agent:Dee")  # who is active there has changed
+        run(bus, changing_user("bob", {"target": "elsewhere"}))
+
+    meanwhile = Meanwhile(bus, *([touch] if looks == 2 else []), lambda: run(bus, case.ends()))
+    await work(meanwhile, blocks.made)
+
+    assert meanwhile.happens == []
+    assert blocks.text.endswith(status(case, BY_TOOL[failing], other))
+    assert all_arrived(bus) == wanted_of(other)
+
+
+async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    """There is a contact only once ann has written to the swarm."""
+    way = BY_TOOL["send_user_message"]
+    blocks = Blocks(sandbox, way.code(now=True) + way.code() + "None", *messaging_tools())
+
+    await work(Meanwhile(bus, lambda: None, lambda: run(bus, blocking("desk", "ann", blocked=True))), blocks.made)
+
+    assert blocks.text.endswith(
+        "\n\n[Messages: 0 sent, 1 failed]\n- send_user_message to @desk: @desk takes no messages from ann"
+    )
+    assert way.arrived(bus) == way.wanted
+
+
+async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox: MontySandbox) -> None:
+    """What is deleted keeps its number, so something must be appended before: else the conditions would still hold."""
+    code = "".join(BY_TOOL[name].code() for name in ("friend_send", "say"))
+    blocks = Blocks(sandbox, code + "None", *messaging_tools())
+
+    await work(Meanwhile(bus, lambda: run(bus, erasing_user("user:bob"))), blocks.made)
+
+    assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' is gone")
+    assert all_arrived(bus) == wanted_of(BY_TOOL["say"])

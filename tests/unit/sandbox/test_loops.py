@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from magent2.sandbox.interface import Program
+from magent2.sandbox.loops import LoopSandbox
+from magent2.sandbox.monty import MontySandbox
+from tests.support.blocks import SHORT
+
+LOOPS, BLOCKS = 3, 4
+
+
+async def no_calls(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    raise AssertionError(name)
+
+
+def processes_of_blocks() -> set[str]:
+    children = [path / "children" for path in Path("/proc/self/task").iterdir()]
+    pids = [pid for path in children if path.exists() for pid in path.read_text().split()]
+    return {pid for pid in pids if "monty" in (Path("/proc") / pid / "cmdline").read_text()}
+
+
+async def run_some(sandbox: LoopSandbox) -> list[str | None]:
+    """More at once than there are places."""
+    ended = await asyncio.gather(*(sandbox.run(Program(f"{n} * 2"), no_calls) for n in range(BLOCKS)))
+    await sandbox.aclose()
+    return [one.value for one in ended]
+
+
+def test_loops_do_not_get_in_each_others_way_and_leave_no_process() -> None:
+    before = processes_of_blocks()
+    sandbox = LoopSandbox(lambda: MontySandbox(SHORT, processes=1))
+
+    with ThreadPoolExecutor(LOOPS) as threads:
+        found = list(threads.map(lambda _: asyncio.run(run_some(sandbox)), range(2 * LOOPS)))
+
+    assert found == [["0", "2", "4", "6"]] * (2 * LOOPS)
+    assert processes_of_blocks() == before
+
+
+async def test_it_can_be_closed_before_anything_ran_and_used_afterwards() -> None:
+    sandbox = LoopSandbox(lambda: MontySandbox(SHORT, processes=1))
+
+    await sandbox.aclose()
+
+    assert await run_some(sandbox) == await run_some(sandbox)

@@ -105,6 +105,16 @@ def test_a_steer_waits_then_is_seen_and_changes_what_the_run_says(visitor: Visit
     expect(visitor.answers().last).to_contain_text("in Celsius, please")
 
 
+def test_what_is_added_before_the_run_has_begun_is_part_of_it(visitor: Visitor) -> None:
+    visitor.say("gated: weather in Oslo")
+    visitor.say("in Celsius, please")
+    expect(visitor.log.get_by_text("general is at work")).to_be_visible()
+    visitor.house.open_gate()
+
+    expect(visitor.log.get_by_text("Seen", exact=True)).to_be_visible()
+    expect(visitor.answers().last).to_contain_text("in Celsius, please")
+
+
 def test_what_comes_too_late_for_a_run_is_answered_next(visitor: Visitor) -> None:
     visitor.say("held: a long story about nothing")
     expect(visitor.log.get_by_text("Streaming")).to_be_visible()

@@ -1,7 +1,7 @@
 // The middle of the page: a conversation, or the beginning of one.
 import type { ReactElement } from "react";
 import type { Session } from "../fold/state";
-import { EMPTY, isPaused, runUnderWay } from "../fold/state";
+import { EMPTY, isAwaited, isPaused, runUnderWay } from "../fold/state";
 import { go, hashOf } from "../store/address";
 import { Cell, useCell } from "../store/cell";
 import { parentOf } from "../store/children";
@@ -30,7 +30,7 @@ export function ChatView(): ReactElement {
     <div className="flex min-h-0 min-w-0 flex-1 flex-col">
       {conversation !== null && <Parent id={conversation.id} />}
       {conversation === null ? <FirstRun /> : <Shown conversation={conversation} session={session} standing={standing} />}
-      <Composer run={run} paused={run !== null && isPaused(session, run)} agent={agent} />
+      <Composer run={run} paused={run !== null && isPaused(session, run)} awaited={isAwaited(session)} agent={agent} />
     </div>
   );
 }

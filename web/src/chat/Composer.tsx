@@ -3,6 +3,7 @@ import { type FormEvent, type KeyboardEvent, memo, type ReactElement, useEffect,
 import type { Run } from "../fold/state";
 import { useCell } from "../store/cell";
 import { keptHere } from "../store/kept";
+import { isOnItsWay } from "../store/outgoing";
 import { useDoing } from "../ui/asking";
 import { useApp } from "../ui/context";
 import { Icon } from "../ui/icons";
@@ -16,10 +17,12 @@ interface Props {
   run: Run | null;
   /** Whether the run waits for a person. */
   paused: boolean;
+  /** Whether a run is about to begin. */
+  awaited: boolean;
   agent: string | null;
 }
 
-export const Composer = memo(function Composer({ run, paused, agent }: Props): ReactElement {
+export const Composer = memo(function Composer({ run, paused, awaited, agent }: Props): ReactElement {
   const app = useApp();
   const id = useCell(app.current)?.id ?? "";
   const [text, setText] = useDraft(id);
@@ -28,7 +31,8 @@ export const Composer = memo(function Composer({ run, paused, agent }: Props): R
   const send = (event?: FormEvent): void => {
     event?.preventDefault();
     if (text.trim() === "" || tooLong) return;
-    app.say(text, run !== null && canSteer && text.length <= STEER_MAX_CHARS ? "steer" : "message", agent);
+    const begun = run !== null || awaited || isOnItsWay(app.sender.list.get(), id);
+    app.say(text, begun && canSteer && text.length <= STEER_MAX_CHARS ? "steer" : "message", agent);
     setText("");
   };
   const press = (event: KeyboardEvent): void => {

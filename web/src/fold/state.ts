@@ -202,6 +202,12 @@ export function runUnderWay(session: Session): Run | null {
   return session.runs.findLast((run) => run.status === "running" && run.kind === null) ?? null;
 }
 
+/** Whether the last that a person said has not been taken up yet: an agent is about to begin with it. */
+export function isAwaited(session: Session): boolean {
+  const last = session.items.at(-1);
+  return last?.kind === "user" && last.runId === null && last.seenAt === null;
+}
+
 /** Whether the run waits for a person: it goes on when nothing is pending any more. */
 export function isPaused(session: Session, run: Run): boolean {
   return session.items.some((item) => item.kind === "approval" && item.status === "pending" && item.runId === run.id);

@@ -23,6 +23,16 @@ export function without(list: OutgoingList, gone: (one: Outgoing) => boolean): O
   return list.some(gone) ? list.filter((one) => !gone(one)) : list;
 }
 
+/** The next of a conversation that is to go: what was written first arrives first. */
+export function nextOf(list: OutgoingList, sessionId: string): Outgoing | null {
+  return list.find((one) => one.sessionId === sessionId && (one.state === "sending" || one.state === "waiting")) ?? null;
+}
+
+/** Whether anything of the conversation has left, or will, that the log does not show. */
+export function isOnItsWay(list: OutgoingList, sessionId: string): boolean {
+  return list.some((one) => one.sessionId === sessionId && one.state !== "refused");
+}
+
 const AGAIN_FIRST_MS = 800;
 const AGAIN_SLOWEST_MS = 15_000;
 

@@ -1,10 +1,11 @@
-// Sends what is outgoing, as often as it takes, always under the same id: the server takes it once.
+// Sends what is outgoing, as often as it takes, always under the same id: the server takes it once. One message of a
+// conversation after the other.
 import type { Api } from "../api/client";
 import { explain, Problem } from "../api/problem";
 import { Cell } from "./cell";
 import { newId } from "./ids";
 import { keptHere } from "./kept";
-import { againIn, changed, type Outgoing, type OutgoingList, parseOutgoing, without } from "./outgoing";
+import { againIn, changed, nextOf, type Outgoing, type OutgoingList, parseOutgoing, without } from "./outgoing";
 
 const KEPT = "outgoing";
 
@@ -32,12 +33,15 @@ export class Sender {
 
   again(clientId: string): void {
     this.cancel(clientId);
+    this.change(clientId, { state: "sending" });
     void this.send(clientId);
   }
 
   drop(clientId: string): void {
     this.cancel(clientId);
+    const dropped = this.list.get().find((one) => one.clientId === clientId);
     this.list.update((list) => without(list, (one) => one.clientId === clientId));
+    if (dropped !== undefined) this.goOn(dropped);
   }
 
   /** The log shows these now. */
@@ -46,8 +50,9 @@ export class Sender {
   }
 
   private async send(clientId: string): Promise<void> {
-    const one = this.list.get().find((found) => found.clientId === clientId);
-    if (one === undefined) return;
+    const list = this.list.get();
+    const one = list.find((found) => found.clientId === clientId);
+    if (one === undefined || nextOf(list, one.sessionId) !== one) return;
     this.change(clientId, { state: "sending", tries: one.tries + 1, why: null });
     try {
       await this.deliver(one);
@@ -56,6 +61,13 @@ export class Sender {
     } catch (error) {
       this.failed(one, error);
     }
+    this.goOn(one);
+  }
+
+  /** With what waits behind this one, if that is out of the way. */
+  private goOn(after: Outgoing): void {
+    const next = nextOf(this.list.get(), after.sessionId);
+    if (next !== null && next.clientId !== after.clientId) this.again(next.clientId);
   }
 
   private async deliver(one: Outgoing): Promise<void> {

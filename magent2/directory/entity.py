@@ -97,15 +97,20 @@ def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
         page: Page = yield Read(topic, after, PAGE)
         if page.deleted:
             raise TopicDeleted(f"{kind.name} {entity!r} was deleted")
-        for record in page.records:
-            after = record.seq
-            if not record.erased:  # what was erased is stated anew by a later one
-                state = kind.begin(entity, record) if state is None else kind.apply(state, record)
+        state = _folded(kind, entity, state, page)
+        after = page.records[-1].seq if page.records else after
         if after >= page.last or not page.records:
             break
     if state is None:
         raise UnknownEntity(f"there is no {kind.name} {entity!r}")
     return Found(state, after)
+
+
+def _folded(kind: Kind[E], entity: str, state: E | None, page: Page) -> E | None:
+    for record in page.records:
+        if not record.erased:  # what was erased is stated anew by a later one
+            state = kind.begin(entity, record) if state is None else kind.apply(state, record)
+    return state
 
 
 def listing(kind: Kind[E], prefix: str = "") -> Flow[list[E]]:

@@ -119,12 +119,16 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred, hold=hold)
 
 
+def has_log(context: ToolExecutionContext) -> bool:
+    """Whether there is anywhere to hold a message: a run of contract v1 on its own has no log."""
+    return hasattr(context.run.bus, "call")
+
+
 def log_of(tool: str, context: ToolExecutionContext) -> Engine:
-    """Where a send goes; a run of contract v1 on its own has no log, and nowhere to hold anything."""
-    bus = context.run.bus
-    if not hasattr(bus, "call"):
+    """Where a send goes."""
+    if not has_log(context):
         raise InvalidInput(f"{tool} has no log to send on here; run the agent on a bus, as `magent2 worker` does")
-    return bus
+    return context.run.bus
 
 
 def _check_version(tool: SendingTool[Any, Any], stored: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import Kind, SendMark
 from magent2.tools.sending import Sent, planning_delivery
-from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of, has_log
 
 
 class ChatArguments(Arguments):
@@ -94,10 +94,8 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
 
 
-def _told(result: ToolExecutionResult[Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+def _told(result: ToolExecutionResult[Any]) -> ToolExecutionResult[Any]:
     """A block is told whether the message waits for its end."""
-    if not context.python_execution:
-        return result
     answer = {**result.typed_result, "held": result.deferred_payload is not None}
     return replace(result, tool_message=answer, typed_result=answer)
 
@@ -107,19 +105,19 @@ def chat_send_definition() -> ToolDefinition:
     inner = definition_of(ChatSend())
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+        if context.python_execution:
+            return _told(await inner.execute(given, context))
         try:
-            if context.python_execution or hasattr(context.run.bus, "call"):
-                return _told(await inner.execute(given, context), context)
+            if has_log(context):
+                return await inner.execute(given, context)
             asked = {name: value for name, value in given.items() if name != "now"}
             answer = send_message(**asked, context=context.run)
         except (InvalidInput, Refused, TopicDeleted) as refusal:
-            if context.python_execution:
-                raise
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
     def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> dict[str, Any] | None:
-        if inner.hold is None or not hasattr(context.run.bus, "call"):
+        if inner.hold is None or not has_log(context):
             return None
         answer = inner.hold(given, context)
         return None if answer is None else {**answer, "held": True}

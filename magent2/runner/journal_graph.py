@@ -35,7 +35,7 @@ from agents.tool import (
 )
 from agents.tool_context import ToolContext
 
-from magent2.bus.delivery import ACTIVE_AGENT
+from magent2.bus.marks import ACTIVE_AGENT
 from magent2.bus.operations import SetHead
 from magent2.errors import InvalidInput, ModelError
 from magent2.models.address import stream_topic

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.delivery import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.bus.interface import Engine
+from magent2.bus.marks import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.bus.owner_log import OwnerLog
 from magent2.bus.patience import insist
 from magent2.bus.records import Claimed, MailRef

@@ -10,8 +10,8 @@ import pytest
 from agents import Agent, Tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.delivery import wait_field
 from magent2.bus.interface import Engine
+from magent2.bus.marks import wait_field
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import TransientError

@@ -1,4 +1,4 @@
-"""The door for mail: builds every record of `chat:*`, `control:*` and `agent:*`, and nobody else does.
+"""The door for mail: what a sender says, and the append that brings it to whom it is for.
 
 Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` to the conversation's log and to the
 inbox of its active agent. Both are one append, conditional on who is active, so nobody answers mail meant for another.
@@ -7,67 +7,43 @@ Mail with a principal is also conditional on the owner: it goes into a conversat
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.flow import Flow
+from magent2.bus.mail import mail_records
+from magent2.bus.marks import (
+    ACTIVE_AGENT,
+    COPIES,
+    FIRST_TEXT,
+    HOPS,
+    KIND,
+    LAST_TEXT,
+    MAIL_SEEN,
+    MEANT,
+    OWNER,
+    PAUSED,
+    PRINCIPAL,
+    RUN_AGENT,
+    RUN_ENVELOPE,
+    RUN_STATUS,
+    RUNNING,
+    STEER,
+    STREAM_SEEN,
+    TRACE,
+    WHOLE,
+)
 from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
-from magent2.bus.records import Appended, NewRecord, Scalar, TopicInfo, digest_of
-from magent2.errors import (
-    AddressError,
-    ConditionFailed,
-    HopsExceeded,
-    IdConflict,
-    NameTaken,
-    NotYours,
-    TopicDeleted,
-)
-from magent2.models.address import (
-    Address,
-    agent_topic,
-    chat_topic,
-    check_name,
-    control_topic,
-    relay_agent,
-    stream_topic,
-)
+from magent2.bus.recipients import addressed_agent, check_envelope, taken_by_agent
+from magent2.bus.records import Appended, NewRecord, Scalar, TopicInfo
+from magent2.bus.standing import ActiveAgents, Standing, looking
+from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
+from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 
 HOPS_MAX = 16
-ACTIVE_AGENTS_MAX = 10_000  # conversations whose active agent is remembered
 DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
-
-# Fields of a conversation's head
-ACTIVE_AGENT = "active_agent"
-OWNER = "owner"
-RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
-RUNNING = "running"
-PAUSED = "paused"  # how many calls of its last run wait for a person, if any do
-FIRST_TEXT, LAST_TEXT = "first_text", "last_text"  # of its messages, short enough for a list
-
-
-def wait_field(agent: str) -> str:
-    """The field that says which lane the agent's run in the conversation waits for, if it does."""
-    return "wait_" + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
-
-
-DEFAULTS: Mapping[str, Any] = {"type": "message", "content": None, "metadata": {}}  # of an envelope
-
-# Headers of mail
-PRINCIPAL = "principal"
-STEER = "steer"
-HOPS = "hops"
-TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
-COPIES = "copies"  # into how many inboxes it went, if more than one
-KIND = "kind"  # what sort of run the mail asks for, when it is no message
-ERRAND = "errand"  # of mail to a connector's relay: the item of the outbox that it is about
-MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
-STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
-MEANT = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
-WHOLE = "whole"  # of a stop: all mail of the lane up to `mail_seen` is meant, not one run alone
 
 
 @dataclass(slots=True)
@@ -123,44 +99,6 @@ class Delivered:
     paused: bool = False
 
 
-class ActiveAgents:
-    """Who was active in which conversation when this process last delivered there.
-
-    A guess: a delivery that makes one has it checked by its append, and looks when it was wrong.
-    """
-
-    def __init__(self) -> None:
-        self._agents: OrderedDict[str, str | None] = OrderedDict()
-
-    def guess(self, conversation: str) -> str | None:
-        return self._agents.get(conversation)  # of a conversation never seen: that it is new
-
-    def __contains__(self, conversation: str) -> bool:
-        return conversation in self._agents
-
-    def note(self, conversation: str, agent: str | None) -> None:
-        self._agents[conversation] = agent
-        self._agents.move_to_end(conversation)
-        if len(self._agents) > ACTIVE_AGENTS_MAX:
-            self._agents.popitem(last=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How things are in the conversation, as far as a delivery depends on it.
-
-    `head` is `None` when all of it is a guess. `new`: nobody has begun it, so whoever writes first owns it.
-    """
-
-    active: str | None
-    new: bool = False
-    head: Mapping[str, Any] | None = None
-
-    @property
-    def guessed(self) -> bool:
-        return self.head is None
-
-
 def delivering(
     envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
 ) -> Flow[Delivered]:
@@ -185,30 +123,6 @@ def delivering(
             guesses.note(envelope.conversation_id, standing.active or delivered.agent)
         return delivered
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
-
-
-def looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]:
-    """How things are now. `NotYours`: the principal may not write there."""
-    conversation = envelope.conversation_id
-    own_log = stream_topic(conversation)
-    if principal is None:
-        state: tuple[TopicInfo, ...] = yield Describe((own_log,))
-        return Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
-    state = yield Describe((own_log, chat_topic(conversation), agent_topic(conversation)))
-    if any(info.deleted for info in state):
-        raise TopicDeleted(f"conversation {conversation!r} was deleted")
-    if state[2].last:
-        raise _taken_by_agent(conversation)
-    head = state[0].head
-    new = not head and not any(info.last for info in state)
-    if not _may_write(principal, head, new and envelope.type == "message"):
-        raise NotYours(f"there is no conversation {conversation!r} of yours; write to one that you began")
-    return Standing(head.get(ACTIVE_AGENT), new, head)
-
-
-def _may_write(principal: str, head: Mapping[str, Any], may_begin: bool) -> bool:
-    """A command begins no conversation: there is nothing to command."""
-    return may_begin or head.get(OWNER) == principal
 
 
 def _guessing(
@@ -263,7 +177,7 @@ def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[
         topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
         state: tuple[TopicInfo, ...] = yield Describe(topics)
         if state[1].last:
-            raise _taken_by_agent(envelope.conversation_id)
+            raise taken_by_agent(envelope.conversation_id)
         standing = Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
     else:
         standing = yield from looking(envelope, chosen.principal)
@@ -279,38 +193,6 @@ def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[st
     running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
     meant = {MEANT: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
     return {MAIL_SEEN: inbox[0].last, **meant}
-
-
-def check_envelope(envelope: MessageEnvelope) -> Address:
-    recipient = Address.parse(envelope.recipient)
-    check_place(recipient, envelope.conversation_id)
-    return recipient
-
-
-def check_place(recipient: Address, conversation: str) -> None:
-    """That mail to this recipient can be part of the conversation."""
-    check_name(conversation, "conversation id")
-    if recipient.kind == "chat" and recipient.name != conversation:
-        raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
-    if recipient.kind == "agent" and recipient.name == conversation:
-        raise _taken_by_agent(recipient.name)
-
-
-def addressed_agent(
-    recipient: Address, envelope: MessageEnvelope, active: str | None, default_agent: str | None
-) -> str | None:
-    """Whose inbox the mail goes to. An agent's message to its own conversation opens no lane of its own.
-
-    Only a person's mail falls back to the default agent: agents that talk past each other must not wake a third.
-    """
-    if recipient.kind == "agent":
-        return recipient.name
-    agent = active or (None if envelope.sender.startswith("agent:") else default_agent)
-    if envelope.type == "message":
-        return None if envelope.sender == f"agent:{agent}" else agent
-    if agent is None:
-        raise AddressError(f"no agent is active in {recipient.name!r}; address the control message to 'agent:{{Name}}'")
-    return agent
 
 
 def mail_append(
@@ -372,59 +254,7 @@ def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -
     return [*others, SetHead(topic, fields)]
 
 
-def mail_records(
-    envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, Scalar]
-) -> tuple[NewRecord, ...]:
-    """One record per topic, each under the envelope's id. Control goes to the agents alone."""
-    if envelope.type == "control":
-        topics = [control_topic(agent) for agent in agents]
-    else:
-        topics = [chat_topic(envelope.conversation_id), *map(chat_topic, agents)]
-    if not topics:
-        return ()
-    payload = envelope.model_dump(mode="json")
-    digest = envelope_digest(envelope, payload)
-    first = NewRecord(topics[0], payload, envelope.id, headers, digest=digest)
-    return (first, *(first.also_in(topic) for topic in topics[1:]))
-
-
-def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None = None) -> str:
-    """What the sender chose: never a default, whether it was left out or written down."""
-    whole = envelope.model_dump(mode="json") if payload is None else payload
-    fields = envelope.model_fields_set
-    return digest_of({name: whole[name] for name in fields if name not in DEFAULTS or whole[name] != DEFAULTS[name]})
-
-
-def errand(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
-    """Mail for whoever sends what is in a connector's outbox. Which item it is about a header says: no sender sets one.
-
-    `record_id` is for an item that was there before.
-    """
-    payload = {"conversation_id": lane, "sender": "outbox"}
-    return NewRecord(chat_topic(relay_agent(connector)), payload, record_id or item, {ERRAND: item}, digest=item)
-
-
 def _check_conversation_name(conversation: str) -> Flow[None]:
     state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
     if state[0].last:
-        raise _taken_by_agent(conversation)
-
-
-def _taken_by_agent(name: str) -> NameTaken:
-    return NameTaken(f"{name!r} is an agent; give the conversation another id")
-
-
-def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:
-    """Make an agent known, so that no conversation can take its name; refused when one has it already."""
-    try:
-        yield enlistment(agent, facts)
-    except ConditionFailed as error:
-        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
-
-
-def enlistment(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
-    """The append that makes an agent known."""
-    check_name(agent, "agent name")
-    own_log = stream_topic(agent)
-    record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
-    return Append(records=(record,), conditions=(At(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))
+        raise taken_by_agent(conversation)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from magent2.bus.dead import bury
-from magent2.bus.delivery import ERRAND
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.marks import ERRAND
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, NewRecord, Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from magent2.bus.delivery import errand
 from magent2.bus.flow import Flow
+from magent2.bus.mail import errand
 from magent2.bus.operations import OLDEST, Append, Read
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Page, Record
 from magent2.connectors.outbox import OPEN_STATES, Item, destination_of, fold, told

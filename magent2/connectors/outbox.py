@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from magent2.bus.delivery import errand
+from magent2.bus.mail import errand
 from magent2.bus.records import NewRecord, Record
 from magent2.connectors.interface import Outgoing
 from magent2.directory.connectors import Registration

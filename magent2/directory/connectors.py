@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from magent2.bus.delivery import enlistment
+from magent2.bus.enlistment import enlistment
 from magent2.bus.flow import Flow
 from magent2.bus.operations import OLDEST, Append, At, Read
 from magent2.bus.records import NewRecord, Page, Record

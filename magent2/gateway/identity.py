@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
-from magent2.bus.delivery import OWNER
+from magent2.bus.marks import OWNER
 from magent2.bus.records import TopicInfo
 from magent2.errors import NotYours
 from magent2.gateway.problems import Problem

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.bus.interface import Engine
+from magent2.bus.marks import FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.bus.operations import Describe, Topics
 from magent2.bus.records import TopicInfo, TopicList
 from magent2.bus.watch import Watch

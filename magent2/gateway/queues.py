@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from magent2.bus.delivery import ACTIVE_AGENT, RUN_ENVELOPE, Delivered, Sending
+from magent2.bus.delivery import Delivered, Sending
 from magent2.bus.interface import Engine
+from magent2.bus.marks import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.bus.operations import Describe, Find, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import UnknownCursor

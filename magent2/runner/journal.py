@@ -1,6 +1,6 @@
 """The journal of a run: what makes a turn a transaction.
 
-The SDK does the run; its models and tools are wrapped (`journal_model.py`, `journal_calls.py`) and tell the journal
+The SDK does the run; its models and tools are wrapped (`journal_model.py`, `journal_tools.py`) and tell the journal
 what they do. Events and appends go through one queue, in the order they happened, and `events` takes them out one by
 one: an event is yielded, and whoever reads has it on the log before the next is taken; an append is made.
 

@@ -35,15 +35,16 @@ from agents.tool import (
 )
 from agents.tool_context import ToolContext
 
-from magent2.bus.delivery import ACTIVE_AGENT
+from magent2.bus.marks import ACTIVE_AGENT
 from magent2.bus.operations import SetHead
 from magent2.errors import InvalidInput, ModelError
 from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
 from magent2.runner.journal import Journal
 from magent2.runner.journal_approvals import JournalledMcp, asking
-from magent2.runner.journal_calls import Call, call_tool, seen
+from magent2.runner.journal_calls import Call, seen
 from magent2.runner.journal_model import JournalModel
+from magent2.runner.journal_tools import call_tool
 from magent2.runner.journal_turn import final_of
 from magent2.sessions.views import calls_of
 from magent2.tools.interface import call_scope

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from magent2.bus.delivery import TRACE
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
+from magent2.bus.marks import TRACE
 from magent2.bus.operations import OLDEST, Read
 from magent2.bus.records import NewRecord, Page, Record
 from magent2.errors import UnknownCursor

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from magent2.bus.delivery import COPIES
 from magent2.bus.flow import Flow
+from magent2.bus.marks import COPIES
 from magent2.bus.operations import Find
 from magent2.bus.records import Record
 from magent2.models.address import chat_topic

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.delivery import ACTIVE_AGENT
 from magent2.bus.flow import Flow
+from magent2.bus.marks import ACTIVE_AGENT
 from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from magent2.bus.delivery import ACTIVE_AGENT, LAST_TEXT, ActiveAgents, Delivered, Sending, delivering
+from magent2.bus.delivery import Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
+from magent2.bus.marks import ACTIVE_AGENT, LAST_TEXT
 from magent2.bus.operations import Append, At, Delete, Describe, HeadIs, Read, SetHead, Topics
 from magent2.bus.records import Appended, NewRecord, Page, Record, TopicInfo, TopicList
+from magent2.bus.standing import ActiveAgents
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope

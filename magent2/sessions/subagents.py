@@ -12,16 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.delivery import (
-    ACTIVE_AGENT,
-    RUN_AGENT,
-    RUN_ENVELOPE,
-    RUN_STATUS,
-    RUNNING,
-    Sending,
-    delivering,
-)
+from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import Flow
+from magent2.bus.marks import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.bus.operations import Describe, HeadIs, Read, SetHead, Topics
 from magent2.bus.records import Page, TopicInfo, TopicList
 from magent2.errors import Refused

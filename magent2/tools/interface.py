@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, SetHead
+from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
 from magent2.tools.held_weight import HeldWeight
 from magent2.tools.outlook import Outlook
+from magent2.tools.pen import Pen
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent
@@ -132,35 +133,6 @@ class Closing(Protocol):
     """Words the result of a call once it is known which of its sends leave: the others fail by name."""
 
     def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told: ...
-
-
-class Pen(Protocol):
-    """Writes for a call, under the token of the run's owner, what must be on the log before the call has a result."""
-
-    def left(self, place: int) -> Mapping[str, Any] | None:
-        """What an earlier attempt has sent at once from this place: `{id, tool, digest, topics}`."""
-        ...
-
-    def places(self) -> frozenset[int]:
-        """Where earlier attempts have sent something at once."""
-        ...
-
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """Around the plan of such a send and its append: those of a run go one after another, so each is planned after
-        the one before it has left."""
-        ...
-
-    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        """Send, and note it, in one append. `Refused` and `TopicDeleted`: nothing was written, plan again."""
-        ...
-
-    async def begin(self, tool: str, digest: str) -> None:
-        """Note that a tool which must not be run twice is about to. `OutcomeUnknown`: it was begun already."""
-        ...
-
-    async def set_head(self, head: SetHead) -> None:
-        """Set it with the next append."""
-        ...
 
 
 class Parking(Protocol):

@@ -21,8 +21,9 @@ from magent2.bus.records import Appended, NewRecord
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import steering
-from magent2.tools.interface import CallScope, Failure, HeldSend, Pen, Planning, Prepared, SendMark, current_scope
+from magent2.tools.interface import CallScope, Failure, HeldSend, Planning, Prepared, SendMark, current_scope
 from magent2.tools.outlook import Outlook
+from magent2.tools.pen import Pen
 
 __all__ = [
     "Failure",

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import PRINCIPAL
 from magent2.bus.flow import Flow, run
+from magent2.bus.marks import PRINCIPAL
 from magent2.errors import InvalidInput, Refused
 from magent2.models.address import check_name
 from magent2.sessions.history import History, reading_history

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import ACTIVE_AGENT, OWNER, Sending, wait_field
+from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow, arun
+from magent2.bus.marks import ACTIVE_AGENT, OWNER, wait_field
 from magent2.bus.operations import Append, Describe, SetHead
 from magent2.bus.records import TopicInfo
 from magent2.errors import Refused

@@ -17,9 +17,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from magent2.bus.delivery import wait_field
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
+from magent2.bus.marks import wait_field
 from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
 from magent2.bus.records import Page, TopicInfo
 from magent2.errors import InvalidInput, WouldDeadlock

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from magent2.bus.dead import bury
-from magent2.bus.delivery import RUNNING
+from magent2.bus.marks import RUNNING
 from magent2.bus.operations import SetHead
 from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.records import MailRef, NewRecord, Record

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from magent2.bus.delivery import MAIL_SEEN, MEANT
+from magent2.bus.marks import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.approvals import DECISIONS

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX

@@ -23,7 +23,8 @@ from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
 from magent2.worker.ending import DELAYED, Outcome
 from magent2.worker.roll import Roll, Runners, RunnersNow
-from magent2.worker.run import RUN_MAX_S, LaneRun, Shared
+from magent2.worker.run import RUN_MAX_S, LaneRun
+from magent2.worker.shared import Shared
 from magent2.worker.steers import lanes_of, takes_steers
 
 log = logging.getLogger(__name__)
@@ -227,7 +228,7 @@ class WorkerService:
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,
         )
-        run.approval_max_s = self.approval_max_s
+        run.approvals.max_s = self.approval_max_s
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run
         self._by_lane[lane.owner.agent, lane.owner.conversation] = run

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from magent2.bus.delivery import KIND, STEER
 from magent2.bus.interface import Engine
+from magent2.bus.marks import KIND, STEER
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, MailRef, Record

@@ -7,9 +7,9 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable
 
-from magent2.bus.delivery import MAIL_SEEN, WHOLE
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.marks import MAIL_SEEN, WHOLE
 from magent2.bus.owner_log import REFUSALS
 from magent2.bus.patience import insist
 from magent2.bus.records import MailRef, Owner, Record

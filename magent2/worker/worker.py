@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeGuard, TypeVar
 
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.face import EngineBase
 from magent2.bus.flow import arun
 from magent2.bus.interface import Bus, Engine

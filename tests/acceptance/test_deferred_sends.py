@@ -25,8 +25,8 @@ import pytest
 from agents import Agent
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.delivery import STEER
 from magent2.bus.interface import Engine
+from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.team_tools import function_tool_of

@@ -15,9 +15,9 @@ import redis
 
 from magent2.bus.connect import connect
 from magent2.bus.dead import listing_dead, retrying_dead
-from magent2.bus.delivery import envelope_digest
 from magent2.bus.flow import arun, run
 from magent2.bus.interface import Engine
+from magent2.bus.mail import envelope_digest
 from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.connectors.interface import Outgoing

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from magent2.bus.delivery import MEANT, STEER
+from magent2.bus.marks import MEANT, STEER
 from magent2.bus.records import Record
 from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
 from tests.simulation.journal_audit import journal_findings

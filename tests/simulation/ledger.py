@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from magent2.bus.delivery import MEANT
 from magent2.bus.interface import Engine
+from magent2.bus.marks import MEANT
 from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
 from magent2.bus.records import Appended, Claimed, Claims, MailRef, NewRecord, Owner
 from magent2.errors import Fenced

@@ -12,7 +12,8 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT, Sending
+from magent2.bus.delivery import Sending
+from magent2.bus.marks import FIRST_TEXT, LAST_TEXT
 from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor

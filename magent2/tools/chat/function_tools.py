@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from magent2.bus.delivery import check_envelope, mail_records
 from magent2.bus.interface import Bus, BusMessage, Engine
+from magent2.bus.mail import mail_records
+from magent2.bus.recipients import check_envelope
 from magent2.errors import AddressError, InvalidInput, Refused
 from magent2.models.address import Address
 from magent2.models.envelope import MessageEnvelope

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from magent2.bus.delivery import LAST_TEXT, OWNER, Sending
+from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow
+from magent2.bus.marks import LAST_TEXT, OWNER
 from magent2.bus.operations import Append, At, Condition, Describe, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.directory.agents import AGENTS

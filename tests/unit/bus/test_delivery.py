@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import HOPS_MAX, MAIL_SEEN, Delivered, Sending, delivering, enlisting
+from magent2.bus.delivery import HOPS_MAX, Delivered, Sending, delivering
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun, run
+from magent2.bus.marks import MAIL_SEEN
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
 from magent2.bus.records import Claimed, NewRecord

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import ActiveAgents, Delivered, Sending, delivering, enlisting
+from magent2.bus.delivery import Delivered, Sending, delivering
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Delete, Describe
+from magent2.bus.standing import ActiveAgents
 from magent2.errors import ConditionFailed, IdConflict, NameTaken, NotYours, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from tests.support.engines import ENGINES, new_engines

@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx2
 
 from magent2.bus.dead import bury
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim

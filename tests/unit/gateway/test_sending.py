@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete, Read

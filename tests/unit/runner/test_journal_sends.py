@@ -11,9 +11,10 @@ from agents import (
     function_tool,
 )
 
-from magent2.bus.delivery import ACTIVE_AGENT, enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.marks import ACTIVE_AGENT
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Operation, OwnedAppend, SetHead
 from magent2.bus.records import NewRecord

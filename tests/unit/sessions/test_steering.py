@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER, Sending
+from magent2.bus.delivery import Sending
 from magent2.bus.flow import run
+from magent2.bus.marks import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation, SetHead
 from magent2.bus.records import NewRecord

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.operations import Claim
 from magent2.errors import IdConflict, NameTaken, TopicDeleted

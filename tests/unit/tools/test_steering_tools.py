@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import STEER, Sending
+from magent2.bus.delivery import Sending
+from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import MAIL_SEEN, MEANT
+from magent2.bus.marks import MAIL_SEEN, MEANT
 from magent2.bus.records import MailRef, Record
 from magent2.worker.commands import Halt
 from magent2.worker.plan import Answer, Clear, Spent, Unreadable, plan_lane

@@ -31,7 +31,8 @@ from magent2.worker.retry import (
     RETRY_MAX_S,
     SUSPECT_AFTER,
 )
-from magent2.worker.run import LaneRun, Outcome, Shared
+from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.shared import Shared
 from tests.support.clock import HandClock
 from tests.support.moody import Moody
 from tests.support.runners import Async, Failing, Gated, SyncOnly, output, token

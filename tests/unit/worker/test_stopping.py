@@ -10,8 +10,8 @@ import pytest
 from agents import Agent, Tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.delivery import wait_field
 from magent2.bus.interface import Engine
+from magent2.bus.marks import wait_field
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import TransientError
@@ -181,7 +181,7 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
 
 def _heard(service: WorkerService) -> bool:
     """Whether the run of the helper knows that it is to stop; before that it may well finish."""
-    return any(run._halt is not None for run in service._runs.values() if run.owner.agent == HELPER)
+    return any(run._mail.halt is not None for run in service._runs.values() if run.owner.agent == HELPER)
 
 
 def _waits(bus: Engine) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from magent2.bus.delivery import KIND, Sending
+from magent2.bus.delivery import Sending
+from magent2.bus.marks import KIND
 from magent2.bus.operations import Delete, Read, SetHead
 from magent2.bus.records import Page
 from magent2.errors import Magent2Error, NotYours

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import FIRST_TEXT, LAST_TEXT
+from magent2.bus.marks import FIRST_TEXT, LAST_TEXT
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.lists import item_of

@@ -9,8 +9,9 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import KIND as KIND_HEADER
-from magent2.bus.delivery import STREAM_SEEN, Delivered, Sending
+from magent2.bus.delivery import Delivered, Sending
+from magent2.bus.marks import KIND as KIND_HEADER
+from magent2.bus.marks import STREAM_SEEN
 from magent2.bus.operations import OLDEST, Find
 from magent2.bus.records import Appended, Record, canonical
 from magent2.errors import IdConflict

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.delivery import enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import STEER, enlisting
+from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
+from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord

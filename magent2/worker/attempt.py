@@ -1,0 +1,140 @@
+"""One attempt at a run: what it is given to work with, and the record that says it has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.bus.interface import Engine
+from magent2.bus.marks import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
+from magent2.bus.owner_log import OwnerLog
+from magent2.bus.patience import insist
+from magent2.bus.records import Claimed, MailRef
+from magent2.errors import Fenced, UnknownAgent
+from magent2.runner.context import RunContext
+from magent2.runner.steers import Steer
+from magent2.sessions.history import RunRecord, run_id_of
+from magent2.telemetry.runs import ObservedRun, Observer, RunFacts
+from magent2.worker.brake import Brake, Interrupt
+from magent2.worker.drive import Runner
+from magent2.worker.plan import Letter
+from magent2.worker.receipts import input_receipt
+from magent2.worker.report import TALK, Report
+from magent2.worker.shared import Shared
+from magent2.worker.steers import LaneSteers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An attempt at whatever run is due in a claimed lane. What it finds out of earlier attempts it keeps."""
+
+    bus: Engine
+    claimed: Claimed
+    runner: Runner
+    shared: Shared
+    pen: OwnerLog
+    brake: Brake
+    steers: LaneSteers | None
+    observer: Observer | None
+    release: str
+    observed: ObservedRun | None = None
+    failures: int = 0  # of earlier attempts; the others were cut short
+
+    @property
+    def crashes(self) -> int:
+        return max(0, self.claimed.attempt - 1 - self.failures)
+
+    def report(self, letter: Letter) -> Report:
+        agent, conversation = self.claimed.owner.agent, self.claimed.owner.conversation
+        run_id = run_id_of(agent, conversation, letter.envelope.id)
+        kind = str(letter.record.headers.get(KIND) or TALK)
+        return Report(conversation, agent, run_id, self.claimed.attempt, letter.envelope.id, kind)
+
+    async def context(self, letter: Letter, run_id: str) -> RunContext | None:
+        """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
+        owner = self.claimed.owner
+        history = await insist(lambda: self.shared.histories.read(owner.conversation), owner.token)
+        headers = letter.record.headers
+        known = history.runs.get(run_id)
+        envelope = letter.envelope.model_dump(mode="json")
+        run = known or RunRecord(run_id, owner.agent, envelope, {}, history.last)
+        self.failures = run.retries
+        context = RunContext(
+            envelope=letter.envelope,
+            agent=owner.agent,
+            attempt=self.claimed.attempt + run.returns,
+            bus=self.bus,
+            log=self.pen,
+            history=history,
+            run=run,
+            hops=_number(headers.get(HOPS)),
+            principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
+            kind=str(headers.get(KIND) or TALK),
+            between_turns=self.brake.between_turns,
+            waits=self.shared.waits,
+        )
+        if (steers := self.steers) is not None:
+            context.steers = lambda: self._look(steers, letter.record.ref)
+        if known is None:
+            try:
+                run.spec = spec_of(self.runner, context)
+            except UnknownAgent as error:
+                log.warning("mail waits for an agent that left", extra={"agent": context.agent, "error": str(error)})
+                return None
+        if self.observer is not None:
+            self.observed = context.observed = _observe(self.observer, letter, context)
+        return context
+
+    async def begin(self, context: RunContext, report: Report, letter: Letter) -> None:
+        """The first attempt writes the start of the run, every other that it begins again.
+
+        A steer that no turn has seen is mail like all mail by now, and has its receipt here.
+        """
+        run = context.run
+        if run.run in context.history.runs:
+            await self.pen.put(report.run("restarted"), heads=report.head(RUNNING))
+            return
+        trace = None if context.observed is None else context.observed.traceparent
+        start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release)
+        steered = letter.record.headers.get(STEER)
+        receipts = [input_receipt(report.conversation, letter, report.fields)] if steered else []
+        await self.pen.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
+
+    async def _look(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
+        """What was said to the run. Whoever has lost the lane finds out here, and does not come back."""
+        try:
+            return await steers.look(own)
+        except Fenced:
+            self.brake.pull(Interrupt.LOST)
+            await asyncio.get_running_loop().create_future()
+            raise
+
+
+def spec_of(runner: Runner, context: RunContext) -> dict[str, Any]:
+    """How the runner would do this run as things stand: pinned with its start, so that every attempt does the same."""
+    ask = getattr(runner, "spec_for", None)
+    return dict(ask(context) if callable(ask) else getattr(runner, "spec", {}))
+
+
+def _observe(observer: Observer, letter: Letter, context: RunContext) -> ObservedRun:
+    cause = letter.record.headers.get(TRACE)
+    facts = RunFacts(
+        agent=context.agent,
+        conversation=context.conversation_id,
+        run_id=context.run_id,
+        attempt=context.attempt,
+        envelope_id=letter.envelope.id,
+        kind=context.kind,
+        cause=cause if isinstance(cause, str) else None,
+        first=context.run.trace,
+    )
+    return observer.run(facts, letter.record.at_ms)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,60 @@
+"""The approvals that the run of one lane waits for: asked for, looked for, and given up when their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.owner_log import OwnerLog
+from magent2.bus.patience import insist
+from magent2.runner.context import RunContext
+from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expiring, now_ms
+from magent2.worker.ending import Ending, Outcome, Taken
+from magent2.worker.pausing import Overdue, Waiting, decision_records, plan_paused, with_decisions
+from magent2.worker.plan import Answer
+from magent2.worker.report import Report
+
+
+class LaneApprovals:
+    """Lets the lane go while calls of its run wait for a person, and lets the run go on once all are decided on."""
+
+    def __init__(self, bus: Engine, pen: OwnerLog, ending: Ending) -> None:
+        self.max_s = APPROVAL_MAX_S
+        self._bus = bus
+        self._pen = pen
+        self._owner = pen.owner
+        self._ending = ending
+
+    async def ask(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome:
+        """Ask a person, and let the lane go meanwhile."""
+        expires_ms = now_ms() + round(self.max_s * 1000)
+        calls = [
+            Approval(
+                report.run_id, report.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
+            )
+            for call in context.waiting
+        ]
+        return await self._ending.paused(plan, mail, report, calls, self.max_s)
+
+    async def look(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome | None:
+        """What has become of a run that waits; nothing when it is to go on."""
+        letters: dict[str, Mapping[str, Any]] = {
+            letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions
+        }
+        now = now_ms()
+        while isinstance(paused := plan_paused(context.run, letters, now), Overdue):
+            for call in paused.calls:
+                letters[call.decision_id] = await self._expire(call)
+        if isinstance(paused, Waiting):
+            return await self._ending.still_paused(plan, mail, report, paused)
+        refs = tuple(letter.record.ref for letter in plan.spent.decisions)
+        await self._pen.commit(*decision_records(report, paused.decided), mail=refs)
+        context.run = with_decisions(context.run, report, paused.decided)
+        return None
+
+    async def _expire(self, call: Approval) -> Mapping[str, Any]:
+        """The letter that counts: that nobody has decided in time, unless somebody was quicker by a moment."""
+        conversation = self._owner.conversation
+        return await insist(lambda: arun(self._bus, expiring(conversation, call)), self._owner.token)

@@ -1,0 +1,18 @@
+"""What the runs of one worker have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magent2.sessions.history import Histories
+from magent2.tools.interface import Wait
+from magent2.worker.quarantine import Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Handed to every run of a worker."""
+
+    histories: Histories
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    waits: tuple[Wait, ...] = ()  # what each gives up while it waits for an answer

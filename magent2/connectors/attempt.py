@@ -143,11 +143,15 @@ class Attempt:
         await self._write(OwnedAppend(owner=self._owner, n=self._written, records=(begun,)))
 
     async def _was_begun(self) -> bool:
-        before = self._lane.attempt - 1
-        topic = outbox_topic(self.connector_id)
-        begun = await persist(self._bus, Find(topic, self._note_id("begun", before)), self._owner.worker)
-        failed = await persist(self._bus, Find(topic, self._note_id("failed", before)), self._owner.worker)
-        return begun is not None and failed is None
+        """Whether the last attempt that was begun has no end. Those after it may have died before they could say so."""
+        for before in range(self._lane.attempt - 1, 0, -1):
+            if await self._is_noted("begun", before):
+                return not await self._is_noted("failed", before)
+        return False
+
+    async def _is_noted(self, what: str, attempt: int) -> bool:
+        find = Find(outbox_topic(self.connector_id), self._note_id(what, attempt))
+        return await persist(self._bus, find, self._owner.worker) is not None
 
     def _note_id(self, what: str, attempt: int | None = None) -> str:
         """Of this mail, so that a message which a person sends again begins anew."""

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Claim, Leave
 from magent2.bus.records import NewRecord
 from magent2.connectors import attempt as attempts
 from magent2.connectors.attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
@@ -18,6 +18,7 @@ from magent2.connectors.outbox import Item, queued
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
+from magent2.models.address import relay_agent
 from magent2.sessions.store import creating, deleting
 from tests.support.engines import ENGINES, new_engines
 from tests.support.receiver import Keeper
@@ -174,6 +175,22 @@ async def test_a_relay_that_is_lost_while_sending_leaves_it_to_the_next(bus: Eng
     await send_all(bus, keeper, lambda: states(bus) == {"lost": end})
 
     assert keeper.texts == (["lost", "lost"] if takes_key else ["lost"])
+
+
+async def test_what_may_have_arrived_is_not_sent_again_though_the_next_relay_is_lost_as_well(bus: Engine) -> None:
+    put(bus, "lost")
+    keeper = Keeper(gate=asyncio.Event())
+    lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
+    await until(lambda: keeper.texts == ["lost"])
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+    keeper.gate = None
+    bus.call(Claim(worker="next", agents=(relay_agent("hook"),), limit=1, lease_s=30.0))
+    bus.call(Leave("next"))
+
+    await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
+
+    assert keeper.texts == ["lost"]
 
 
 async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engine) -> None:

@@ -205,6 +205,31 @@ async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engin
         await until(lambda: keeper.texts == ["next"])
 
 
+async def test_what_may_have_arrived_is_unknown_although_the_last_attempt_was_refused(bus: Engine) -> None:
+    put(bus, "maybe")
+    put(bus, "never", "bob")
+    keeper = Keeper(takes_key=True, failures=[MAYBE, NEVER, NEVER])
+
+    await send_all(bus, keeper, lambda: sorted(states(bus).values()) == ["dead", "unknown"])
+
+    assert [record.payload["code"] for record in bus.read("stream:one") if "code" in record.payload] == [
+        "send_dead",
+        "send_unknown",
+    ]
+
+
+async def test_what_may_have_arrived_is_unknown_although_its_connector_is_gone(bus: Engine) -> None:
+    put(bus, "lost")
+    keeper = Keeper(gate=asyncio.Event())
+    lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
+    await until(lambda: keeper.texts == ["lost"])
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+    run(bus, unregistering("hook"))
+
+    await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
+
+
 async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
     forged = {"conversation_id": "forged", "sender": "user:eve", "content": "hi"}
     bus.call(Append(records=(NewRecord("chat:outbox:hook", forged),)))

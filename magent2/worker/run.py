@@ -85,6 +85,7 @@ class LaneRun:
         self._observer = observer
         self._waits = shared.waits
         self.approval_max_s = APPROVAL_MAX_S
+        self.now_ms: Callable[[], int] = now_ms  # by the clock on the wall
         self._observed: ObservedRun | None = None
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
@@ -204,7 +205,7 @@ class LaneRun:
         letters: dict[str, Mapping[str, Any]] = {
             letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions
         }
-        now = now_ms()
+        now = self.now_ms()
         while isinstance(paused := plan_paused(context.run, letters, now), Overdue):
             for call in paused.calls:
                 letters[call.decision_id] = await self._expire(call)
@@ -310,7 +311,7 @@ class LaneRun:
         """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
         if self._halt is not None and self._halt.is_final:
             return await self._stop(plan, report, self._halt)
-        expires_ms = now_ms() + round(self.approval_max_s * 1000)
+        expires_ms = self.now_ms() + round(self.approval_max_s * 1000)
         calls = [
             Approval(
                 report.run_id, report.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms

@@ -49,6 +49,7 @@ class Line(Broken):
         self.fate = fate
         self.dead = False
         self.frozen_until = 0.0
+        self.temper: Any = None  # of the process, if there is one
         self.over = False  # the world has ended; whoever still waits is sent home
         self._ledger = ledger
         self._dice = dice

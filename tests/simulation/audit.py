@@ -119,7 +119,7 @@ def _ledger_findings(scene: Scene) -> list[str]:
     """Nobody wrote for a lane that was not its own, nothing was settled twice, nothing is left."""
     ledger = scene.ledger
     agents = [*scene.agents, *(map(relay_agent, CONNECTORS) if scene.town else ())]
-    twice = [f"{ref.topic} {ref.seq} was settled by {owners}" for ref, owners in ledger.settled.items() if owners[1:]]
+    twice = [f"{ref.topic} {ref.seq} was settled by {len(by)}" for ref, by in ledger.settled.items() if len(by) > 1]
     left = [f"left over: {lane}" for agent in agents for lane in ledger.inner.call(Lanes(agent))]
     never = [f"{ref.topic} {ref.seq} was never settled" for ref in ledger.pending]
     return [*ledger.trespasses, *twice, *left, *never]

@@ -38,7 +38,7 @@ class Ledger(Broken):
         self.decided: dict[Step, str] = {}  # calls that a person was asked about, and what was decided
         self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
         self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # in an outbox, of a message
-        self.trace: list[str] = []
+        self.trace: list[tuple[float, str, str, int, str]] = []
         self._now = now
         self._inboxes = {f"{kind}:{agent}" for kind in ("chat", "control") for agent in agents}
         self._holders: dict[Lane, Owner] = {}
@@ -72,7 +72,7 @@ class Ledger(Broken):
     def _write(self, operation: Operation[Any], outcome: str) -> None:
         who = getattr(operation, "worker", None) or getattr(getattr(operation, "owner", None), "worker", "")
         records = len(getattr(operation, "records", ()))
-        self.trace.append(f"{self._now():.6f} {who} {type(operation).__name__} {records} {outcome}")
+        self.trace.append((self._now(), who, type(operation).__name__, records, outcome))
 
     # --- lanes
 

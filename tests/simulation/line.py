@@ -16,7 +16,7 @@ from tests.support.broken import Broken
 R = TypeVar("R")
 
 LATENCY_MAX_S = 0.02
-SLOW = 0.4  # how often an operation, or its answer, takes any time
+SLOW = 0.3  # how often an operation, or its answer, takes any time
 LOST = 0.03  # how often it is lost, one way or the other
 
 

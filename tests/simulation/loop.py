@@ -76,18 +76,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.sort(key=_number_of)
             self._dice.shuffle(ready)
         for handle in ready:
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 handle._run()
 
     def _take_due(self) -> None:
         """What is due now; when nothing is ready, what will be due next, and it is then."""
         timers = self._timers
-        while timers and (timers[0][2]._cancelled or timers[0][0] <= self._now or not self._ready):  # type: ignore[attr-defined]
+        while timers and (timers[0][2]._cancelled or timers[0][0] <= self._now or not self._ready):
             when, _, timer = heappop(timers)
-            if not timer._cancelled:  # type: ignore[attr-defined]
+            if not timer._cancelled:
                 self._now = max(self._now, when)
                 self._ready.append(timer)
-        if not self._ready and not self._stopping:  # type: ignore[attr-defined]
+        if not self._ready and not self._stopping:
             raise Stuck("nothing is left to happen")
 
     def _make_task(

@@ -6,9 +6,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from agents import Agent
+from agents import Agent, Model, ModelResponse, TResponseInputItem
 from agents.items import TResponseOutputItem, TResponseStreamEvent
-from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from agents.testing import assistant_message, function_call
 
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -27,34 +27,42 @@ from tests.support.runners import Event
 from tests.support.steered import blocks
 
 ANSWER_MAX_S = 60.0  # for what comes of a subagent
+EMPTY = build_response(Say(""), [{}])
 NOBODY = "nobody"  # in place of a subagent that could not be started
 
 Remember = Callable[[RunContext], RunContext]
 
 
-class Mind(ScriptedModel):
+class Mind(Model):
     """The model of one attempt: calls what the mail says, turn by turn, then says the mail's text."""
 
     def __init__(self, context: RunContext, temper: Temper, witness: Witness) -> None:
-        super().__init__([ModelStep.stream(self._events)])  # each step adds the next: to make one costs a copy
         self._context = context
         self._temper = temper
         self._witness = witness
         self._turns = call_ids(context.envelope)
         self._breaks_at = temper.dice.randrange(len(self._turns) + 1)
 
-    async def _events(self, call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
-        self.enqueue(ModelStep.stream(self._events))
+    async def get_response(self, *rest: Any, **options: Any) -> ModelResponse:
+        raise AssertionError("journalled runs are streamed")
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002  the SDK's name for it
+        *rest: Any,
+        **options: Any,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        asked: list[Any] = input if isinstance(input, list) else []
         await self._temper.line.breathe()
-        shown = results_in(call.input)
+        shown = results_in(asked)
         turn = sum(all(name in shown for name in calls) for calls in self._turns)
         self._witness.see(self._context, turn)
         self._witness.compare(self._context, shown)
-        self._witness.hear(self._context, [text for _, text in blocks(call.input)])
+        self._witness.hear(self._context, [text for _, text in blocks(asked)])
         if turn >= self._breaks_at:
             await self._temper.suffer(self._context.envelope, self._context)
-        response = build_response(Say(""), [{}])
-        for event in stream_events(response.model_copy(update={"output": self._items(turn, shown)})):
+        for event in stream_events(EMPTY.model_copy(update={"output": self._items(turn, shown)})):
             if event.type == "response.output_text.delta":
                 await self._temper.think()
             yield event

@@ -23,7 +23,7 @@ from tests.simulation.moods import FAILS, KILLS, REFUSES
 
 CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
-MESSAGES = 8
+MESSAGES = 6
 STEERS = 0.8  # how often a message to an agent that hears them is followed by a steer to its lane
 STOPS = 0.3  # how often a message is followed by a stop, to its lane or to another
 POISON = 0.12  # how often there is a message that kills whoever runs it
@@ -90,7 +90,7 @@ class People:
             conversation_id=self._dice.choice(CONVERSATIONS),
             sender="user:ann",
             recipient=f"agent:{self._dice.choice(self._agents)}",
-            content=f"message {number} of few"[: self._dice.randint(5, 20)],
+            content=f"message {number} of few"[: self._dice.randint(5, 13)],
             metadata={
                 FAILS: self._dice.choice((0, 0, 0, 1, 2)),
                 REFUSES: self._dice.random() < 0.1,

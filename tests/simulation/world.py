@@ -31,12 +31,13 @@ from tests.simulation.town import CONNECTORS, SENDER, settle
 from tests.simulation.witness import Witness
 
 PLAIN, JOURNALLED = ("Ada", "Bob"), (SENDER, CHILD)
-MINDFUL = 0.15  # how often there are agents that run on the SDK, in a town
+MINDFUL = 0.12  # how often there are agents that run on the SDK, in a town
 TOWN = 0.1  # how often there is a town without them
 WORKERS = 2
 FATES_MAX = 4
 FATE_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker; a relay beside it has more
-LEASE_S, TOWN_LEASE_S = 2.0, 5.0  # where it takes longer until all is quiet, fewer renewals are enough
+LEASE_S, TOWN_LEASE_S = 3.0, 6.0  # where it takes longer until all is quiet, fewer renewals are enough
+RELAY_LEASE_S = 9.0
 FROZEN_MIN, FROZEN_MAX = 0.5, 3.0  # leases
 EVENT_MAX_S = 8.0  # after the beginning of the world: jumps of the clock, workers that go home
 JUMPS_MAX, DRAINS_MAX = 4, 2
@@ -52,7 +53,11 @@ class Chronicle:
 
     findings: list[str]
     counts: Counter[str]
-    trace: list[str]
+    steps: list[tuple[float, str, str, int, str]]
+
+    @property
+    def trace(self) -> list[str]:
+        return [f"{now:.6f} {who} {what} {records} {outcome}" for now, who, what, records, outcome in self.steps]
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ class World:
         if not self.town:
             await service.run()
             return
-        make = relay_maker(temper, self.outside, self._lease_s, lambda: f"relay-{next(self._relays)}")
+        make = relay_maker(temper, self.outside, RELAY_LEASE_S, lambda: f"relay-{next(self._relays)}")
         async with relaying(temper.line, make):
             await service.run()
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from tests.simulation.world import Breakage, Chronicle, simulate
 from tests.support.audit import assert_clean
 
-SEEDS, SEEDS_SOAK = 500, 20_000
+SEEDS, SEEDS_SOAK = 1000, 20_000
 SEED = "SIM_SEED"
 SHOWN_BY = "tests/simulation/test_worlds_first.py"
 
@@ -46,16 +46,38 @@ HAPPENS: Mapping[str, float] = {
     "drained": 0.35,
     "given back": 0.15,
     # runs on the SDK
-    "worlds with a model": 0.15,
-    "an answer was asked for": 0.9,
+    "worlds with a model": 0.07,
+    "an answer was asked for": 0.6,
     "an answer was replayed": 0.12,
-    "a call was asked for": 0.7,
+    "a call was asked for": 0.3,
     # what is said to them
-    "steer sent": 0.4,
-    "a steer was shown": 1.0,
-    "a steer was seen": 0.3,
-    "a block has sent": 0.05,
-    "a block has failed": 0.03,
+    "steer sent": 0.12,
+    "a steer was shown": 0.4,
+    "a steer was seen": 0.1,
+    # what they send
+    "a block has sent": 0.025,
+    "a block has failed": 0.05,
+    # what goes outside
+    "worlds with a town": 0.12,
+    "arrived outside": 0.3,
+    "arrived again": 0.03,
+    "a relay took over": 0.08,
+    "outbox: sent": 0.25,
+    "outbox: failed": 0.1,
+    "outbox: unknown": 0.04,
+    "outbox: dead": 0.02,
+    "outbox: retried": 0.03,
+    "outbox: dropped": 0.02,
+    "a clerk came too late": 0.02,
+    # what people are asked
+    "paused": 0.04,
+    "approved": 0.025,
+    "rejected": 0.01,
+    "expired": 0.008,
+    "decided already": 0.012,
+    "decided elsewhere": 0.02,
+    # agents that start others
+    "a subagent's result was shown": 0.02,
 }
 
 

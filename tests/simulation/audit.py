@@ -60,6 +60,7 @@ def world_findings(scene: Scene) -> list[str]:
     findings = [f"{topic}: {finding}" for topic, records in logs.items() for finding in sequence_findings(records)]
     findings += _ledger_findings(scene)
     findings += _accepted_findings(people.sent, logs, scene.agents)
+    findings += _letter_findings(logs, scene.agents)
     for name in ledger.deleted:
         findings += [*_deleted_findings(name, logs, scene.agents), *orphan_findings(name, logs)]
     findings += _receipt_findings([stop for stop in people.stops if stop.conversation in scene.kept], logs)
@@ -139,6 +140,14 @@ def _accepted_findings(sent: Sequence[Sent], logs: Logs, agents: Sequence[str]) 
     for message in sent:
         if arrived[message.id] != 1:
             yield f"{message.id} was acknowledged and is in the inboxes {arrived[message.id]} times"
+
+
+def _letter_findings(logs: Logs, agents: Sequence[str]) -> Iterator[str]:
+    """What a run sends names the call, so that it is known again under any id; nobody gets it twice."""
+    for agent in agents:
+        texts = Counter(str(record.payload.get("content")) for record in logs[chat_topic(agent)])
+        twice = {text: times for text, times in texts.items() if times > 1 and "-" in text}
+        yield from (f"{agent} was sent {text!r} {times} times" for text, times in twice.items())
 
 
 def _deleted_findings(conversation: str, logs: Logs, agents: Sequence[str]) -> Iterator[str]:

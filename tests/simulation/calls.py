@@ -12,7 +12,7 @@ CALLS = "calls"  # metadata of mail: the kinds of calls of each turn but the las
 CHILD = "Kit"  # the agent that others start; it knows nothing but its task
 
 WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs a person's approval
-KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY)
+KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY, PAY)
 FAMILIES = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
 
 

@@ -23,8 +23,9 @@ ANSWERS: tuple[tuple[Decision, ...], ...] = (
     ("approve",),
     ("approve",),
     ("reject",),
+    ("reject",),
     ("approve", "reject"),
-    ("approve", "approve"),
+    ("approve", "reject"),
     (),
 )
 

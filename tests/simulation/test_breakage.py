@@ -15,7 +15,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Delete, Operation
 from magent2.bus.records import NewRecord, Owner, Record
 from magent2.connectors import attempt, outbox
-from magent2.connectors.attempt import Attempt, GiveUp
+from magent2.connectors.attempt import Again, Attempt, GiveUp, after_failure
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
 from magent2.models.envelope import MessageEnvelope
@@ -25,15 +25,16 @@ from magent2.runner.journal_pen import CallPen
 from magent2.sessions import approvals, store
 from magent2.sessions.approvals import Approval, Decision, letter_of
 from magent2.sessions.exchange import Exchange
-from magent2.tools import sending
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import plan, retry
 from magent2.worker.controls import Controls
+from tests.simulation import people
 from tests.simulation.town import SENDER
 from tests.simulation.world import Breakage, Kind, simulate
 from tests.simulation.worlds import SEED, live_through
 from tests.support.broken import AckBeforeAppend, Broken, SettlesOnClaim, WithoutCounter, WithoutDedupe, WithoutFence
 
+OFTEN = 1.0  # what is to be noticed, happens often
 SEEDS = 100  # so many worlds at most until a broken promise must have been noticed
 
 
@@ -87,12 +88,14 @@ def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: p
         return True
 
     monkeypatch.setattr(Controls, "lies_in", believe)
+    monkeypatch.setattr(people, "STOPS", OFTEN)
 
     assert first_red(Breakage()) is not None
 
 
 def test_commands_that_are_compared_by_the_clock_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MAIL_SEEN", "a header that nobody writes")
+    monkeypatch.setattr(people, "STOPS", OFTEN)
 
     assert first_red(Breakage()) is not None
 
@@ -121,21 +124,15 @@ def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
 # --- what goes outside
 
 
-def test_a_relay_that_does_not_note_that_it_begins_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> Again | GiveUp:
+        return after_failure(error, attempt, True, chance)
+
     async def begin_in_silence(attempt: Attempt) -> None:
         return None
 
+    monkeypatch.setattr(attempt, "after_failure", try_again)
     monkeypatch.setattr(Attempt, "_begin", begin_in_silence)
-
-    assert first_red(Breakage(), in_towns()) is not None
-
-
-def test_a_relay_that_sees_only_the_attempt_before_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look_at_the_last(attempt: Attempt) -> bool:
-        before = attempt._lane.attempt - 1
-        return await attempt._noted("begun", before) is not None and await attempt._noted("failed", before) is None
-
-    monkeypatch.setattr(Attempt, "_was_begun", look_at_the_last)
 
     assert first_red(Breakage(), in_towns()) is not None
 
@@ -144,6 +141,7 @@ def test_a_relay_that_calls_dead_what_may_have_arrived_turns_the_auditor_red(mon
     async def never(attempt: Attempt, takes_key: bool) -> bool:
         return False
 
+    monkeypatch.setattr(attempt, "after_failure", lambda *facts: GiveUp("dead", "it cannot have arrived"))
     monkeypatch.setattr(Attempt, "_may_have_arrived", never)
 
     assert first_red(Breakage(), in_towns()) is not None
@@ -182,16 +180,24 @@ def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: py
 # --- what is held
 
 
-def test_a_block_that_sends_what_it_held_although_it_failed_turns_the_auditor_red(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hold = CallScope.hold
-
+def test_a_block_that_holds_nothing_back_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_at_once(scope: CallScope, place: int, send: HeldSend) -> None:
         scope.run.bus.call(send.append)
-        hold(scope, place, send)
 
     monkeypatch.setattr(CallScope, "hold", leave_at_once)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_what_leaves_at_once_and_leaves_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = CallPen.leave
+
+    async def leave_twice(pen: CallPen, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        await leave(pen, place, facts, append)
+        twins = tuple(replace(record, id=f"{record.id}-twin") for record in append.records)
+        await pen._journal.context.bus.acall(Append(records=twins))
+
+    monkeypatch.setattr(CallPen, "leave", leave_twice)
 
     assert first_red(Breakage(), in_minds()) is not None
 
@@ -224,17 +230,6 @@ def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pyte
 # --- subagents
 
 
-def test_a_subagent_that_is_started_by_every_attempt_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leave_no_note(pen: CallPen, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        await pen._journal.context.bus.acall(append)
-
-    ids = itertools.count()
-    monkeypatch.setattr(CallPen, "leave", leave_no_note)
-    monkeypatch.setattr(sending, "held_id", lambda scope, place: f"send-{next(ids)}")
-
-    assert first_red(Breakage(), in_minds()) is not None
-
-
 def test_a_result_of_another_subagent_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Exchange, "text", property(lambda exchange: "what another has said"))
 
@@ -246,5 +241,7 @@ def test_subagents_that_outlive_their_conversation_turn_the_auditor_red(monkeypa
         yield from ()
 
     monkeypatch.setattr(store, "_deleting_subagents", keep)
+    monkeypatch.setattr(people, "DELETES", OFTEN)
+    monkeypatch.setattr(people, "FAMILY", OFTEN)
 
     assert first_red(Breakage(), in_minds()) is not None

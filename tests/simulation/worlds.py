@@ -55,7 +55,7 @@ HAPPENS: Mapping[str, float] = {
     "a steer was shown": 0.4,
     "a steer was seen": 0.1,
     # what they send
-    "a block has sent": 0.025,
+    "a block has sent": 0.02,
     "a block has failed": 0.05,
     # what goes outside
     "worlds with a town": 0.12,
@@ -65,19 +65,19 @@ HAPPENS: Mapping[str, float] = {
     "outbox: sent": 0.25,
     "outbox: failed": 0.1,
     "outbox: unknown": 0.04,
-    "outbox: dead": 0.02,
+    "outbox: dead": 0.012,
     "outbox: retried": 0.03,
-    "outbox: dropped": 0.02,
-    "a clerk came too late": 0.02,
+    "outbox: dropped": 0.012,
+    "a clerk came too late": 0.015,
     # what people are asked
-    "paused": 0.04,
-    "approved": 0.025,
-    "rejected": 0.01,
-    "expired": 0.008,
-    "decided already": 0.012,
-    "decided elsewhere": 0.02,
+    "paused": 0.03,
+    "approved": 0.012,
+    "rejected": 0.008,
+    "expired": 0.006,
+    "decided already": 0.006,
+    "decided elsewhere": 0.012,
     # agents that start others
-    "a subagent's result was shown": 0.02,
+    "a subagent's result was shown": 0.012,
 }
 
 

@@ -70,7 +70,8 @@ class Ledger(Broken):
         return answer
 
     def _write(self, operation: Operation[Any], outcome: str) -> None:
-        who = getattr(operation, "worker", None) or getattr(getattr(operation, "owner", None), "worker", "")
+        owner: Owner | None = getattr(operation, "owner", None)
+        who = str(getattr(operation, "worker", "") if owner is None else owner.worker)
         records = len(getattr(operation, "records", ()))
         self.trace.append((self._now(), who, type(operation).__name__, records, outcome))
 

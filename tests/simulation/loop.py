@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 BEGIN_S = 1000.0
 WALL_BEGIN_MS = 1_700_000_000_000
@@ -34,6 +35,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -48,18 +50,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._numbers), timer))

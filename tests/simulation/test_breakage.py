@@ -28,12 +28,13 @@ from magent2.sessions.exchange import Exchange
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import plan, retry
 from magent2.worker.controls import Controls
-from tests.simulation import people
+from tests.simulation import people, world
 from tests.simulation.town import SENDER
 from tests.simulation.world import Breakage, Kind, simulate
 from tests.simulation.worlds import SEED, live_through
 from tests.support.broken import AckBeforeAppend, Broken, SettlesOnClaim, WithoutCounter, WithoutDedupe, WithoutFence
 
+JUMPS = 40  # of the clock, at most
 OFTEN = 1.0  # what is to be noticed, happens often
 SEEDS = 100  # so many worlds at most until a broken promise must have been noticed
 
@@ -96,6 +97,7 @@ def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: p
 def test_commands_that_are_compared_by_the_clock_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MAIL_SEEN", "a header that nobody writes")
     monkeypatch.setattr(people, "STOPS", OFTEN)
+    monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 
     assert first_red(Breakage()) is not None
 

@@ -29,8 +29,9 @@ from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import plan, retry
 from magent2.worker.controls import Controls
 from tests.simulation import people, world
+from tests.simulation.kinds import Kind
 from tests.simulation.town import SENDER
-from tests.simulation.world import Breakage, Kind, simulate
+from tests.simulation.world import Breakage, simulate
 from tests.simulation.worlds import SEED, live_through
 from tests.support.broken import AckBeforeAppend, Broken, SettlesOnClaim, WithoutCounter, WithoutDedupe, WithoutFence
 

@@ -16,9 +16,9 @@ from magent2.worker.drive import Runner
 from magent2.worker.relaying import relaying
 from magent2.worker.service import WorkerService
 from tests.simulation.audit import Scene, world_findings
-from tests.simulation.calls import CHILD
 from tests.simulation.clerks import Clerks
 from tests.simulation.deciders import APPROVAL_MAX_S, Deciders
+from tests.simulation.kinds import JOURNALLED, PLAIN, Kind
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Fate, Line
 from tests.simulation.loop import LoopClock, VirtualLoop, run_virtually
@@ -27,12 +27,9 @@ from tests.simulation.moods import Moods, Temper
 from tests.simulation.outside import Outside, relay_maker
 from tests.simulation.people import People
 from tests.simulation.prepared import PreparedBus, image_of, nothing
-from tests.simulation.town import CONNECTORS, SENDER, settle
+from tests.simulation.town import CONNECTORS, settle
 from tests.simulation.witness import Witness
 
-PLAIN, JOURNALLED = ("Ada", "Bob"), (SENDER, CHILD)
-MINDFUL = 0.12  # how often there are agents that run on the SDK, in a town
-TOWN = 0.1  # how often there is a town without them
 WORKERS = 2
 FATES_MAX = 4
 FATE_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker; a relay beside it has more
@@ -75,19 +72,6 @@ class Breakage:
 
     engine: Callable[[Engine], Engine] = lambda engine: engine
     remember: Remember = lambda context: context
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Who lives in a world, and whether there is a town around them."""
-
-    agents: tuple[str, ...]
-    town: bool
-
-    @classmethod
-    def of(cls, seed: int) -> Kind:
-        fallen = random.Random(f"kind {seed}").random()
-        return cls(PLAIN + (JOURNALLED if fallen < MINDFUL else ()), fallen < MINDFUL + TOWN)
 
 
 class World:

@@ -9,6 +9,7 @@ from typing import Any
 from magent2.bus.delivery import MEANT, STEER
 from magent2.bus.records import Record
 from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
+from magent2.models.subagent import JOINT
 from tests.simulation.blocks import Posted
 from tests.simulation.deciders import Deciders
 from tests.simulation.journal_audit import journal_findings
@@ -150,7 +151,7 @@ class Stops:
         for end in audit.ends:
             if end["status"] == "stopped":
                 name = str(end.get("reason")).removeprefix("stopped by user:")
-                yield from self._stop_findings(audit, end, name)
+                yield from self._stop_findings(audit, end, name) if name in self._stops else _below(audit, end)
         audit.counts["stop came too late"] += sum(
             (stop.agent, stop.conversation) == (audit.agent, audit.conversation) and stop.id not in self._used
             for stop in self._sent.values()
@@ -173,6 +174,13 @@ class Stops:
             yield f"{name} was meant for {stop.headers[MEANT]} and has stopped {end['envelope_id']}"
         if place(stop.ref) < place(mail):
             yield f"{name} has stopped {end['envelope_id']}, which came after it"
+
+
+def _below(audit: LaneAudit, end: Payload) -> Iterator[str]:
+    """A stop that no person has sent is one that whoever started the agent has passed on."""
+    audit.counts["stopped with its starter"] += 1
+    if JOINT not in audit.conversation:
+        yield f"{end['envelope_id']} was stopped by nobody: {end.get('reason')}"
 
 
 def _payloads(records: Sequence[Record], agent: str) -> list[Payload]:

@@ -94,7 +94,8 @@ class Ledger(Broken):
         name = str(head.payload["id"])
         stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
         meant = [stop for stop in stops if stop.headers.get(MEANT, name) == name]
-        if any(self.begun[stop.payload["id"]] > self.place(head.ref) for stop in meant):
+        begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # of people, not of other agents
+        if any(seen > self.place(head.ref) for seen in begun):
             self._halted[claimed.owner.token] = name
 
     def _note_delete(self, conversation: str) -> None:

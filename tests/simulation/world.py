@@ -83,7 +83,7 @@ class World:
         self._lease_s = TOWN_LEASE_S if kind.town else LEASE_S
         self.ledger = Ledger(breakage.engine(bus), loop.time, (*self.agents, *map(relay_agent, CONNECTORS)))
         self.witness = Witness(self.ledger)
-        self.people = People(self.ledger, self.dice, self.agents[: len(PLAIN) + 1], JOURNALLED)
+        self.people = People(self.ledger, self.dice, kind.written_to, JOURNALLED)
         self.deciders = Deciders(self.ledger, self.dice, self.people.line)
         self.clerks = Clerks(self.ledger, self.dice, self.people.line)
         self.outside = Outside(self.ledger.counts, self.dice)

@@ -40,7 +40,7 @@ LEAVE_MAX_S = 5.0
 class Relay:
     """Serves every connector that is set up, also those that are set up while it runs.
 
-    `chance`, from 0 to 1, spreads messages that failed together.
+    `chance`, from 0 to 1, spreads messages that failed together; `now_s` is the clock on the wall.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Relay:
         lease_s: float = LEASE_S,
         worker: str | None = None,
         chance: Callable[[], float] = random.random,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         self.worker = worker or f"relay-{uuid.uuid4().hex[:12]}"
         self._bus = bus
@@ -59,6 +60,7 @@ class Relay:
         self._concurrency = concurrency
         self._lease_s = lease_s
         self._chance = chance
+        self._now_s = now_s
         self._agents: tuple[str, ...] = ()
         self._made: dict[str, tuple[Registration, Connector]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,7 +163,7 @@ class Relay:
             await asyncio.sleep(TIDY_S)
 
     async def _tidy_outbox(self, connector: str) -> None:
-        now_ms = round(time.time() * 1000)
+        now_ms = round(self._now_s() * 1000)
         try:
             gone = await insist(lambda: arun(self._bus, tidying_outbox(connector, now_ms)), self.worker)
         except MalformedRecord as error:  # messages go out all the same

@@ -94,7 +94,7 @@ class Postman:
 
 
 def relay_maker(
-    temper: Temper, outside: Outside, lease_s: float, names: Callable[[], str]
+    temper: Temper, outside: Outside, lease_s: float, names: Callable[[], str], now_s: Callable[[], float]
 ) -> Callable[[Engine], Relay]:
     """How a process makes its relays; each has a name of its own."""
 
@@ -102,6 +102,8 @@ def relay_maker(
         return Postman(registration, temper, outside)
 
     def make(bus: Engine) -> Relay:
-        return Relay(bus, connector, concurrency=2, lease_s=lease_s, worker=names(), chance=temper.dice.random)
+        return Relay(
+            bus, connector, concurrency=2, lease_s=lease_s, worker=names(), chance=temper.dice.random, now_s=now_s
+        )
 
     return make

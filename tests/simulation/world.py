@@ -140,7 +140,8 @@ class World:
         if not self.town:
             await service.run()
             return
-        make = relay_maker(temper, self.outside, RELAY_LEASE_S, lambda: f"relay-{next(self._relays)}")
+        names, clock = (lambda: f"relay-{next(self._relays)}"), self._clock
+        make = relay_maker(temper, self.outside, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000)
         async with relaying(temper.line, make):
             await service.run()
 

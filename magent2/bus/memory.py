@@ -31,13 +31,16 @@ class MemoryBus(EngineBase):
     """Runs every operation where it is called, one at a time."""
 
     def __init__(self, *, payload_max_bytes: int = PAYLOAD_MAX_BYTES, clock: Clock | None = None) -> None:
-        connection = connect(":memory:")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup is a file like any other
-        create_tables(connection)
         self._lock = threading.Lock()
         self._hub = Hub()
         self._closed = False
-        self._state = State(connection, clock or SystemClock(), "memory", payload_max_bytes)
+        self._state = State(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
+
+    def _open(self) -> sqlite3.Connection:
+        connection = connect(":memory:")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup is a file like any other
+        create_tables(connection)
+        return connection
 
     def call(self, operation: Operation[R]) -> R:
         changed: set[str] = set()

@@ -35,6 +35,7 @@ RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 REASON_MAX_CHARS = 500
 
 End: TypeAlias = Literal["dead", "unknown"]
+UNKNOWN: Literal["unknown"] = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,10 @@ def after_failure(error: Exception, attempt: int, takes_key: bool, chance: float
 class Attempt:
     """Works on the first mail of a claimed lane."""
 
-    def __init__(self, bus: Engine, lane: Claimed) -> None:
+    def __init__(self, bus: Engine, lane: Claimed, chance: Callable[[], float]) -> None:
         self._bus = bus
         self._lane = lane
+        self._chance = chance
         self._owner = lane.owner
         self._mail = lane.mail[0]
         self._written = 0
@@ -120,13 +122,15 @@ class Attempt:
             await self._settle(told(message.key, self.connector_id, "sent", receipt=receipt.id))
 
     async def fail(self, message: Outgoing, error: Exception, takes_key: bool) -> None:
-        chance = random.random()  # noqa: S311  it spreads load, and keeps no secret
-        decision = after_failure(error, self._lane.attempt, takes_key, chance)
+        decision = after_failure(error, self._lane.attempt, takes_key, self._chance())
         if isinstance(decision, Again):
-            note = told(message.key, self.connector_id, "failed", reason=str(error)[:REASON_MAX_CHARS])
+            facts = {"reason": str(error)[:REASON_MAX_CHARS], UNKNOWN: isinstance(error, OutcomeUnknown) or None}
+            note = told(message.key, self.connector_id, "failed", **facts)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
             return
+        if decision.state == "dead" and await self._may_have_arrived(takes_key):
+            decision = GiveUp(UNKNOWN, f"{decision.reason}; an earlier attempt may have sent it")
         note = told(message.key, self.connector_id, decision.state, reason=decision.reason)
         try:
             await self._settle(note, report_of(message, decision))
@@ -143,11 +147,25 @@ class Attempt:
         await self._write(OwnedAppend(owner=self._owner, n=self._written, records=(begun,)))
 
     async def _was_begun(self) -> bool:
-        before = self._lane.attempt - 1
-        topic = outbox_topic(self.connector_id)
-        begun = await persist(self._bus, Find(topic, self._note_id("begun", before)), self._owner.worker)
-        failed = await persist(self._bus, Find(topic, self._note_id("failed", before)), self._owner.worker)
-        return begun is not None and failed is None
+        """Whether the last attempt that was begun has no end. Those after it may have died before they could say so."""
+        for before in range(self._lane.attempt - 1, 0, -1):
+            if await self._noted("begun", before) is not None:
+                return await self._noted("failed", before) is None
+        return False
+
+    async def _may_have_arrived(self, takes_key: bool) -> bool:
+        """Whether any earlier attempt has no end that is known. Where a key is taken, none is noted as begun."""
+        for before in range(self._lane.attempt - 1, 0, -1):
+            failed = await self._noted("failed", before)
+            if failed is None and (takes_key or await self._noted("begun", before) is not None):
+                return True
+            if failed is not None and failed.payload.get(UNKNOWN):
+                return True
+        return False
+
+    async def _noted(self, what: str, attempt: int) -> Record | None:
+        find = Find(outbox_topic(self.connector_id), self._note_id(what, attempt))
+        return await persist(self._bus, find, self._owner.worker)
 
     def _note_id(self, what: str, attempt: int | None = None) -> str:
         """Of this mail, so that a message which a person sends again begins anew."""
@@ -177,9 +195,11 @@ def report_of(message: Outgoing, decision: GiveUp) -> NewRecord:
 Connectors: TypeAlias = Callable[[Registration], Connector]
 
 
-async def work_on(bus: Engine, lane: Claimed, connectors: Connectors) -> None:
+async def work_on(
+    bus: Engine, lane: Claimed, connectors: Connectors, chance: Callable[[], float] = random.random
+) -> None:
     """One attempt, from the lane to its settling."""
-    attempt = Attempt(bus, lane)
+    attempt = Attempt(bus, lane, chance)
     message = await attempt.message()
     if message is None:
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -37,7 +38,10 @@ LEAVE_MAX_S = 5.0
 
 
 class Relay:
-    """Serves every connector that is set up, also those that are set up while it runs."""
+    """Serves every connector that is set up, also those that are set up while it runs.
+
+    `chance`, from 0 to 1, spreads messages that failed together; `now_s` is the clock on the wall.
+    """
 
     def __init__(
         self,
@@ -47,12 +51,16 @@ class Relay:
         concurrency: int = CONCURRENCY,
         lease_s: float = LEASE_S,
         worker: str | None = None,
+        chance: Callable[[], float] = random.random,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         self.worker = worker or f"relay-{uuid.uuid4().hex[:12]}"
         self._bus = bus
         self._make = make
         self._concurrency = concurrency
         self._lease_s = lease_s
+        self._chance = chance
+        self._now_s = now_s
         self._agents: tuple[str, ...] = ()
         self._made: dict[str, tuple[Registration, Connector]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +118,7 @@ class Relay:
         timer.cancel()
 
     def _start(self, lane: Claimed) -> None:
-        task = asyncio.create_task(work_on(self._bus, lane, self._connector))
+        task = asyncio.create_task(work_on(self._bus, lane, self._connector, self._chance))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -155,7 +163,7 @@ class Relay:
             await asyncio.sleep(TIDY_S)
 
     async def _tidy_outbox(self, connector: str) -> None:
-        now_ms = round(time.time() * 1000)
+        now_ms = round(self._now_s() * 1000)
         try:
             gone = await insist(lambda: arun(self._bus, tidying_outbox(connector, now_ms)), self.worker)
         except MalformedRecord as error:  # messages go out all the same

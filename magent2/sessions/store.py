@@ -193,13 +193,19 @@ def routing_id(session_id: str) -> str:
 
 def deleting(session_id: str) -> Flow[None]:
     """Delete a conversation: its logs, its copies elsewhere, its lanes, its subagents, and what was decided on it."""
-    for info in (yield from finding_subagents(session_id)):  # what they were told came from this one
-        yield from deleting(info.topic.partition(":")[2])
+    yield from _deleting_subagents(session_id)
     beside = routing_id(session_id)
     found: tuple[TopicInfo, ...] = yield Describe((stream_topic(beside), chat_topic(beside)))
     if any(info.last and not info.deleted for info in found):
         yield Delete(conversation_topics(beside), conversation=beside)
     yield Delete(conversation_topics(session_id), conversation=session_id)
+    yield from _deleting_subagents(session_id)  # one may have been started meanwhile; from now on none can be
+
+
+def _deleting_subagents(session_id: str) -> Flow[None]:
+    """What they were told came from this conversation."""
+    for info in (yield from finding_subagents(session_id)):
+        yield from deleting(info.topic.partition(":")[2])
 
 
 class SessionStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from magent2.bus.flow import arun
@@ -22,6 +22,7 @@ class LaneApprovals:
 
     def __init__(self, bus: Engine, pen: OwnerLog, ending: Ending) -> None:
         self.max_s = APPROVAL_MAX_S
+        self.now_ms: Callable[[], int] = now_ms  # by the clock on the wall
         self._bus = bus
         self._pen = pen
         self._owner = pen.owner
@@ -29,7 +30,7 @@ class LaneApprovals:
 
     async def ask(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome:
         """Ask a person, and let the lane go meanwhile."""
-        expires_ms = now_ms() + round(self.max_s * 1000)
+        expires_ms = self.now_ms() + round(self.max_s * 1000)
         calls = [
             Approval(
                 report.run_id, report.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
@@ -43,7 +44,7 @@ class LaneApprovals:
         letters: dict[str, Mapping[str, Any]] = {
             letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions
         }
-        now = now_ms()
+        now = self.now_ms()
         while isinstance(paused := plan_paused(context.run, letters, now), Overdue):
             for call in paused.calls:
                 letters[call.decision_id] = await self._expire(call)

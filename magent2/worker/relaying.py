@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from magent2.bus.interface import Engine
@@ -17,9 +17,9 @@ RESTART_S = 5.0  # after a relay has failed
 
 
 @asynccontextmanager
-async def relaying(bus: Engine) -> AsyncIterator[None]:
+async def relaying(bus: Engine, make: Callable[[Engine], Relay] = Relay) -> AsyncIterator[None]:
     """Run a relay while in here; on the way out, what it is sending has some time to arrive."""
-    keeper = _Keeper(bus)
+    keeper = _Keeper(bus, make)
     task = asyncio.create_task(keeper.run())
     task.add_done_callback(_note_end)
     try:
@@ -39,9 +39,10 @@ def _note_end(task: asyncio.Task[None]) -> None:
 class _Keeper:
     """Starts a relay, and another when one has failed: agents answer meanwhile."""
 
-    def __init__(self, bus: Engine) -> None:
+    def __init__(self, bus: Engine, make: Callable[[Engine], Relay]) -> None:
         self._bus = bus
-        self._relay = Relay(bus)
+        self._make = make
+        self._relay = make(bus)
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
@@ -51,7 +52,7 @@ class _Keeper:
             except Magent2Error as error:
                 log.exception("the relay has failed; another begins soon", extra={"error": str(error)})
                 await self._pause()
-                self._relay = Relay(self._bus)
+                self._relay = self._make(self._bus)
 
     def drain(self) -> None:
         self._leaving.set()

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from magent2.bus.patience import persist
 from magent2.bus.records import Claimed, Claims, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
-from magent2.sessions.approvals import APPROVAL_MAX_S
+from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
 from magent2.worker.ending import DELAYED, Outcome
@@ -68,6 +68,7 @@ class WorkerService:
             raise LimitError(f"concurrency must be between 1 and {CLAIM_LIMIT_MAX}, not {concurrency}")
         self.drain_s = DRAIN_S
         self.approval_max_s = APPROVAL_MAX_S
+        self.now_ms: Callable[[], int] = now_ms  # the clock on the wall, which approvals expire by
         self.outcomes: Counter[Outcome] = Counter()
         self._observer = observer
         self._bus = bus
@@ -228,7 +229,7 @@ class WorkerService:
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,
         )
-        run.approvals.max_s = self.approval_max_s
+        run.approvals.max_s, run.approvals.now_ms = self.approval_max_s, self.now_ms
         task = asyncio.create_task(run.work(), name=f"lane {lane.owner.agent}")
         self._runs[task] = run
         self._by_lane[lane.owner.agent, lane.owner.conversation] = run

@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from magent2.runner.context import RunContext
 from magent2.runner.team_tools import function_tool_of
 from magent2.sandbox.interface import Abort, Call, Ended, Failed, Program, QuickCall
 from magent2.sandbox.python_tool import PythonTool
-from magent2.tools.interface import CallScope, Parking
+from magent2.tools.interface import CallScope, Parking, current_scope
 from magent2.tools.sending import held_id
-from magent2.tools.standard import standard_tools
+from tests.simulation.calls import BLOCK, chance_of, kind_of, turn_of
 from tests.simulation.moods import Temper
+from tests.simulation.town import send_of, sending_tools
 
-BLOCK = "-2"  # how the names of calls end that are blocks
-LETTER_TO = "Ada"
-HELD = (1, 2)  # places of its held messages; the first message goes at once
+NOW, HELD = (0,), (1, 2)  # places of its messages that go at once, and of those that it holds
 FAILED = "failed on purpose"
 
-See = Callable[[RunContext, int, str], None]
-
-
-def is_block(call: str) -> bool:
-    return call.endswith(BLOCK)
+Posted = Mapping[str, set[str]]  # ids of what was sent, by the beginnings of the names of their logs
 
 
 def is_bad(call: str) -> bool:
-    return zlib.crc32(call.encode()) % 5 == 0
+    return chance_of(call, 5) == 0
+
+
+def name_of(call: str, place: int) -> str:
+    return f"{call}/{place}"
 
 
 def code_of(call: str) -> str:
-    steps = ["now", "hold", "hold", *(["fail"] if is_bad(call) else [])]
+    steps: list[int | None] = [*NOW, *HELD, *([None] if is_bad(call) else [])]
     return json.dumps({"call": call, "steps": steps})
 
 
 class PlayedSandbox:
-    """A `Sandbox` for one attempt of a run."""
-
-    def __init__(self, context: RunContext, temper: Temper, see: See) -> None:
-        self._context = context
-        self._temper = temper
-        self._see = see
+    """A `Sandbox` for every process."""
 
     async def run(
         self,
@@ -53,14 +46,18 @@ class PlayedSandbox:
         quick: QuickCall | None = None,
     ) -> Ended:
         played = json.loads(program.code)
-        name = str(played["call"])
-        self._see(self._context, int(name.split("-")[1]), name)
+        scope = current_scope()
+        assert scope is not None
+        context = cast(RunContext, scope.run)
+        temper = Temper.of(context)
+        temper.see(context, turn_of(played["call"]), played["call"])
         try:
             for step in played["steps"]:
-                await self._temper.line.breathe()
-                if step == "fail":
+                await temper.line.breathe()
+                if step is None:
                     return Ended("", failure=Failed("exception", FAILED))
-                await call("chat_send", (f"agent:{LETTER_TO}", f"{step} of {name}"), {"now": step == "now"})
+                send = send_of(name_of(played["call"], step), context.conversation_id)
+                await call(send.tool, (), {**send.arguments, "now": step in NOW})
         except Abort as end:
             return Ended("", failure=end.failure)
         except Exception as error:  # noqa: BLE001  as the real one: what a tool raises fails the block
@@ -71,32 +68,44 @@ class PlayedSandbox:
         return None
 
 
-def python_of(context: RunContext, temper: Temper, see: See) -> Any:
-    sandbox = PlayedSandbox(context, temper, see)
-    return function_tool_of(PythonTool(sandbox, [standard_tools().get("chat_send")]).definition())
+def python_tool() -> Any:
+    return function_tool_of(PythonTool(PlayedSandbox(), sending_tools().values()).definition())
 
 
 # --- the audit
 
 
-def block_findings(run: Sequence[Mapping[str, Any]], posted: Collection[str]) -> Iterator[str]:
-    """What a block held is in an inbox if its result says so, and else nowhere."""
+def block_findings(run: Sequence[Mapping[str, Any]], conversation: str, posted: Posted) -> Iterator[str]:
+    """What a block held is where it belongs if its result says so, and else nowhere; what left at once left once."""
     results = {mark["call_id"]: mark for mark in run if mark["kind"] == "tool"}
+    for mark in run:
+        if mark["kind"] == "sent" and kind_of(mark["call_id"]) == BLOCK:
+            lands = send_of(name_of(mark["call_id"], mark["place"]), conversation).lands
+            if mark["id"] not in posted[lands]:
+                yield f"{mark['call_id']} has sent {mark['id']} at once, which is in no log of {lands}"
     sent = [(mark["call_id"], mark["place"]) for mark in run if mark["kind"] == "sent"]
     if len(set(sent)) < len(sent):
         yield f"sent at once more than once: {sent}"
     for turn, call in _block_calls(run):
         key = f"{run[0]['run']}/{turn}/{call}"
-        there = [place for place in HELD if held_id(CallScope(run=None, key=key), place) in posted]  # type: ignore[arg-type]
-        said = str(results[call]["output"]) if call in results else ""
-        wanted = list(HELD) if said.endswith("[Messages: 2 sent]") else []
-        if there != wanted:
-            yield f"the block {call} said {said!r}, and of what it held {there} is in an inbox"
+        yield from _held_findings(call, key, results.get(call), conversation, posted)
+
+
+def _held_findings(
+    call: str, key: str, result: Mapping[str, Any] | None, conversation: str, posted: Posted
+) -> Iterator[str]:
+    ids = {place: held_id(CallScope(run=None, key=key), place) for place in HELD}  # type: ignore[arg-type]
+    there = [held for place, held in ids.items() if held in posted[send_of(name_of(call, place), conversation).lands]]
+    said, told = ("", []) if result is None else (str(result["output"]), list(result["sends"]))
+    if there != told:
+        yield f"the block {call} said {said!r} and that it has sent {told}; of what it held {there} is in a log"
+    if told and f"[Messages: {len(told)} sent" not in said:
+        yield f"the block {call} has sent {len(told)} and said {said!r}"
 
 
 def _block_calls(run: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
     for mark in run:
         if mark["kind"] == "answer":
             for item in mark["response"].get("output", ()):
-                if item.get("type") == "function_call" and is_block(str(item["call_id"])):
+                if item.get("type") == "function_call" and kind_of(str(item["call_id"])) == BLOCK:
                     yield mark["turn"], str(item["call_id"])

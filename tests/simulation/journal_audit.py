@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.models.envelope import MessageEnvelope
-from tests.simulation.blocks import block_findings
-from tests.simulation.minds import call_ids
+from tests.simulation.blocks import Posted, block_findings
+from tests.simulation.calls import call_ids
+from tests.simulation.deciders import Deciders, approval_findings
 
 Payload = Mapping[str, Any]
 
 
-def journal_findings(history: Sequence[Payload], posted: Collection[str]) -> Iterator[str]:
+def journal_findings(
+    history: Sequence[Payload], events: Sequence[Payload], posted: Posted, deciders: Deciders
+) -> Iterator[str]:
     marks: dict[str, list[Payload]] = defaultdict(list)
     for mark in history:
         marks[mark["run"]].append(mark)
     for run in marks.values():
         if any(mark["kind"] == "answer" for mark in run):
-            yield from _run_findings(run, posted)
-            yield from block_findings(run, posted)
+            yield from _run_findings(run, set().union(*posted.values()))
+            yield from block_findings(run, run[0]["conversation_id"], posted)
+            yield from approval_findings(run, events, deciders)
 
 
-def _run_findings(run: Sequence[Payload], posted: Collection[str]) -> Iterator[str]:
+def _run_findings(run: Sequence[Payload], posted: set[str]) -> Iterator[str]:
     envelope = MessageEnvelope.model_validate(run[0]["envelope"])
     status = next((mark["status"] for mark in run if mark["kind"] == "end"), "")
     asked = call_ids(envelope)
@@ -39,4 +43,4 @@ def _run_findings(run: Sequence[Payload], posted: Collection[str]) -> Iterator[s
             yield f"{call} of {envelope.id} is recorded {count} times"
     for name in (name for mark in run if mark["kind"] == "tool" for name in mark["sends"]):
         if name not in posted:
-            yield f"{envelope.id} says that it has sent {name}, which is in no inbox"
+            yield f"{envelope.id} says that it has sent {name}, which is in no log"

@@ -9,6 +9,9 @@ from typing import Any
 from magent2.bus.marks import MEANT, STEER
 from magent2.bus.records import Record
 from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
+from magent2.models.subagent import JOINT
+from tests.simulation.blocks import Posted
+from tests.simulation.deciders import Deciders
 from tests.simulation.journal_audit import journal_findings
 from tests.simulation.ledger import Ledger
 from tests.simulation.people import Sent, by_id
@@ -29,7 +32,8 @@ class LaneAudit:
             for record in logs[chat_topic(agent)]
             if record.payload.get("conversation_id") == conversation
         }
-        self.events = _payloads(logs[stream_topic(conversation)], agent)
+        told = _payloads(logs[stream_topic(conversation)], agent)
+        self.events = [event for event in told if "attempt" in event]  # what its runs have said
         self.history = _payloads(logs[history_topic(conversation)], agent)
         self._seen = Counter(steer["id"] for mark in self.history for steer in mark.get("steers", ()))
         self.mail = [name for name in self.letters if name not in self._seen]  # that has a run of its own
@@ -39,16 +43,15 @@ class LaneAudit:
         self.counts["buried as a killer"] += sum(GAVE_UP in str(event.get("reason")) for event in self.ends)
         self._dead = [letter.payload for letter in logs[dead_topic(agent)] if letter.payload]
         self._messages = by_id(sent)
-        self._posted = {record.id for topic in logs if topic.startswith("chat:") for record in logs[topic]}
 
-    def findings(self) -> Iterator[str]:
+    def findings(self, posted: Posted, deciders: Deciders) -> Iterator[str]:
         yield from self._end_findings()
         yield from self._answer_findings()
         yield from self._owner_findings()
         yield from self._token_findings()
         yield from self._history_findings()
         yield from self._steer_findings()
-        yield from journal_findings(self.history, self._posted)
+        yield from journal_findings(self.history, self.events, posted, deciders)
 
     def _message(self, name: str) -> Sent:
         """What was sent; what an agent has sent stands for itself."""
@@ -83,14 +86,17 @@ class LaneAudit:
         over: set[str] = set()
         current = ""
         attempts: Counter[str] = Counter()
+        begun: Counter[str] = Counter()
         for event in self.events:
             run, attempt = event["run_id"], event["attempt"]
             if run in over:
                 yield f"the run of {self.runs[run]} spoke after its end"
             if run != current and current and current not in over:
                 yield f"the run of {self.runs[run]} spoke while that of {self.runs[current]} was under way"
-            if event.get("status") in BEGINNINGS and attempt <= attempts[run]:
-                yield f"{self.runs[run]} was begun again as attempt {attempt}, which it had been before"
+            if event["event"] == "run" and event["status"] in BEGINNINGS:
+                if attempt <= begun[run]:
+                    yield f"{self.runs[run]} was begun again as attempt {attempt}, which it had been before"
+                begun[run] = attempt
             if attempt < attempts[run]:
                 yield f"attempt {attempt} at {self.runs[run]} spoke after attempt {attempts[run]}"
             current, attempts[run] = run, attempt
@@ -145,7 +151,7 @@ class Stops:
         for end in audit.ends:
             if end["status"] == "stopped":
                 name = str(end.get("reason")).removeprefix("stopped by user:")
-                yield from self._stop_findings(audit, end, name)
+                yield from self._stop_findings(audit, end, name) if name in self._stops else _below(audit, end)
         audit.counts["stop came too late"] += sum(
             (stop.agent, stop.conversation) == (audit.agent, audit.conversation) and stop.id not in self._used
             for stop in self._sent.values()
@@ -168,6 +174,13 @@ class Stops:
             yield f"{name} was meant for {stop.headers[MEANT]} and has stopped {end['envelope_id']}"
         if place(stop.ref) < place(mail):
             yield f"{name} has stopped {end['envelope_id']}, which came after it"
+
+
+def _below(audit: LaneAudit, end: Payload) -> Iterator[str]:
+    """A stop that no person has sent is one that whoever started the agent has passed on."""
+    audit.counts["stopped with its starter"] += 1
+    if JOINT not in audit.conversation:
+        yield f"{end['envelope_id']} was stopped by nobody: {end.get('reason')}"
 
 
 def _payloads(records: Sequence[Record], agent: str) -> list[Payload]:

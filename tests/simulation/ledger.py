@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.marks import MEANT
+from magent2.bus.marks import ERRAND, MEANT
 from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
 from magent2.bus.records import Appended, Claimed, Claims, MailRef, NewRecord, Owner
 from magent2.errors import Fenced
-from magent2.models.address import chat_topic
+from magent2.models.address import chat_topic, relay_agent
 from magent2.worker.commands import STOP
+from magent2.worker.ending import POSTPONED_S
 from tests.support.broken import Broken
 
 Lane = tuple[str, str]
+RELAYS = relay_agent("")
 Step = tuple[str, int, str]  # of a run: (run, turn, call id); an answer has no call id
 
 
@@ -26,17 +28,21 @@ class Ledger(Broken):
         super().__init__(engine)
         self.counts: Counter[str] = Counter()
         self.trespasses: list[str] = []
-        self.settled: Counter[MailRef] = Counter()
+        self.settled: dict[MailRef, list[str]] = {}  # mail, and the tokens under which it was taken from its lane
         self.arrived: dict[MailRef, int] = {}  # mail of the agents, and the place in the order of all mail
         self.begun: dict[str, int] = {}  # stops, and how much mail had arrived when they were sent
         self.aimed: dict[MailRef, MailRef | None] = {}  # commands, and what their lane was working on when they came
         self.pending: dict[MailRef, str] = {}  # mail that is not settled, and its conversation
         self.deleted: set[str] = set()
         self.recorded: set[Step] = set()
-        self.trace: list[str] = []
+        self.decided: dict[Step, str] = {}  # calls that a person was asked about, and what was decided
+        self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
+        self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # in an outbox, of a message
+        self.trace: list[tuple[float, str, str, int, str]] = []
         self._now = now
         self._inboxes = {f"{kind}:{agent}" for kind in ("chat", "control") for agent in agents}
         self._holders: dict[Lane, Owner] = {}
+        self._paused: dict[str, str] = {}  # runs, and the worker that has paused each
         self._halted: dict[str, str] = {}  # owner token → the mail that must not be answered under it
 
     def place(self, ref: MailRef) -> int:
@@ -64,9 +70,10 @@ class Ledger(Broken):
         return answer
 
     def _write(self, operation: Operation[Any], outcome: str) -> None:
-        who = getattr(operation, "worker", None) or getattr(getattr(operation, "owner", None), "worker", "")
+        owner: Owner | None = getattr(operation, "owner", None)
+        who = str(getattr(operation, "worker", "") if owner is None else owner.worker)
         records = len(getattr(operation, "records", ()))
-        self.trace.append(f"{self._now():.6f} {who} {type(operation).__name__} {records} {outcome}")
+        self.trace.append((self._now(), who, type(operation).__name__, records, outcome))
 
     # --- lanes
 
@@ -74,19 +81,21 @@ class Ledger(Broken):
         for claimed in claims.lanes:
             lane = claimed.owner.agent, claimed.owner.conversation
             before = self._holders.get(lane)
-            self.counts["taken over"] += before is not None and before.worker != claimed.owner.worker
+            taken = before is not None and before.worker != claimed.owner.worker
+            self.counts["a relay took over" if lane[0].startswith(RELAYS) else "taken over"] += taken
             self._holders[lane] = claimed.owner
             self._note_stop(claimed)
 
     def _note_stop(self, claimed: Claimed) -> None:
         """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
         head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
-        if head is None:
+        if head is None or head.headers.get(ERRAND) is not None:
             return
         name = str(head.payload["id"])
         stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
         meant = [stop for stop in stops if stop.headers.get(MEANT, name) == name]
-        if any(self.begun[stop.payload["id"]] > self.place(head.ref) for stop in meant):
+        begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # of people, not of other agents
+        if any(seen > self.place(head.ref) for seen in begun):
             self._halted[claimed.owner.token] = name
 
     def _note_delete(self, conversation: str) -> None:
@@ -106,6 +115,9 @@ class Ledger(Broken):
             return
         for record, seq in zip(operation.records, answer.seqs, strict=False):
             self._note_record(record, seq)
+            self._note_mark(record.payload, getattr(operation, "owner", None))
+            if record.topic.startswith(RELAYS):
+                self.on_note(record.payload)
         if isinstance(operation, OwnedAppend | Settle | Later):
             self._note_write(operation)
 
@@ -115,9 +127,23 @@ class Ledger(Broken):
             self.arrived.setdefault(ref, len(self.arrived))
             self.aimed[ref] = self._head(record.topic.partition(":")[2], record.lane)
             self.pending.setdefault(ref, record.lane)
-        elif record.payload.get("kind") in ("answer", "tool"):
-            call = str(record.payload.get("call_id", ""))
-            self.recorded.add((record.payload["run"], record.payload["turn"], call))
+
+    def _note_mark(self, mark: Mapping[str, Any], owner: Owner | None) -> None:
+        """What the history says of a run."""
+        kind = mark.get("kind")
+        if owner is None or kind not in ("answer", "tool", "pause", "decision"):
+            return
+        step = mark["run"], mark["turn"], str(mark.get("call_id", ""))
+        if kind == "pause":
+            self.counts["paused"] += 1
+            self._paused[mark["run"]] = owner.worker
+            self.on_pause(mark)
+        elif kind == "decision":
+            self.decided[step] = mark["status"]
+            self.counts[mark["status"]] += 1
+            self.counts["decided elsewhere"] += self._paused.get(mark["run"]) != owner.worker
+        else:
+            self.recorded.add(step)
 
     def _head(self, agent: str, conversation: str) -> MailRef | None:
         mail = (ref for ref, lane in self.pending.items() if ref.topic == chat_topic(agent) and lane == conversation)
@@ -129,8 +155,9 @@ class Ledger(Broken):
             what = type(operation).__name__
             self.trespasses.append(f"{owner.worker} wrote ({what}) for lane {lane}, which was not its own")
         if not isinstance(operation, Later):
-            self.settled.update(operation.mail)
             for ref in operation.mail:
+                owners = self.settled.setdefault(ref, [])
+                owners += [owner.token] if owner.token not in owners else []
                 self.pending.pop(ref, None)
         if isinstance(operation, Settle):
             self.trespasses += self._answered_in_spite(operation)
@@ -142,7 +169,7 @@ class Ledger(Broken):
     def _note_later(self, operation: Later) -> None:
         self.counts["retried"] += not operation.refund
         self.counts["given back"] += operation.refund and not operation.delay_s
-        self.counts["postponed"] += operation.refund and bool(operation.delay_s)
+        self.counts["postponed"] += operation.refund and operation.delay_s == POSTPONED_S
 
     def _answered_in_spite(self, settle: Settle) -> Iterator[str]:
         halted = self._halted.get(settle.owner.token)

@@ -16,7 +16,7 @@ from tests.support.broken import Broken
 R = TypeVar("R")
 
 LATENCY_MAX_S = 0.02
-SLOW = 0.4  # how often an operation, or its answer, takes any time
+SLOW = 0.3  # how often an operation, or its answer, takes any time
 LOST = 0.03  # how often it is lost, one way or the other
 
 
@@ -49,6 +49,7 @@ class Line(Broken):
         self.fate = fate
         self.dead = False
         self.frozen_until = 0.0
+        self.temper: Any = None  # of the process, if there is one
         self.over = False  # the world has ended; whoever still waits is sent home
         self._ledger = ledger
         self._dice = dice

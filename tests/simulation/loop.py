@@ -6,11 +6,13 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, NoReturn, TypeVar
+from heapq import heappop, heappush
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 BEGIN_S = 1000.0
 WALL_BEGIN_MS = 1_700_000_000_000
@@ -27,15 +29,19 @@ class Stuck(Exception):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Jumps to the next timer when nothing is ready, and runs what is ready in an order that the seed decides."""
+    """Jumps to the next timer when nothing is ready, and runs what is ready in an order that the seed decides.
+
+    Half of a world's time is its loop's, so what a loop does all the time is done here with less ado.
+    """
 
     _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._now = BEGIN_S
         self._dice = random.Random(seed)
-        self._selector = self  # asked once per turn of the loop, with the time until the next timer
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap
         self._numbers = itertools.count(1)
         self.failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)
@@ -44,19 +50,49 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[NoReturn]:
-        if timeout is None:
-            raise Stuck("nothing is left to happen")
-        self._now += timeout
-        if len(self._ready) > 1:
-            self._shuffle()
-        return []
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
-    def _shuffle(self) -> None:
-        ready = sorted(self._ready, key=_number_of)
-        self._dice.shuffle(ready)
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def _run_once(self) -> None:
+        self._take_due()
+        ready = list(self._ready)
         self._ready.clear()
-        self._ready.extend(ready)
+        if len(ready) > 1:
+            ready.sort(key=_number_of)
+            self._dice.shuffle(ready)
+        for handle in ready:
+            if not handle._cancelled:
+                handle._run()
+
+    def _take_due(self) -> None:
+        """What is due now; when nothing is ready, what will be due next, and it is then."""
+        timers = self._timers
+        while timers and (timers[0][2]._cancelled or timers[0][0] <= self._now or not self._ready):
+            when, _, timer = heappop(timers)
+            if not timer._cancelled:
+                self._now = max(self._now, when)
+                self._ready.append(timer)
+        if not self._ready and not self._stopping:
+            raise Stuck("nothing is left to happen")
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, *, context: Context | None = None
@@ -64,9 +100,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = NumberedTask(work, loop=loop, context=context)
         task.number = next(self._numbers)
         return task
-
-    def _process_events(self, events: list[NoReturn]) -> None:
-        """There are no files to be ready."""
 
     def _write_to_self(self) -> None:
         """There are no threads to wake the loop."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 from magent2.errors import ModelRefused, ModelUnavailable
 from magent2.models.envelope import MessageEnvelope
@@ -19,12 +20,23 @@ THINK_MAX_S = 0.8  # per token
 FAILS, REFUSES, KILLS = "fails", "refuses", "kills"
 
 
-class Temper:
-    """Does to one process what the mail says."""
+See = Callable[[RunContext, int, str], None]
 
-    def __init__(self, line: Line, dice: random.Random) -> None:
+
+class Temper:
+    """Does to one process what the mail says. `see` is told of every call that is made in it."""
+
+    def __init__(self, line: Line, dice: random.Random, see: See) -> None:
         self.line = line
         self.dice = dice
+        self.see = see
+        line.temper = self
+
+    @classmethod
+    def of(cls, run: Any) -> Temper:
+        """That of the process in which a run is at work: its bus is the line of that process."""
+        temper: Temper = run.bus.temper
+        return temper
 
     async def think(self) -> None:
         await asyncio.sleep(self.dice.uniform(0, THINK_MAX_S))

@@ -9,23 +9,25 @@ from dataclasses import dataclass
 
 from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import arun
-from magent2.bus.operations import Delete, Describe
-from magent2.bus.patience import insist, persist
+from magent2.bus.operations import Describe
+from magent2.bus.patience import insist
 from magent2.errors import IdConflict, TopicDeleted
-from magent2.models.address import conversation_topics, stream_topic
+from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.store import deleting
 from magent2.worker.commands import STOP
+from tests.simulation.calls import CALLS, FAMILIES, KINDS
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Line
-from tests.simulation.minds import CALLS
 from tests.simulation.moods import FAILS, KILLS, REFUSES
 
 CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
-MESSAGES = 8
+MESSAGES = 6
 STEERS = 0.8  # how often a message to an agent that hears them is followed by a steer to its lane
-STOPS = 0.3  # how often a message is followed by a stop, to its lane or to another
+STOPS = 0.4  # how often a message is followed by a stop, to its lane or to another
 POISON = 0.12  # how often there is a message that kills whoever runs it
+FAMILY = 0.2  # how often a message makes whoever hears it start another agent
 DELETES = 0.2  # how often a conversation is deleted
 PAUSE_MAX_S = 0.8  # between messages of one client
 STOP_MAX_S = 3.0  # after the message that it follows
@@ -71,7 +73,7 @@ class People:
         await asyncio.gather(*self._following)
 
     async def _write(self, client: int) -> None:
-        line = self._line()
+        line = self.line()
         for number in range(client, MESSAGES, CLIENTS):
             await asyncio.sleep(self._dice.uniform(0, PAUSE_MAX_S))
             envelope = self._envelope(number)
@@ -88,14 +90,19 @@ class People:
             conversation_id=self._dice.choice(CONVERSATIONS),
             sender="user:ann",
             recipient=f"agent:{self._dice.choice(self._agents)}",
-            content=f"message {number} of few"[: self._dice.randint(5, 20)],
+            content=f"message {number} of few"[: self._dice.randint(5, 13)],
             metadata={
                 FAILS: self._dice.choice((0, 0, 0, 1, 2)),
                 REFUSES: self._dice.random() < 0.1,
                 KILLS: number == self._poison,
-                CALLS: [self._dice.randint(1, 3) for _ in range(self._dice.randint(0, 2))],
+                CALLS: self._calls(),
             },
         )
+
+    def _calls(self) -> list[list[str]]:
+        if self._dice.random() < FAMILY:
+            return self._dice.choice(FAMILIES)
+        return [self._dice.choices(KINDS, k=self._dice.randint(1, 3)) for _ in range(self._dice.randint(0, 2))]
 
     async def _steer(self, line: Line, number: int, follows: MessageEnvelope) -> None:
         await asyncio.sleep(self._dice.uniform(0, STEER_MAX_S))
@@ -124,9 +131,8 @@ class People:
 
     async def _delete(self) -> None:
         await asyncio.sleep(self._dice.uniform(0, DELETE_MAX_S))
-        doomed = CONVERSATIONS[-1]
-        delete = Delete(conversation_topics(doomed), conversation=doomed)
-        await persist(self._line(), delete, "client")
+        line = self.line()
+        await insist(lambda: arun(line, deleting(CONVERSATIONS[-1])), "client")
 
     async def _send(self, line: Line, envelope: MessageEnvelope, sending: Sending | None = None) -> bool:
         """Once or several times at once; whether the log has taken it."""
@@ -152,7 +158,7 @@ class People:
         state = await insist(lambda: line.acall(Describe((stream_topic(envelope.conversation_id),))), "client")
         return bool(state[0].deleted)
 
-    def _line(self) -> Line:
+    def line(self) -> Line:
         return Line(self._ledger, self._dice, loses_appends=True)
 
 

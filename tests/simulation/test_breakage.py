@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Delete, Operation
-from magent2.bus.records import Owner, Record
+from magent2.bus.mail import errand
+from magent2.bus.operations import Append, Delete, Operation
+from magent2.bus.records import NewRecord, Owner, Record
+from magent2.connectors import attempt, outbox
+from magent2.connectors.attempt import Again, Attempt, GiveUp, after_failure
+from magent2.connectors.interface import Connector, Outgoing
+from magent2.connectors.outbox import told
+from magent2.models.envelope import MessageEnvelope
+from magent2.runner import journal_graph
 from magent2.runner.context import RunContext
+from magent2.runner.journal_pen import CallPen
+from magent2.sessions import approvals, store
+from magent2.sessions.approvals import Approval, Decision, letter_of
+from magent2.sessions.exchange import Exchange
+from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import plan, retry
 from magent2.worker.controls import Controls
+from tests.simulation import people, world
+from tests.simulation.kinds import Kind
+from tests.simulation.town import SENDER
 from tests.simulation.world import Breakage, simulate
 from tests.simulation.worlds import SEED, live_through
 from tests.support.broken import AckBeforeAppend, Broken, SettlesOnClaim, WithoutCounter, WithoutDedupe, WithoutFence
 
+JUMPS = 40  # of the clock, at most
+OFTEN = 1.0  # what is to be noticed, happens often
 SEEDS = 100  # so many worlds at most until a broken promise must have been noticed
 
 
@@ -37,8 +56,21 @@ def forget_results(context: RunContext) -> RunContext:
     return replace(context, run=replace(context.run, tools={}))
 
 
-def first_red(breakage: Breakage) -> int | None:
-    return next((seed for seed in range(SEEDS) if simulate(seed, breakage).findings), None)
+def first_red(breakage: Breakage, seeds: Iterable[int] = range(SEEDS)) -> int | None:
+    return next((seed for seed in seeds if simulate(seed, breakage).findings), None)
+
+
+def worlds(wanted: Callable[[Kind], bool]) -> Iterator[int]:
+    """Seeds of worlds in which something can be noticed at all."""
+    return itertools.islice((seed for seed in itertools.count() if wanted(Kind.of(seed))), SEEDS)
+
+
+def in_towns() -> Iterator[int]:
+    return worlds(lambda kind: kind.town)
+
+
+def in_minds() -> Iterator[int]:
+    return worlds(lambda kind: SENDER in kind.agents)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +82,7 @@ def test_a_broken_engine_turns_the_auditor_red(engine: Callable[[Engine], Engine
 
 @pytest.mark.parametrize("remember", [forget, forget_results])
 def test_a_run_without_its_journal_turns_the_witness_red(remember: Callable[[RunContext], RunContext]) -> None:
-    assert first_red(Breakage(remember=remember)) is not None
+    assert first_red(Breakage(remember=remember), in_minds()) is not None
 
 
 def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +90,15 @@ def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: p
         return True
 
     monkeypatch.setattr(Controls, "lies_in", believe)
+    monkeypatch.setattr(people, "STOPS", OFTEN)
 
     assert first_red(Breakage()) is not None
 
 
 def test_commands_that_are_compared_by_the_clock_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MAIL_SEEN", "a header that nobody writes")
+    monkeypatch.setattr(people, "STOPS", OFTEN)
+    monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 
     assert first_red(Breakage()) is not None
 
@@ -87,3 +122,129 @@ def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
     assert failing is not None
 
     assert simulate(failing, broken).findings == simulate(failing, broken).findings
+
+
+# --- what goes outside
+
+
+def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> Again | GiveUp:
+        return after_failure(error, attempt, True, chance)
+
+    async def begin_in_silence(attempt: Attempt) -> None:
+        return None
+
+    monkeypatch.setattr(attempt, "after_failure", try_again)
+    monkeypatch.setattr(Attempt, "_begin", begin_in_silence)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+def test_a_relay_that_calls_dead_what_may_have_arrived_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(attempt: Attempt, takes_key: bool) -> bool:
+        return False
+
+    monkeypatch.setattr(attempt, "after_failure", lambda *facts: GiveUp("dead", "it cannot have arrived"))
+    monkeypatch.setattr(Attempt, "_may_have_arrived", never)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+def test_messages_that_are_given_up_in_silence_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say_nothing(message: Outgoing, decision: GiveUp) -> NewRecord:
+        return NewRecord("stream:elsewhere", {"event": "error"})
+
+    monkeypatch.setattr(attempt, "report_of", say_nothing)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scatter(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
+        return errand(connector, f"{lane}-{item}", item, record_id)
+
+    monkeypatch.setattr(outbox, "errand", scatter)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Attempt.send
+
+    async def settle_first(attempt: Attempt, message: Outgoing, connector: Connector) -> None:
+        await attempt._settle(told(message.key, attempt.connector_id, "sent"))
+        await send(attempt, message, connector)
+
+    monkeypatch.setattr(Attempt, "send", settle_first)
+
+    assert first_red(Breakage(), in_towns()) is not None
+
+
+# --- what is held
+
+
+def test_a_block_that_holds_nothing_back_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_at_once(scope: CallScope, place: int, send: HeldSend) -> None:
+        scope.run.bus.call(send.append)
+
+    monkeypatch.setattr(CallScope, "hold", leave_at_once)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_what_leaves_at_once_and_leaves_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = CallPen.leave
+
+    async def leave_twice(pen: CallPen, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        await leave(pen, place, facts, append)
+        twins = tuple(replace(record, id=f"{record.id}-twin") for record in append.records)
+        await pen._journal.context.bus.acall(Append(records=twins))
+
+    monkeypatch.setattr(CallPen, "leave", leave_twice)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+# --- approvals
+
+
+def test_a_call_that_is_made_before_anybody_decides_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_graph, "asking", lambda journal, setting: False)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_a_rejected_call_that_is_made_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_tools, "refusal_of", lambda journal, key: None)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sign(conversation: str, approval: Approval, decision: Decision, by: str, reason: str | None) -> MessageEnvelope:
+        letter = letter_of(conversation, approval, decision, by, reason)
+        return letter.model_copy(update={"id": f"{letter.id}-{by}"})
+
+    monkeypatch.setattr(approvals, "letter_of", sign)
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+# --- subagents
+
+
+def test_a_result_of_another_subagent_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Exchange, "text", property(lambda exchange: "what another has said"))
+
+    assert first_red(Breakage(), in_minds()) is not None
+
+
+def test_subagents_that_outlive_their_conversation_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(session_id: str) -> Flow[None]:
+        yield from ()
+
+    monkeypatch.setattr(store, "_deleting_subagents", keep)
+    monkeypatch.setattr(people, "DELETES", OFTEN)
+    monkeypatch.setattr(people, "FAMILY", OFTEN)
+
+    assert first_red(Breakage(), in_minds()) is not None

@@ -8,5 +8,5 @@ from tests.simulation.worlds import SEEDS, live_through
 
 
 @pytest.mark.no_cover  # measuring would double what it takes
-def test_every_message_of_the_second_half_of_500_worlds_is_settled_once_and_in_order() -> None:
+def test_every_message_of_the_second_half_of_1000_worlds_is_settled_once_and_in_order() -> None:
     live_through(range(SEEDS // 2, SEEDS))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from tests.simulation.world import Breakage, Chronicle, simulate
 from tests.support.audit import assert_clean
 
-SEEDS, SEEDS_SOAK = 500, 20_000
+SEEDS, SEEDS_SOAK = 1000, 20_000
 SEED = "SIM_SEED"
 SHOWN_BY = "tests/simulation/test_worlds_first.py"
 
@@ -37,25 +37,47 @@ HAPPENS: Mapping[str, float] = {
     "clock set forward": 0.3,
     "clock set back": 0.25,
     # mail that kills
-    "buried as a killer": 0.05,
+    "buried as a killer": 0.03,
     "postponed": 0.02,
     # deletion
     "deleted under way": 0.05,
     "sent too late": 0.1,
     # workers that go home
     "drained": 0.35,
-    "given back": 0.15,
+    "given back": 0.07,
     # runs on the SDK
-    "worlds with a model": 0.15,
-    "an answer was asked for": 0.9,
-    "an answer was replayed": 0.12,
-    "a call was asked for": 0.7,
+    "worlds with a model": 0.07,
+    "an answer was asked for": 0.7,
+    "an answer was replayed": 0.14,
+    "a call was asked for": 0.25,
     # what is said to them
-    "steer sent": 0.4,
-    "a steer was shown": 1.0,
-    "a steer was seen": 0.3,
+    "steer sent": 0.15,
+    "a steer was shown": 0.35,
+    "a steer was seen": 0.1,
+    # what they send
     "a block has sent": 0.05,
-    "a block has failed": 0.03,
+    "a block has failed": 0.08,
+    # what goes outside
+    "worlds with a town": 0.12,
+    "arrived outside": 0.3,
+    "arrived again": 0.025,
+    "a relay took over": 0.08,
+    "outbox: sent": 0.25,
+    "outbox: failed": 0.16,
+    "outbox: unknown": 0.05,
+    "outbox: dead": 0.02,
+    "outbox: retried": 0.04,
+    "outbox: dropped": 0.02,
+    "a clerk came too late": 0.025,
+    # what people are asked
+    "paused": 0.06,
+    "approved": 0.02,
+    "rejected": 0.02,
+    "expired": 0.015,
+    "decided already": 0.02,
+    "decided elsewhere": 0.02,
+    # agents that start others
+    "a subagent's result was shown": 0.018,
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Claim, Leave
 from magent2.bus.records import NewRecord
 from magent2.connectors import attempt as attempts
 from magent2.connectors.attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
@@ -18,6 +18,7 @@ from magent2.connectors.outbox import Item, queued
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
+from magent2.models.address import relay_agent
 from magent2.sessions.store import creating, deleting
 from tests.support.engines import ENGINES, new_engines
 from tests.support.receiver import Keeper
@@ -176,6 +177,22 @@ async def test_a_relay_that_is_lost_while_sending_leaves_it_to_the_next(bus: Eng
     assert keeper.texts == (["lost", "lost"] if takes_key else ["lost"])
 
 
+async def test_what_may_have_arrived_is_not_sent_again_though_the_next_relay_is_lost_as_well(bus: Engine) -> None:
+    put(bus, "lost")
+    keeper = Keeper(gate=asyncio.Event())
+    lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
+    await until(lambda: keeper.texts == ["lost"])
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+    keeper.gate = None
+    bus.call(Claim(worker="next", agents=(relay_agent("hook"),), limit=1, lease_s=30.0))
+    bus.call(Leave("next"))
+
+    await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
+
+    assert keeper.texts == ["lost"]
+
+
 async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engine) -> None:
     put(bus, "secret")
     run(bus, deleting("one"))
@@ -186,6 +203,31 @@ async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engin
         message = Outgoing("m-next", "hook", "ann", "two", "Ada", "next", "2026-01-01T00:00:00+00:00")
         bus.call(Append(records=queued(message, connector)))
         await until(lambda: keeper.texts == ["next"])
+
+
+async def test_what_may_have_arrived_is_unknown_although_the_last_attempt_was_refused(bus: Engine) -> None:
+    put(bus, "maybe")
+    put(bus, "never", "bob")
+    keeper = Keeper(takes_key=True, failures=[MAYBE, NEVER, NEVER])
+
+    await send_all(bus, keeper, lambda: sorted(states(bus).values()) == ["dead", "unknown"])
+
+    assert [record.payload["code"] for record in bus.read("stream:one") if "code" in record.payload] == [
+        "send_dead",
+        "send_unknown",
+    ]
+
+
+async def test_what_may_have_arrived_is_unknown_although_its_connector_is_gone(bus: Engine) -> None:
+    put(bus, "lost")
+    keeper = Keeper(gate=asyncio.Event())
+    lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
+    await until(lambda: keeper.texts == ["lost"])
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+    run(bus, unregistering("hook"))
+
+    await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
 
 
 async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:

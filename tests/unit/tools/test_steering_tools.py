@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from agents import FunctionTool
 
 from magent2.bus.delivery import Sending
 from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
+from magent2.runner.team_tools import function_tool_of
 from magent2.tools.chat import chat_send, send_message
+from magent2.tools.chat.sending_tool import chat_send_definition
 from magent2.tools.status import UNKNOWN, message_status
 from magent2.worker.run import Outcome
 from tests.support.audit import whole_log
@@ -39,12 +42,15 @@ def sent(bus: MemoryBus) -> dict[str, Any]:
     return found
 
 
-async def test_a_steer_goes_out_at_once_and_once_though_its_call_is_run_again(bus: MemoryBus) -> None:
+@pytest.mark.parametrize("tool", [chat_send, function_tool_of(chat_send_definition())], ids=["own", "registered"])
+async def test_a_steer_goes_out_at_once_and_once_though_its_call_is_run_again(
+    bus: MemoryBus, tool: FunctionTool
+) -> None:
     shown = asking("chat_send", recipient="agent:Bea", content="hurry", steer=True)
 
-    assert await work_and_die(Mortal(bus, on="tool"), shown.agent(chat_send))
+    assert await work_and_die(Mortal(bus, on="tool"), shown.agent(tool))
     (early,) = whole_log(bus, "chat:Bea")
-    await work(bus, shown.agent(chat_send))
+    await work(bus, shown.agent(tool))
 
     (letter,) = whole_log(bus, "chat:Bea")
     assert letter.id == early.id == sent(bus)["envelope_id"]

@@ -18,7 +18,9 @@ REPORT = Report("one", "Ada", "run-1", 1, "m1")
 def paused(**expires_in_s: float) -> RunRecord:
     """A run whose calls wait so long from now."""
     run = RunRecord("run-1", "Ada", {"id": "m1"}, {}, 0)
-    output = [{"type": "function_call", "call_id": call, "arguments": '{"n": 1}'} for call in expires_in_s]
+    output = [
+        {"type": "function_call", "call_id": call, "name": "pay", "arguments": '{"n": 1}'} for call in expires_in_s
+    ]
     run.answers[0] = {"response": {"output": output}}
     for call, seconds in expires_in_s.items():
         facts = {"call_id": call, "name": "pay", "speaker": "Ada", "expires_ms": NOW + round(seconds * 1000)}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Describe
+from magent2.bus.operations import Delete, Describe, Operation
 from magent2.errors import Refused
 from magent2.sessions.store import creating, deleting
 from magent2.sessions.subagents import DEPTH_MAX
@@ -118,3 +118,26 @@ def test_subagents_are_deleted_with_the_conversation_and_nobody_elses(bus: Engin
     names = ("one", child, grandchild, "one~mine")
     found = bus.call(Describe(tuple(f"stream:{name}" for name in names)))
     assert [info.deleted for info in found] == [True, True, True, False]
+
+
+def test_a_subagent_that_is_started_while_its_conversation_is_deleted_goes_with_it(bus: Engine) -> None:
+    run(bus, creating("one", "user:ann"))
+    flow = deleting("one")
+    operation = next(flow)
+    while not isinstance(operation, Delete):
+        operation = flow.send(bus.call(operation))
+    child = start(bus)["subagent_id"]
+
+    run(bus, resumed(flow, operation))
+
+    assert bus.call(Describe((f"stream:{child}",)))[0].deleted
+
+
+def resumed(flow: Flow[None], operation: Operation[Any]) -> Flow[None]:
+    """The rest of a flow that has come to this."""
+    while True:
+        found = yield operation
+        try:
+            operation = flow.send(found)
+        except StopIteration:
+            return

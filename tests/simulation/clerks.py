@@ -1,0 +1,78 @@
+"""Those who use outboxes by hand: they put messages into them, end a friendship, and look after what is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from magent2.bus.flow import Flow, arun
+from magent2.bus.operations import Append
+from magent2.bus.patience import insist
+from magent2.connectors.desk import dropping_item, reading_outbox, retrying_item
+from magent2.connectors.interface import Outgoing
+from magent2.connectors.outbox import OPEN_STATES, Item, queued
+from magent2.directory.connectors import finding_connector
+from magent2.directory.friends import removing
+from magent2.errors import IdConflict, InvalidInput
+from tests.simulation.ledger import Ledger
+from tests.simulation.line import Line
+from tests.simulation.town import CITIZENS, CONNECTORS
+
+MESSAGES_MAX = 4
+PAUSE_MAX_S = 1.0
+FALL_OUT = 0.3  # how often a friendship ends
+FALL_OUT_MAX_S = 6.0
+CLERKS = 2  # at the same desk
+
+
+class Clerks:
+    def __init__(self, ledger: Ledger, dice: random.Random, line: Callable[[], Line]) -> None:
+        self.queued: list[str] = []  # that were acknowledged
+        self._ledger = ledger
+        self._dice = dice
+        self._line = line
+
+    async def live(self) -> None:
+        await asyncio.gather(self._write(), *([self._fall_out()] if self._dice.random() < FALL_OUT else []))
+
+    async def _write(self) -> None:
+        line = self._line()
+        for number in range(self._dice.randint(0, MESSAGES_MAX)):
+            await asyncio.sleep(self._dice.uniform(0, PAUSE_MAX_S))
+            citizen = self._dice.choice(CITIZENS[:2])
+            place = citizen.connector, citizen.id, citizen.conversation
+            key = f"by-hand-{number}-{self._dice.randrange(1000)}"
+            message = Outgoing(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
+            await insist(lambda message=message: arun(line, _putting(message)), "clerk")  # type: ignore[misc]
+            self.queued.append(message.key)
+
+    async def _fall_out(self) -> None:
+        await asyncio.sleep(self._dice.uniform(0, FALL_OUT_MAX_S))
+        line = self._line()
+        await insist(lambda: arun(line, removing("ann", "bob")), "ann")
+
+    # --- the desk
+
+    async def tidy(self) -> None:
+        """Look at what waits for a person, and decide; each of them as if alone."""
+        await asyncio.gather(*(self._decide_all(self._line()) for _ in range(CLERKS)))
+
+    async def _decide_all(self, line: Line) -> None:
+        for connector in CONNECTORS:
+            items: list[Item] = await insist(lambda name=connector: arun(line, reading_outbox(name)), "clerk")  # type: ignore[misc]
+            for item in items:
+                if item.state in OPEN_STATES:
+                    await self._decide(line, connector, item)
+
+    async def _decide(self, line: Line, connector: str, item: Item) -> None:
+        decide: Callable[[str, str], Flow[Item]] = self._dice.choice((retrying_item, retrying_item, dropping_item))
+        try:
+            await insist(lambda: arun(line, decide(connector, item.id)), "clerk")
+        except (InvalidInput, IdConflict):  # another was quicker, or the answer to this one was lost
+            self._ledger.counts["a clerk came too late"] += 1
+
+
+def _putting(message: Outgoing) -> Flow[None]:
+    registration = yield from finding_connector(message.connector)
+    yield Append(records=queued(message, registration.state))

@@ -19,7 +19,7 @@ from magent2.connectors.attempt import Again, Attempt, GiveUp, after_failure
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
 from magent2.models.envelope import MessageEnvelope
-from magent2.runner import journal_graph
+from magent2.runner import journal_graph, journal_tools
 from magent2.runner.context import RunContext
 from magent2.runner.journal_pen import CallPen
 from magent2.sessions import approvals, store

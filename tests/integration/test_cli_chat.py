@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 
 DEADLINE_S = 20.0
 CTRL_C, CTRL_D = "\x03", "\x04"
+PRESSES_MAX, PRESS_AGAIN_S = 5, 2.0
 STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 # The terminal becomes the program's own, so that Ctrl-C is a signal.
@@ -80,6 +81,14 @@ class Terminal:
         before, _, self._seen = self._seen.partition(words)
         return before
 
+    def leave(self, words: str) -> None:
+        """Ctrl-C at the prompt; once more where it came just as `input` began, which then waits for the next key."""
+        for _ in range(PRESSES_MAX):
+            self.type(CTRL_C)
+            if select.select([self._ours], [], [], PRESS_AGAIN_S)[0]:
+                break
+        self.read_until(words)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -138,8 +147,7 @@ def test_ctrl_c_stops_the_run_first_and_leaves_at_the_prompt(terminal: Terminal,
     terminal.read_until("the run was stopped")
     terminal.read_until("> ")
     status = client.conversations(limit=1).conversations[0].run_status
-    terminal.type(CTRL_C)
-    terminal.read_until("goes on from here")
+    terminal.leave("goes on from here")
 
     assert status == "stopped"
     assert terminal.process.wait(DEADLINE_S) == 0

@@ -32,7 +32,7 @@ async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the
         send(bus, "go", recipient=f"agent:{name}")
         await talk.at(0)
 
-    speaker = crew.spawn(
+    speaker = crew.spawn_cold(
         "tests.integration.children.remote", url=log_url, conversation="one", messages=MESSAGES, wait_s=WAIT_S
     )
     sent = await hear(speaker)

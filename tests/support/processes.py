@@ -29,9 +29,10 @@ class ChildSilent(AssertionError):
 class Child:
     """A Python module run as a process. It gets its settings as JSON, and reports in lines of JSON."""
 
-    def __init__(self, module: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, module: str, settings: Mapping[str, Any], *, cold: bool = False) -> None:
         self._errors = TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        self._process = start_module(module, [json.dumps(dict(settings))], _environment(), stderr=self._errors)
+        given = [json.dumps(dict(settings))]
+        self._process = start_module(module, given, _environment(), stderr=self._errors, cold=cold)
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._ended = False
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -121,7 +122,13 @@ class Crew:
         self._children: list[Child] = []
 
     def spawn(self, module: str, **settings: Any) -> Child:
-        child = Child(module, settings)
+        return self._keep(Child(module, settings))
+
+    def spawn_cold(self, module: str, **settings: Any) -> Child:
+        """A process that has imported nothing but what it asks for."""
+        return self._keep(Child(module, settings, cold=True))
+
+    def _keep(self, child: Child) -> Child:
         self._children.append(child)
         return child
 

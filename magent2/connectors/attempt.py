@@ -12,7 +12,7 @@ from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.marks import ERRAND
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
-from magent2.bus.patience import persist
+from magent2.bus.patience import insist, persist
 from magent2.bus.records import Claimed, NewRecord, Record
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
@@ -102,7 +102,7 @@ class Attempt:
         return Outgoing.of(found.payload)
 
     async def registration(self) -> Registration:
-        found = await arun(self._bus, finding_connector(self.connector_id))
+        found = await insist(lambda: arun(self._bus, finding_connector(self.connector_id)), self._owner.worker)
         return found.state
 
     async def files(self, message: Outgoing) -> dict[str, bytes]:

@@ -21,6 +21,7 @@ from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
 from magent2.bus.marks import wait_field
 from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
+from magent2.bus.patience import persist
 from magent2.bus.records import Page, TopicInfo
 from magent2.errors import InvalidInput, WouldDeadlock
 from magent2.models.address import stream_topic
@@ -115,7 +116,7 @@ async def wait_for_answer(
         async with scope.waiting() if scope is not None else nullcontext():
             try:
                 async with asyncio.timeout(timeout_s):
-                    await _until_ended(bus, lane.conversation, exchange)
+                    await _until_ended(bus, lane, exchange)
             except TimeoutError:
                 return Answer("pending", "", f"no answer within {timeout_s:g} s; it may still come")
     finally:
@@ -128,13 +129,13 @@ def check_timeout(timeout_s: float) -> None:
         raise InvalidInput(f"a wait takes more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
 
 
-async def _until_ended(bus: Engine, conversation: str, exchange: Exchange) -> None:
-    topic = stream_topic(conversation)
+async def _until_ended(bus: Engine, lane: Lane, exchange: Exchange) -> None:
+    topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
-        info: TopicInfo = (await bus.acall(Describe((topic,))))[0]
+        info: TopicInfo = (await persist(bus, Describe((topic,)), who))[0]
         cursor: int | str = max(info.floor, info.last - LOOK_BACK) or OLDEST
         while True:
-            page: Page = await bus.acall(Read(topic, cursor, PAGE))
+            page: Page = await persist(bus, Read(topic, cursor, PAGE), who)
             for record in page.records:
                 exchange.take(record)
                 cursor = record.seq

@@ -7,8 +7,8 @@ from collections import deque
 from typing import Any, TypeVar
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Operation, Write
-from magent2.errors import Magent2Error
+from magent2.bus.operations import Operation, Read, Write
+from magent2.errors import BusUnavailable, Magent2Error
 from tests.support.broken import Broken
 
 R = TypeVar("R")
@@ -51,3 +51,18 @@ class Moody(Broken):
             finally:
                 self.in_flight -= 1
         return self.call(operation)
+
+
+class Absent(Broken):
+    """Does not answer the next reads of a topic."""
+
+    def __init__(self, engine: Engine, topic: str, times: int) -> None:
+        super().__init__(engine)
+        self.left = times
+        self._topic = topic
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if self.left and isinstance(operation, Read) and operation.topic == self._topic:
+            self.left -= 1
+            raise BusUnavailable("away")
+        return self.inner.call(operation)

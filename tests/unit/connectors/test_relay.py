@@ -18,9 +18,10 @@ from magent2.connectors.outbox import Item, queued
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
-from magent2.models.address import relay_agent
+from magent2.models.address import entity_topic, relay_agent
 from magent2.sessions.store import creating, deleting
 from tests.support.engines import ENGINES, new_engines
+from tests.support.moody import Absent
 from tests.support.receiver import Keeper
 from tests.support.waiting import until
 
@@ -101,6 +102,16 @@ async def test_a_destination_that_fails_does_not_hold_up_another(bus: Engine) ->
         await until(lambda: sorted(keeper.texts) == ["other", "slow"])
         gate.set()
         await until(lambda: set(states(bus).values()) == {"sent"})
+
+
+async def test_a_moment_without_the_log_ends_no_relay_and_costs_no_attempt(bus: Engine) -> None:
+    absent = Absent(bus, entity_topic("connector", "hook"), times=2)
+    keeper = Keeper()
+    put(bus, "hello")
+
+    await send_all(absent, keeper, lambda: states(bus) == {"hello": "sent"})
+
+    assert (absent.left, keeper.texts) == (0, ["hello"])
 
 
 async def test_what_is_refused_is_dead_at_once_and_the_conversation_is_told(bus: Engine) -> None:

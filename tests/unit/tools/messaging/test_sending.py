@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,13 +27,14 @@ from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
 from magent2.sessions.stream import stream_record
-from magent2.tools.definition import ToolDefinition
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import call_scope
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.read_attachment import read_attachment_definition
 from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS
-from magent2.tools.waiting import Lane, with_wait
+from magent2.tools.waiting import Lane, wait_for_answer, with_wait
 from tests.support.messaging import home_of, inbox, open_channel, open_swarm, said, settle, talk
+from tests.support.moody import Absent
 from tests.support.sending import Facts, commit, scope_of
 from tests.support.waiting import until
 
@@ -222,6 +224,19 @@ async def test_whoever_waits_gets_the_answer_although_the_block_is_not_over(bus:
     await answering
 
     assert (told["answer"], scope.sends) == ("it is on its way", ())
+
+
+async def test_whoever_waits_does_so_also_over_a_moment_without_the_log(bus: Engine, ann: Facts) -> None:
+    open_swarm(bus)
+    message = await call("send_user_message", ann, nametag="@desk", text="where is it?")
+    payload = mail(bus, "Desk").payload
+    await finish(bus, "Desk", "it is on its way")
+    absent = Absent(bus, f"stream:{payload['conversation_id']}", times=2)
+    context = ToolExecutionContext(replace(ann, bus=absent), None)
+
+    answer = await wait_for_answer(context, Lane("Desk", payload["conversation_id"]), message["envelope_id"])
+
+    assert (answer.text, absent.left) == ("it is on its way", 0)
 
 
 async def test_whoever_waits_too_long_is_told_so(bus: Engine, ann: Facts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from magent2.bus.operations import Lanes, Topics
+from magent2.bus.operations import Describe, Lanes, Topics
 from magent2.bus.records import Record
 from magent2.models.address import (
     channel_topic,
@@ -57,7 +57,7 @@ def world_findings(scene: Scene) -> list[str]:
     """Every broken promise, as a sentence."""
     ledger, people = scene.ledger, scene.people
     logs = _read(scene)
-    findings = [f"{topic}: {finding}" for topic, records in logs.items() for finding in sequence_findings(records)]
+    findings = _number_findings(scene, logs)
     findings += _ledger_findings(scene)
     findings += _accepted_findings(people.sent, logs, scene.agents)
     findings += _letter_findings(logs, scene.agents)
@@ -75,6 +75,21 @@ def world_findings(scene: Scene) -> list[str]:
 # --- logs
 
 
+def _number_findings(scene: Scene, logs: Logs) -> list[str]:
+    """Nothing but outboxes and the mail of their relays is ever trimmed."""
+    tidied = tuple(topic for topic in _of_connectors() if topic in logs)
+    floors = {info.topic: info.floor for info in scene.ledger.inner.call(Describe(tidied))} if tidied else {}
+    return [
+        f"{topic}: {finding}"
+        for topic, records in logs.items()
+        for finding in sequence_findings(records, floors.get(topic, 0))
+    ]
+
+
+def _of_connectors() -> list[str]:
+    return [topic for name in CONNECTORS for topic in (outbox_topic(name), chat_topic(relay_agent(name)))]
+
+
 def _read(scene: Scene) -> dict[str, list[Record]]:
     bus = scene.ledger.inner
     inboxes = [of(agent) for agent in scene.agents for of in (chat_topic, control_topic, dead_topic)]
@@ -83,8 +98,7 @@ def _read(scene: Scene) -> dict[str, list[Record]]:
     conversations = dict.fromkeys([*CONVERSATIONS, *(str(name) for name in named if name)])
     topics = [topic for name in conversations for topic in conversation_topics(name)]
     if scene.town:
-        topics += [channel_topic(CHANNEL), *map(outbox_topic, CONNECTORS)]
-        topics += [chat_topic(relay_agent(name)) for name in CONNECTORS]
+        topics += [channel_topic(CHANNEL), *_of_connectors()]
     if CHILD in scene.agents:
         prefixes = [stream_topic(f"{name}{JOINT}") for name in scene.ledger.deleted]
         topics += [info.topic for prefix in prefixes for info in bus.call(Topics(prefix)).topics]

@@ -42,11 +42,11 @@ def whole_log(engine: Any, topic: str) -> list[Record]:
 # --- appends -----------------------------------------------------------------------------------------------------
 
 
-def sequence_findings(records: Sequence[Record]) -> list[str]:
-    """Numbers are 1, 2, 3 …, and no id is there twice."""
+def sequence_findings(records: Sequence[Record], floor: int = 0) -> list[str]:
+    """Numbers are 1, 2, 3 … above what was trimmed, and no id is there twice."""
     findings = [
         f"seq {record.seq} stands where {number} belongs"
-        for number, record in enumerate(records, start=1)
+        for number, record in enumerate(records, start=floor + 1)
         if record.seq != number
     ]
     counted = Counter(record.id for record in records)

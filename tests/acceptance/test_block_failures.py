@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,18 +22,12 @@ from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers
 from tests.support.journalled import Mortal, recorded, work, work_and_die
 from tests.support.serving import command, serving, stream, until
-from tests.support.town import EVERY, WAYS, all_arrived, town, wanted_of
+from tests.support.town import EVERY, WAYS, all_arrived, wanted_of
 
 HANG_S = 2.0  # longer than the seven calls before it take
 LIMITS = Limits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
 HELD = len(WAYS)
 NOT_SENT = f"\n\n[Messages: {HELD} NOT sent (script failed)]"
-
-
-@pytest.fixture
-def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch) as bus:
-        yield bus
 
 
 @pytest.fixture

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,25 +34,12 @@ from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import ToolSpec, tool
 from magent2.worker.service import WorkerService
 from tests.support.audit import whole_log
-from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
+from tests.support.blocks import Blocks, block_events, numbers
 from tests.support.journalled import Improviser, Shown, recorded, work
 from tests.support.serving import LEASE_S, until
-from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, code_of, sending_tools, town, wanted_of
+from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, code_of, sending_tools, wanted_of
 
 by_tool = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.tool)
-
-
-@pytest.fixture
-def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox()
-    yield sandbox
-    await sandbox.aclose()
 
 
 class Look:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,10 @@ from magent2.directory.users import changing_user
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import tool
-from tests.support.blocks import Blocks, short_sandbox
+from tests.support.blocks import Blocks
 from tests.support.journalled import recorded, work
 from tests.support.receiver import HttpReceiver, Post, http_receiver
-from tests.support.town import FILE, town
+from tests.support.town import FILE
 from tests.support.waiting import until
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
@@ -34,19 +34,6 @@ rewrite()
 send_file("note.txt", text="as it is now")
 say("last")
 """
-
-
-@pytest.fixture
-def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox(processes=1)
-    yield sandbox
-    await sandbox.aclose()
 
 
 @pytest.fixture

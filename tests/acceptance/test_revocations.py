@@ -7,9 +7,8 @@ looks again by itself: only a condition of the append can notice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,11 @@ from magent2.models.address import conversation_topics
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import tool
-from tests.support.blocks import Blocks, block_events, short_sandbox
+from tests.support.blocks import Blocks, block_events
 from tests.support.broken import Broken
 from tests.support.journalled import work
 from tests.support.serving import send
-from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, town, wanted_of
+from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, wanted_of
 
 OUTSIDE = {"connector": "hook", "target": "+1"}
 
@@ -123,19 +122,6 @@ class Meanwhile(Broken):
         if isinstance(operation, OwnedAppend) and operation.conditions and self.happens:
             self.happens.pop(0)()
         return self.inner.call(operation)
-
-
-@pytest.fixture
-def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch) as bus:
-        yield bus
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[MontySandbox]:
-    sandbox = short_sandbox(processes=1)
-    yield sandbox
-    await sandbox.aclose()
 
 
 def prepare(bus: MemoryBus, case: Case) -> None:

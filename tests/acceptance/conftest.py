@@ -1,0 +1,26 @@
+"""What tests of blocks that send have in common; a test that needs another sandbox says which."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.sandbox.monty import MontySandbox
+from tests.support.blocks import short_sandbox
+from tests.support.town import town
+
+
+@pytest.fixture
+def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
+    with town(tmp_path, monkeypatch) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[MontySandbox]:
+    sandbox = short_sandbox(processes=1)
+    yield sandbox
+    await sandbox.aclose()

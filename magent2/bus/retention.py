@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import Compact, Delete, SweepBlobs, Topics, Trim
+from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Compact, Delete, Erase, SweepBlobs, Topics, Trim
 from magent2.bus.records import TopicInfo, TopicList
 from magent2.errors import InvalidInput
 from magent2.models.address import checked_topic, conversation_topics
@@ -78,3 +78,9 @@ def _all_topics() -> Flow[list[TopicInfo]]:
         if page.next is None:
             return found
         before = page.next
+
+
+def forgetting_records(topic: str, seqs: Sequence[int]) -> Flow[None]:
+    """Empty any number of records, so that not even a digest of them is left. It may be repeated, and cut short."""
+    for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
+        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)

@@ -6,12 +6,12 @@ emptied where it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Erase, Read, Trim
+from magent2.bus.operations import OLDEST, Read, Trim
 from magent2.bus.records import Page, Record
+from magent2.bus.retention import forgetting_records
 from magent2.errors import UnknownCursor
 from magent2.models.address import chat_topic, outbox_topic, relay_agent
 
@@ -84,7 +84,7 @@ def tidying_outbox(
     through, emptied = decide(book, old)
     if through:
         yield Trim(topic, through=through)
-    yield from _erasing(topic, emptied)
+    yield from forgetting_records(topic, emptied)
     yield Trim(chat_topic(relay_agent(connector)), max_age_s=kept_s)  # the relay's errands; never one that waits
     return len(old)
 
@@ -98,8 +98,3 @@ def _reading(topic: str) -> Flow[Book]:
         if not page.records or page.records[-1].seq >= page.last:
             return book
         after = page.records[-1].seq
-
-
-def _erasing(topic: str, seqs: Sequence[int]) -> Flow[None]:
-    for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
-        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, At, Delete, Erase, Read
+from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, At, Delete, Read
 from magent2.bus.records import NewRecord, Page, Record
+from magent2.bus.retention import forgetting_records
 from magent2.directory.channels import CHANNELS, Channel, restated
 from magent2.directory.entity import PAGE, TRIES_MAX, finding, looking, naming
 from magent2.directory.friends import FRIENDSHIPS
@@ -96,7 +97,7 @@ def _members_in(record: Record) -> list[dict[str, Any]]:
 def _unsaying(name: str, usernames: set[str]) -> Flow[None]:
     topic = channel_topic(name)
     said = yield from _reading(topic)
-    yield from _erasing(topic, [record.seq for record in said if record.payload.get("from") in usernames])
+    yield from forgetting_records(topic, [record.seq for record in said if record.payload.get("from") in usernames])
 
 
 def _restating(name: str, user: str) -> Flow[bool]:
@@ -111,7 +112,7 @@ def _restating(name: str, user: str) -> Flow[bool]:
             yield Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(At(topic, found.seq),))
         except ConditionFailed:
             continue
-        yield from _erasing(topic, range(1, found.seq + 1))
+        yield from forgetting_records(topic, range(1, found.seq + 1))
         return True
     raise ConditionFailed(f"channel {name!r} keeps changing; try again")
 
@@ -132,8 +133,3 @@ def _reading(topic: str) -> Flow[list[Record]]:
         if not page.records or page.records[-1].seq >= page.last:
             return records
         after = page.records[-1].seq
-
-
-def _erasing(topic: str, seqs: Sequence[int]) -> Flow[None]:
-    for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
-        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)

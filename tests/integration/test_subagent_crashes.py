@@ -32,15 +32,20 @@ class Mine:
             gate=str(self.gate),
         )
 
+    def at_work(self, engine: Engine) -> tuple[Child, Child]:
+        """Boss and helper, when the helper digs and was told something."""
+        boss, helper = self.hire("boss"), self.hire("helper")
+        send(engine, "dig for gold", recipient="agent:boss")
+        assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+        eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+        return boss, helper
+
 
 def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_killed(
     crew: Crew, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     mine = Mine(crew, log_url, tmp_path)
-    boss, helper = mine.hire("boss"), mine.hire("helper")
-    send(engine, "dig for gold", recipient="agent:boss")
-    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
-    eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+    boss, helper = mine.at_work(engine)
 
     helper.kill()
     helper = mine.hire("helper")
@@ -62,10 +67,7 @@ def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
     crew: Crew, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     mine = Mine(crew, log_url, tmp_path)
-    boss, helper = mine.hire("boss"), mine.hire("helper")
-    send(engine, "dig for gold", recipient="agent:boss")
-    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
-    eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
+    boss, helper = mine.at_work(engine)
 
     boss.kill()
     name = command(engine, "stop", recipient="agent:boss")

@@ -11,9 +11,8 @@ from magent2.gateway.problems import Problem
 
 CLOSE = {"connection": "close"}  # what is left of the body is not worth reading
 LENGTH_MAX_DIGITS = 15
-DRAINED_MAX = (
-    4  # times the cap: so much of a body that is too large is read past, because who still sends hears nothing
-)
+# Times the cap: so much of a body that is too large is read past, because who still sends hears nothing.
+DRAINED_MAX = 4
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:

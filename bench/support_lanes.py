@@ -8,7 +8,7 @@ from statistics import median
 from bench.support import Envelope, Scale, Stopwatch, envelope
 from magent2.bus.face import EngineBase
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Append, Claim, OwnedAppend, SetHead, Settle
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 
 CONCURRENCY = 64  # runs of the worker at a time
 CLAIM_AT = 32  # free places at which it is worth asking for more
@@ -53,7 +53,7 @@ async def drain(bus: EngineBase, agent: str, lanes: int) -> None:
         settled += len([task.result() for task in done])
 
 
-async def _work(bus: EngineBase, lane: Claimed) -> None:
+async def _work(bus: EngineBase, lane: ClaimedLane) -> None:
     """What an echo run writes."""
     conversation, head = lane.owner.conversation, lane.mail[0]
     stream, text = f"stream:{conversation}", head.payload["content"]

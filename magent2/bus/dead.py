@@ -8,7 +8,7 @@ from typing import Any
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append, Describe, Erase, Read, Settle
-from magent2.bus.records import ID_MAX_CHARS, Appended, NewRecord, Owner, Page, Record, TopicInfo
+from magent2.bus.records import ID_MAX_CHARS, AppendResult, NewRecord, Owner, Page, Record, TopicInfo
 from magent2.errors import UnknownCursor
 from magent2.models.address import dead_topic
 
@@ -73,7 +73,7 @@ def listing_dead(agent: str, after: int | None = None) -> Flow[tuple[DeadLetter,
     return tuple(DeadLetter.parse(record) for record in page.records if not record.erased)
 
 
-def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flow[Appended]:
+def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flow[AppendResult]:
     """Put a dead letter's mail back into its inbox, once, and take the letter off the list; `told` tells of it."""
     letter = yield from _dead_letter(agent, seq)
     mail = letter.mail
@@ -83,7 +83,7 @@ def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flo
         id=f"retry:{seq}:{mail['id']}"[:ID_MAX_CHARS],
         headers={**mail["headers"], RETRY_OF: seq},
     )
-    appended: Appended = yield Append(records=(again, *told))
+    appended: AppendResult = yield Append(records=(again, *told))
     yield Erase(dead_topic(agent), (seq,))
     return appended
 

@@ -34,13 +34,14 @@ from magent2.bus.marks import (
     TRACE,
     WHOLE,
 )
-from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
 from magent2.bus.recipients import addressed_agent, check_envelope, taken_by_agent
-from magent2.bus.records import Appended, NewRecord, Scalar, TopicInfo
+from magent2.bus.records import AppendResult, NewRecord, TopicInfo
 from magent2.bus.standing import ActiveAgents, Standing, looking
 from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
 from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonScalar
 
 HOPS_MAX = 16
 DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
@@ -70,13 +71,13 @@ class Sending:
     only_if: tuple[Condition, ...] = ()
     whole: bool = False
 
-    def headers(self) -> dict[str, Scalar]:
+    def headers(self) -> dict[str, JsonScalar]:
         if self.hops > HOPS_MAX:
             raise HopsExceeded(
                 f"this message was passed on {self.hops} times, the limit is {HOPS_MAX};"
                 " two agents may be answering each other"
             )
-        headers: dict[str, Scalar] = {
+        headers: dict[str, JsonScalar] = {
             PRINCIPAL: self.principal,
             STEER: self.steer or None,
             HOPS: self.hops or None,
@@ -95,7 +96,7 @@ class Delivered:
     envelope_id: str
     topics: tuple[str, ...]
     agent: str | None
-    appended: Appended
+    appended: AppendResult
     paused: bool = False
 
 
@@ -148,7 +149,7 @@ def _guessing(
 def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
     """One try. `ConditionFailed`: things do not stand so any more."""
     agent, append = yield from _addressing(envelope, recipient, standing, sending)
-    appended: Appended = yield append
+    appended: AppendResult = yield append
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
     head = standing.head or {}
     paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
@@ -164,7 +165,7 @@ def _addressing(
         addressed = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
         agents = () if addressed is None else (addressed,)
     agent = agents[0] if agents else None
-    headers: Mapping[str, Scalar] = {}
+    headers: Mapping[str, JsonScalar] = {}
     if envelope.type == "control" and agent is not None:
         headers = yield from _aiming(agent, standing.head or {}, sending.whole)
     return agent, mail_append(envelope, agents, standing, sending, headers)
@@ -185,7 +186,7 @@ def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[
     return append
 
 
-def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[str, Scalar]]:
+def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[str, JsonScalar]]:
     """For a command: which mail its sender can have meant, and which run."""
     inbox: tuple[TopicInfo, ...] = yield Describe((chat_topic(agent),))
     if whole:
@@ -200,13 +201,13 @@ def mail_append(
     agents: Sequence[str],
     standing: Standing,
     sending: Sending,
-    more_headers: Mapping[str, Scalar],
+    more_headers: Mapping[str, JsonScalar],
 ) -> Append:
     """The append that is the delivery. The first of the agents is the one that becomes active where none is."""
     agent = agents[0] if agents else None
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
-    conditions: list[Condition] = [At(agent_topic(conversation), 0), *sending.only_if]
+    conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *sending.only_if]
     fields: dict[str, Any] = {}
     if agent is not None or standing.guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
@@ -234,7 +235,7 @@ def _ownership(conversation: str, principal: str, standing: Standing) -> list[Co
     own_log = stream_topic(conversation)
     if not standing.new:
         return [HeadIs(own_log, OWNER, principal)]
-    return [At(own_log, 0), At(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
+    return [LastSeqIs(own_log, 0), LastSeqIs(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
 
 
 def _first_text(heads: Sequence[SetHead], topic: str, standing: Standing) -> str | None:

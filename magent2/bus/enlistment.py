@@ -7,7 +7,7 @@ from typing import Any
 
 from magent2.bus.flow import Flow
 from magent2.bus.marks import ACTIVE_AGENT
-from magent2.bus.operations import Append, At, HeadIs
+from magent2.bus.operations import Append, HeadIs, LastSeqIs
 from magent2.bus.records import NewRecord
 from magent2.errors import ConditionFailed, NameTaken
 from magent2.models.address import agent_topic, check_name, stream_topic
@@ -26,4 +26,4 @@ def enlistment(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
     check_name(agent, "agent name")
     own_log = stream_topic(agent)
     record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
-    return Append(records=(record,), conditions=(At(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))
+    return Append(records=(record,), conditions=(LastSeqIs(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))

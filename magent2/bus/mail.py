@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magent2.bus.marks import ERRAND
-from magent2.bus.records import NewRecord, Scalar, digest_of
+from magent2.bus.records import NewRecord, digest_of
 from magent2.models.address import chat_topic, control_topic, relay_agent
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonScalar
 
 DEFAULTS: Mapping[str, Any] = {"type": "message", "content": None, "metadata": {}}  # of an envelope
 
 
 def mail_records(
-    envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, Scalar]
+    envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, JsonScalar]
 ) -> tuple[NewRecord, ...]:
     """One record per topic, each under the envelope's id. Control goes to the agents alone."""
     if envelope.type == "control":

@@ -18,7 +18,7 @@ from magent2.bus.sqlite_engine.errors import explain
 from magent2.bus.sqlite_engine.schema import connect, create_tables, write_backup
 from magent2.bus.sqlite_engine.state import State
 from magent2.bus.sqlite_engine.store import READS, run_group
-from magent2.bus.watch import Hub, Watch
+from magent2.bus.watch import Watch, WatchHub
 from magent2.errors import InvalidInput
 from magent2.settings import PAYLOAD_MAX_BYTES
 
@@ -32,7 +32,7 @@ class MemoryBus(EngineBase):
 
     def __init__(self, *, payload_max_bytes: int = PAYLOAD_MAX_BYTES, clock: Clock | None = None) -> None:
         self._lock = threading.Lock()
-        self._hub = Hub()
+        self._hub = WatchHub()
         self._closed = False
         self._state = State(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
 

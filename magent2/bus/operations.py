@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from magent2.bus.records import (
-    Appended,
-    Claims,
+    AppendResult,
+    ClaimResult,
     LaneInfo,
     LogInfo,
     MailRef,
@@ -31,7 +31,6 @@ from magent2.bus.records import (
     Owner,
     Page,
     Record,
-    Scalar,
     TopicInfo,
     TopicList,
     WorkerInfo,
@@ -42,6 +41,7 @@ from magent2.bus.records import (
 )
 from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError, TopicError
 from magent2.models.address import check_name, check_topic
+from magent2.models.json_types import JsonScalar
 
 RECORDS_PER_APPEND_MAX = 1000
 CONDITIONS_MAX = 256
@@ -59,7 +59,7 @@ DUMP_LIMIT_MAX = 1000
 OLDEST = -1  # as `Read.after`: from the oldest record that the topic still has
 
 R_co = TypeVar("R_co", covariant=True)
-Row: TypeAlias = dict[str, Any]
+DumpRow: TypeAlias = dict[str, Any]
 
 
 class Operation(Generic[R_co]):
@@ -77,7 +77,7 @@ def _check_range(what: str, value: object, low: float, high: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class LastSeqIs:
     """Condition: the topic's last seq is this; 0 for a topic that has no record yet."""
 
     topic: str
@@ -94,7 +94,7 @@ class HeadIs:
 
     topic: str
     name: str
-    value: Scalar
+    value: JsonScalar
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -105,7 +105,7 @@ class HeadIs:
         return "" if self.value is None else canonical(self.value)
 
 
-Condition: TypeAlias = At | HeadIs
+Condition: TypeAlias = LastSeqIs | HeadIs
 
 
 def _check_field(name: str) -> None:
@@ -151,7 +151,7 @@ def head_too_large(topic: str, size: int) -> str:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Write(Operation[Appended]):
+class Write(Operation[AppendResult]):
     """What all appends share: records for any topics, under any conditions, with any heads; all or nothing."""
 
     records: tuple[NewRecord, ...] = ()
@@ -258,7 +258,7 @@ def _check_mail(owner: Owner, mail: Iterable[MailRef]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim(Operation[Claims]):
+class Claim(Operation[ClaimResult]):
     """Renew the worker's lease, return lanes of expired workers to the front, sort new mail, take up to `limit` lanes.
 
     One lease per worker. A lane has one owner at a time; its mail is handed out in order: control first, then by seq.
@@ -524,7 +524,7 @@ class SweepBlobs(Operation[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Dump(Operation[tuple[tuple[Row, ...], str | None]]):
+class Dump(Operation[tuple[tuple[DumpRow, ...], str | None]]):
     """The whole log in the neutral form of `bus/transfer.py`, a chunk at a time: no cursor first, `None` at the end."""
 
     cursor: str = ""
@@ -538,7 +538,7 @@ class Dump(Operation[tuple[tuple[Row, ...], str | None]]):
 class Load(Operation[None]):
     """Write dumped rows as they are, seqs and times included. `first`: the log must be empty, else `NotEmpty`."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[DumpRow, ...]
     first: bool = False
 
     def __post_init__(self) -> None:

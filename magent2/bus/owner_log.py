@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from magent2.bus.interface import Engine
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle, Write
 from magent2.bus.patience import persist
-from magent2.bus.records import Appended, MailRef, NewRecord, Owner
+from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner
 from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
 
 QUEUE_MAX = 10_000  # records that may wait for the bus; then the run waits
@@ -77,7 +77,9 @@ class OwnerLog:
         self._add(_Entry([*records], mail, heads, conditions, done))
         await asyncio.shield(done)
 
-    async def settle(self, mail: tuple[MailRef, ...], *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> Appended:
+    async def settle(
+        self, mail: tuple[MailRef, ...], *records: NewRecord, heads: tuple[SetHead, ...] = ()
+    ) -> AppendResult:
         """The last append: all that is queued, then these, and the mail is gone."""
         queued, merged = await self._rest(len(records))
         return await self._finish(
@@ -86,7 +88,7 @@ class OwnerLog:
 
     async def later(
         self, delay_s: float | None, *records: NewRecord, refund: bool = False, heads: tuple[SetHead, ...] = ()
-    ) -> Appended:
+    ) -> AppendResult:
         queued, merged = await self._rest(len(records))
         return await self._finish(
             Later(
@@ -162,7 +164,7 @@ class OwnerLog:
             if entry.done is not None and not entry.done.done():
                 entry.done.set_result(None)
 
-    async def _persist(self, operation: Write) -> Appended:
+    async def _persist(self, operation: Write) -> AppendResult:
         if self._note_taken is None:
             return await persist(self._bus, operation, self.owner.token)
         begun = time.perf_counter()
@@ -207,7 +209,7 @@ class OwnerLog:
         waits = any(entry.conditions or entry.done is not None for entry in self._entries)
         return not waits and self._queued + room_for <= RECORDS_PER_APPEND_MAX
 
-    async def _finish(self, operation: Settle | Later) -> Appended:
+    async def _finish(self, operation: Settle | Later) -> AppendResult:
         try:
             appended = await self._persist(operation)
         except Magent2Error as error:

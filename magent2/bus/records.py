@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import orjson
 
 from magent2.bus.interface import BusMessage
 from magent2.errors import IdError, LimitError, PayloadError
 from magent2.models.address import checked_topic, is_name
+from magent2.models.json_types import JsonScalar
 
 ID_MAX_CHARS = 256
 HEADERS_MAX_BYTES = 2048
@@ -21,8 +22,6 @@ BLOBS_PER_RECORD_MAX = 64
 DRAFT_MAX_CHARS = 256
 ASSIGNED_ID_MARK = "@"  # `@17` is the id of record 17 whose sender gave none
 DIGEST_BYTES = 16
-
-Scalar: TypeAlias = str | int | float | bool | None
 
 _STRICT_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
@@ -136,7 +135,7 @@ class NewRecord:
     topic: str
     payload: dict[str, Any]
     id: str | None = None
-    headers: Mapping[str, Scalar] = field(default_factory=dict)
+    headers: Mapping[str, JsonScalar] = field(default_factory=dict)
     draft: str | None = None
     closes: str | None = None
     blobs: tuple[str, ...] = ()
@@ -185,7 +184,7 @@ def _check_draft(draft: str | None, closes: str | None) -> None:
         raise IdError("a record cannot be a draft and close one")
 
 
-def _encode_headers(headers: Mapping[str, Scalar]) -> bytes:
+def _encode_headers(headers: Mapping[str, JsonScalar]) -> bytes:
     if not headers:
         return b""
     text = encode_object(dict(headers), "headers")
@@ -210,7 +209,7 @@ class Record(BusMessage):
 
     seq: int = 0
     at_ms: int = 0  # the engine's wall clock at the append
-    headers: Mapping[str, Scalar] = field(default_factory=dict)
+    headers: Mapping[str, JsonScalar] = field(default_factory=dict)
     draft: str | None = None
     closes: str | None = None
     blobs: tuple[str, ...] = ()
@@ -261,7 +260,7 @@ class TopicList:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """The seq of each record of the append, in its order. `repeat`: nothing was appended this time."""
 
     seqs: tuple[int, ...]
@@ -279,7 +278,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedLane:
     """A lane handed to a worker: its first mail, control ahead of the rest."""
 
     owner: Owner
@@ -289,10 +288,10 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class ClaimResult:
     """What a claim brought. `more`: new mail is left to sort, claim again. `wait_s`: when the next thing falls due."""
 
-    lanes: tuple[Claimed, ...]
+    lanes: tuple[ClaimedLane, ...]
     more: bool
     wait_s: float | None
 

@@ -17,7 +17,7 @@ TOPICS_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class TopicRetention:
     """How much of a topic stays: the newest `count` records, or those younger than `age_s`."""
 
     count: int | None = None
@@ -29,24 +29,24 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetentionPolicy:
     """What a sweep does. Kinds of topics that `keep` does not name are kept whole."""
 
-    keep: Mapping[str, Keep] = field(default_factory=dict)  # by kind of topic: "chat", "dead" …
+    keep: Mapping[str, TopicRetention] = field(default_factory=dict)  # by kind of topic: "chat", "dead" …
     compact_after_s: float = HOUR_S
     blobs_after_s: float = DAY_S
     expire_idle_s: float | None = None  # conversations without activity for so long are deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     topics: int = 0
     drafts: int = 0
     blobs: int = 0
     expired: int = 0
 
 
-def sweeping(policy: Policy, now_ms: int) -> Flow[Swept]:
+def sweeping(policy: RetentionPolicy, now_ms: int) -> Flow[SweepResult]:
     """One round over the log. Every step may be repeated, so a sweep that was cut short just starts again."""
     drafts = expired = 0
     topics = yield from _all_topics()
@@ -62,10 +62,10 @@ def sweeping(policy: Policy, now_ms: int) -> Flow[Swept]:
         if keep is not None:
             yield Trim(info.topic, keep=keep.count, max_age_s=keep.age_s)
     blobs: int = yield SweepBlobs(policy.blobs_after_s)
-    return Swept(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
+    return SweepResult(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
 
 
-def _is_idle(info: TopicInfo, policy: Policy, now_ms: int) -> bool:
+def _is_idle(info: TopicInfo, policy: RetentionPolicy, now_ms: int) -> bool:
     return policy.expire_idle_s is not None and now_ms - info.active_ms >= policy.expire_idle_s * 1000
 
 

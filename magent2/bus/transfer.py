@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Dump, Load, Row
+from magent2.bus.operations import Dump, DumpRow, Load
 from magent2.errors import InvalidInput, StorageUnwritable
 
 FORMAT = 1
@@ -25,13 +25,13 @@ LOAD_BYTES = 8 << 20  # of lines, so that a chunk of large rows stays a small re
 
 
 @dataclass(frozen=True, slots=True)
-class Transferred:
+class TransferResult:
     rows: int
     sha256: str
 
 
 @runtime_checkable
-class HasFile(Protocol):
+class HasBackup(Protocol):
     """An engine that can copy itself into a file of its own kind."""
 
     def backup(self, path: Path) -> None: ...
@@ -39,13 +39,13 @@ class HasFile(Protocol):
 
 def backup(bus: Engine, path: Path) -> None:
     """A copy to go back to: the engine's own file where it has one, else an export."""
-    if isinstance(bus, HasFile):
+    if isinstance(bus, HasBackup):
         bus.backup(path)
     else:
         export_log(bus, path)
 
 
-def export_log(bus: Engine, path: Path) -> Transferred:
+def export_log(bus: Engine, path: Path) -> TransferResult:
     """Write the whole log. The file appears under its name when it is complete, never before."""
     if path.exists():
         raise StorageUnwritable(f"{path} exists already; choose another name or move it away")
@@ -68,17 +68,17 @@ def export_log(bus: Engine, path: Path) -> Transferred:
         raise StorageUnwritable(f"cannot write {path}: {error.strerror}; choose another place") from error
     finally:
         partial.unlink(missing_ok=True)
-    return Transferred(rows, digest.hexdigest())
+    return TransferResult(rows, digest.hexdigest())
 
 
-def _dumped(bus: Engine) -> Iterator[Row]:
+def _dumped(bus: Engine) -> Iterator[DumpRow]:
     cursor: str | None = ""
     while cursor is not None:
         rows, cursor = bus.call(Dump(cursor))
         yield from rows
 
 
-def import_log(bus: Engine, path: Path) -> Transferred:
+def import_log(bus: Engine, path: Path) -> TransferResult:
     """Load an export into an empty log. The whole file is checked before the first row is written."""
     found = check_export(path)
     first = True
@@ -88,7 +88,7 @@ def import_log(bus: Engine, path: Path) -> Transferred:
     return found
 
 
-def check_export(path: Path) -> Transferred:
+def check_export(path: Path) -> TransferResult:
     """What the last line promises, if the rest of the file keeps it."""
     digest = hashlib.sha256()
     rows = 0
@@ -105,7 +105,7 @@ def check_export(path: Path) -> Transferred:
         )
     if (end.get("rows"), end.get("sha256")) != (rows, digest.hexdigest()):
         raise InvalidInput(f"{path} was changed or cut short after the export; export again")
-    return Transferred(rows, digest.hexdigest())
+    return TransferResult(rows, digest.hexdigest())
 
 
 def _end_line(path: Path, line: bytes) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
 
 
-def _chunks(path: Path) -> Iterator[tuple[Row, ...]]:
-    rows: list[Row] = []
+def _chunks(path: Path) -> Iterator[tuple[DumpRow, ...]]:
+    rows: list[DumpRow] = []
     size = 0
     for line in _lines(path):
         row = orjson.loads(line)

@@ -45,7 +45,7 @@ class Watch(ABC):
         self.close()
 
 
-class Hub:
+class WatchHub:
     """Who watches what, in this process. Engines tell it what changed, from any thread."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Hub:
 class LocalWatch(Watch):
     """A watch on a hub."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
         self._lock = threading.Lock()
         self._topics: set[str] = set()

@@ -13,7 +13,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.marks import ERRAND
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.patience import insist, persist
-from magent2.bus.records import Claimed, NewRecord, Record
+from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
 from magent2.directory.connectors import Registration, finding_connector
@@ -70,7 +70,7 @@ def after_failure(error: Exception, attempt: int, takes_key: bool, chance: float
 class Attempt:
     """Works on the first mail of a claimed lane."""
 
-    def __init__(self, bus: Engine, lane: Claimed, chance: Callable[[], float]) -> None:
+    def __init__(self, bus: Engine, lane: ClaimedLane, chance: Callable[[], float]) -> None:
         self._bus = bus
         self._lane = lane
         self._chance = chance
@@ -196,7 +196,7 @@ Connectors: TypeAlias = Callable[[Registration], Connector]
 
 
 async def work_on(
-    bus: Engine, lane: Claimed, connectors: Connectors, chance: Callable[[], float] = random.random
+    bus: Engine, lane: ClaimedLane, connectors: Connectors, chance: Callable[[], float] = random.random
 ) -> None:
     """One attempt, from the lane to its settling."""
     attempt = Attempt(bus, lane, chance)

@@ -17,7 +17,7 @@ from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, Claim, Leave, Renew
 from magent2.bus.patience import insist, persist
-from magent2.bus.records import Claimed, Claims
+from magent2.bus.records import ClaimedLane, ClaimResult
 from magent2.bus.watch import Watch
 from magent2.connectors.attempt import work_on
 from magent2.connectors.interface import Connector
@@ -107,7 +107,7 @@ class Relay:
             watch.add(*(chat_topic(agent) for agent in agents))
             self._agents = agents
 
-    async def _claim(self, room: int) -> Claims:
+    async def _claim(self, room: int) -> ClaimResult:
         claim = Claim(worker=self.worker, agents=self._agents, limit=room, lease_s=self._lease_s)
         return await persist(self._bus, claim, self.worker)
 
@@ -117,7 +117,7 @@ class Relay:
         await self._awake.wait()
         timer.cancel()
 
-    def _start(self, lane: Claimed) -> None:
+    def _start(self, lane: ClaimedLane) -> None:
         task = asyncio.create_task(work_on(self._bus, lane, self._connector, self._chance))
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -10,7 +10,7 @@ from typing import Any
 
 from magent2.bus.enlistment import enlistment
 from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Append, At, Read
+from magent2.bus.operations import OLDEST, Append, LastSeqIs, Read
 from magent2.bus.records import NewRecord, Page, Record
 from magent2.directory.entity import PAGE, Found, Kind, changing, finding, listing
 from magent2.directory.users import WEB
@@ -74,7 +74,7 @@ def registering(
     try:
         yield Append(
             records=(NewRecord(topic, facts), NewRecord(ROLL, {"connector": entity}), *name.records),
-            conditions=(At(topic, 0), *name.conditions),
+            conditions=(LastSeqIs(topic, 0), *name.conditions),
         )
     except ConditionFailed as error:
         raise NameTaken(f"there is a connector {entity!r} already, or its name is taken; take another") from error

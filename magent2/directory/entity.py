@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Append, At, Read, Topics
+from magent2.bus.operations import OLDEST, Append, LastSeqIs, Read, Topics
 from magent2.bus.records import NewRecord, Page, Record, TopicList
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name, entity_topic
@@ -50,7 +50,7 @@ def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Se
     topic = kind.topic(entity)
     records = (NewRecord(topic, dict(facts)), *reserving)
     try:
-        yield Append(records=records, conditions=tuple(At(record.topic, 0) for record in records))
+        yield Append(records=records, conditions=tuple(LastSeqIs(record.topic, 0) for record in records))
     except (ConditionFailed, TopicDeleted) as error:
         raise NameTaken(f"there is a {kind.name} {entity!r} already, or its name is taken; take another") from error
     found = yield from finding(kind, entity)
@@ -70,7 +70,7 @@ def settling(kind: Kind[E], entity: str, decide: Callable[[E | None], Mapping[st
         found = yield from looking(kind, entity)
         facts = decide(None if found is None else found.state)
         if facts is not None:
-            at = At(topic, 0 if found is None else found.seq)
+            at = LastSeqIs(topic, 0 if found is None else found.seq)
             try:
                 yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,))
             except ConditionFailed:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, At, Delete, Read
+from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs, Read
 from magent2.bus.records import NewRecord, Page, Record
 from magent2.bus.retention import forgetting_records
 from magent2.directory.channels import CHANNELS, Channel, restated
@@ -109,7 +109,7 @@ def _restating(name: str, user: str) -> Flow[bool]:
         if not rest.members:
             return False
         try:
-            yield Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(At(topic, found.seq),))
+            yield Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(LastSeqIs(topic, found.seq),))
         except ConditionFailed:
             continue
         yield from forgetting_records(topic, range(1, found.seq + 1))

@@ -18,7 +18,7 @@ from magent2.bus.face import EngineBase
 from magent2.bus.interface import Bus, BusMessage
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe, Find, HeadIs, Info, Operation, Read, Topics, Trim
-from magent2.bus.records import Appended, LogInfo, NewRecord
+from magent2.bus.records import AppendResult, LogInfo, NewRecord
 from magent2.bus.watch import Watch
 from magent2.errors import ConditionFailed
 from magent2.gateway.problems import Problem
@@ -80,7 +80,7 @@ class PlainBus(EngineBase):
                 self._look(topic)
         return self._mirror.call(operation)
 
-    def _append(self, operation: Append) -> Appended:
+    def _append(self, operation: Append) -> AppendResult:
         key, *others = operation.records
         if _is_stream(key.topic):
             return self._append_event(operation)
@@ -94,7 +94,7 @@ class PlainBus(EngineBase):
         answer = self._mirror.call(again)
         return replace(answer, seqs=(*answer.seqs, *(self._seq_of(record) for record in events)))
 
-    def _append_event(self, operation: Append) -> Appended:
+    def _append_event(self, operation: Append) -> AppendResult:
         """What happened in a session without any mail: behind what others have published, as on the v1 bus."""
         named = tuple(replace(record, id=record.id or uuid.uuid4().hex, digest="") for record in operation.records)
         self._check(operation)

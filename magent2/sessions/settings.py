@@ -12,7 +12,7 @@ from typing import Any
 
 from magent2.bus.flow import Flow
 from magent2.bus.marks import ACTIVE_AGENT
-from magent2.bus.operations import Append, At, Condition, Describe, HeadIs, SetHead
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
@@ -120,9 +120,9 @@ def _append(
     told = NewRecord(
         topic, event_payload(event), **({"id": CREATED_ID, "digest": wanted["owner"]} if head is None else {})
     )
-    conditions: tuple[Condition, ...] = (At(history_topic(session_id), history.last),)
+    conditions: tuple[Condition, ...] = (LastSeqIs(history_topic(session_id), history.last),)
     if head is None:
-        conditions += (At(topic, 0), At(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
+        conditions += (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
     else:
         conditions += tuple(HeadIs(topic, name, head.get(name)) for name in ("owner", ACTIVE_AGENT))
     return Append(

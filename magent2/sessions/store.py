@@ -12,8 +12,8 @@ from magent2.bus.delivery import Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
 from magent2.bus.marks import ACTIVE_AGENT, LAST_TEXT
-from magent2.bus.operations import Append, At, Delete, Describe, HeadIs, Read, SetHead, Topics
-from magent2.bus.records import Appended, NewRecord, Page, Record, TopicInfo, TopicList
+from magent2.bus.operations import Append, Delete, Describe, HeadIs, LastSeqIs, Read, SetHead, Topics
+from magent2.bus.records import AppendResult, NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.bus.standing import ActiveAgents
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
@@ -70,7 +70,7 @@ def creating(session_id: str, owner: str, fields: Mapping[str, Any] | None = Non
     event = SessionEvent(conversation_id=session_id, status="created", data=dict(fields or {}))
     record = NewRecord(topic, event_payload(event), id=CREATED_ID, digest=owner)
     head = SetHead(topic, {"owner": owner, **(fields or {})})
-    free = (At(topic, 0), At(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
+    free = (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
     try:
         yield Append(records=(record,), conditions=free, heads=(head,))
     except ConditionFailed as error:
@@ -154,7 +154,7 @@ def switching(session_id: str, agent: str, reason: str) -> Flow[Switched]:
             return Switched(False, session.last)
         event = HandoffEvent(conversation_id=session_id, source=active, target=agent, reason=reason)
         try:
-            appended: Appended = yield Append(
+            appended: AppendResult = yield Append(
                 records=(stream_record(event),),
                 conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
                 heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),

@@ -17,7 +17,7 @@ from magent2.bus.delivery import Sending, planning
 from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Condition, HeadIs, SetHead
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import steering
@@ -183,7 +183,7 @@ def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
     for _ in range(SEND_TRIES_MAX):
         append = yield from Outlook().through(prepared.planning(mark))
         try:
-            _appended: Appended = yield append
+            _appended: AppendResult = yield append
         except ConditionFailed:
             continue
         return Sent(mark.id, topics_of(append), held=False)

@@ -12,7 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.marks import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.bus.owner_log import OwnerLog
 from magent2.bus.patience import insist
-from magent2.bus.records import Claimed, MailRef
+from magent2.bus.records import ClaimedLane, MailRef
 from magent2.errors import Fenced, UnknownAgent
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
@@ -34,7 +34,7 @@ class Attempt:
     """An attempt at whatever run is due in a claimed lane. What it finds out of earlier attempts it keeps."""
 
     bus: Engine
-    claimed: Claimed
+    claimed: ClaimedLane
     runner: Runner
     shared: Shared
     pen: OwnerLog

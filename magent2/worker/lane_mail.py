@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.patience import persist
-from magent2.bus.records import Claimed, MailRef, Record
+from magent2.bus.records import ClaimedLane, MailRef, Record
 from magent2.worker.brake import Brake
 from magent2.worker.commands import COMMANDS, STOP, STOP_AFTER_TURN, STOPS, Halt, after_command, policy_of
 from magent2.worker.ending import Taken
@@ -21,7 +21,7 @@ class LaneMail:
     `halt` is what they ask for by now, of a run that listens.
     """
 
-    def __init__(self, bus: Engine, claimed: Claimed, brake: Brake, below: Below) -> None:
+    def __init__(self, bus: Engine, claimed: ClaimedLane, brake: Brake, below: Below) -> None:
         self.halt: Halt | None = None
         self.heard: list[Letter] = []  # commands that came while the lane was worked on
         self._bus = bus

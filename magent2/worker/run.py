@@ -12,7 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Pending
 from magent2.bus.owner_log import REFUSALS, OwnerLog
 from magent2.bus.patience import persist
-from magent2.bus.records import Claimed, NewRecord, Record
+from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import Histories
@@ -50,7 +50,7 @@ class LaneRun:
     def __init__(
         self,
         bus: Engine,
-        claimed: Claimed,
+        claimed: ClaimedLane,
         runner: Runner,
         *,
         run_max_s: float = RUN_MAX_S,

@@ -15,7 +15,7 @@ from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, CLAIM_LIMIT_MAX, Claim, Leave, Renew
 from magent2.bus.patience import persist
-from magent2.bus.records import Claimed, Claims, Record
+from magent2.bus.records import ClaimedLane, ClaimResult, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
@@ -201,7 +201,7 @@ class WorkerService:
         await self._awake.wait()
         timer.cancel()
 
-    async def _claim(self, limit: int, agents: tuple[str, ...] | None = None) -> Claims:
+    async def _claim(self, limit: int, agents: tuple[str, ...] | None = None) -> ClaimResult:
         """The same claim is repeated until the bus answers, so that no lane is held without being known."""
         chosen = self._roll.agents if agents is None else agents[:AGENTS_PER_WORKER_MAX]
         claim = Claim(worker=self.worker, agents=chosen, limit=limit, lease_s=self.lease_s)
@@ -217,7 +217,7 @@ class WorkerService:
 
     # --- runs
 
-    def _start(self, lane: Claimed) -> None:
+    def _start(self, lane: ClaimedLane) -> None:
         runner = self._roll.runner_of(lane.owner.agent)
         run = LaneRun(
             self._bus,

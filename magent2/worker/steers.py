@@ -13,7 +13,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.marks import KIND, STEER
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.patience import persist
-from magent2.bus.records import Claimed, MailRef, Record
+from magent2.bus.records import ClaimedLane, MailRef, Record
 from magent2.bus.watch import Watch
 from magent2.models.address import chat_topic
 from magent2.runner.steers import Steer
@@ -76,7 +76,7 @@ def lanes_of(records: Iterable[Record]) -> set[Lane]:
 class LaneSteers:
     """The steers that wait in one lane while a run holds it."""
 
-    def __init__(self, bus: Engine, claimed: Claimed, catch_up: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, bus: Engine, claimed: ClaimedLane, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._bus = bus
         self._catch_up = catch_up
         self._owner = claimed.owner

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magent2.bus.interface import BusMessage
-from magent2.bus.operations import Append, At, Trim
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.operations import Append, LastSeqIs, Trim
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import IdConflict, TopicError
 from tests.support.faces import Face
 
@@ -149,7 +149,7 @@ class Appending:
 
         again = bus.append(NewRecord("stream:a", {"x": 1}, "same"))
 
-        assert again == Appended((1,), repeat=True)
+        assert again == AppendResult((1,), repeat=True)
         assert bus.seqs("stream:a") == [1, 2]
 
     def test_the_same_id_with_another_body_is_a_conflict(self, bus: Face) -> None:
@@ -178,18 +178,18 @@ class Appending:
     def test_an_id_belongs_to_its_topic(self, bus: Face) -> None:
         bus.put("stream:a", {"x": 1}, "same")
 
-        assert bus.append(NewRecord("stream:b", {"x": 2}, "same")) == Appended((1,), repeat=False)
+        assert bus.append(NewRecord("stream:b", {"x": 2}, "same")) == AppendResult((1,), repeat=False)
 
     def test_the_same_operation_run_twice_happens_once(self, bus: Face) -> None:
         operation = Append(records=(NewRecord("stream:a", {}), NewRecord("stream:b", {})))
 
         first, second = bus.do(operation), bus.do(operation)
 
-        assert (first, second) == (Appended((1, 1)), Appended((1, 1), repeat=True))
+        assert (first, second) == (AppendResult((1, 1)), AppendResult((1, 1), repeat=True))
         assert bus.seqs("stream:a") == bus.seqs("stream:b") == [1]
 
     def test_ten_threads_that_send_the_same_message_append_it_once(self, bus: Face) -> None:
-        def send(_: int) -> Appended:
+        def send(_: int) -> AppendResult:
             return bus.engine.call(Append(records=(NewRecord("stream:a", {"x": 1}, "same"),)))
 
         with ThreadPoolExecutor(10) as pool:
@@ -204,17 +204,17 @@ class Appending:
 
         again = bus.append(NewRecord("stream:a", {"x": 1}, "key"), NewRecord("stream:b", {}), NewRecord("stream:b", {}))
 
-        assert (first.seqs, again) == ((1, 1, 2), Appended((1, 1, 2), repeat=True))
+        assert (first.seqs, again) == ((1, 1, 2), AppendResult((1, 1, 2), repeat=True))
         assert bus.seqs("stream:b") == [1, 2, 3]
 
     def test_a_repeated_key_is_a_repeat_though_its_condition_no_longer_holds(self, bus: Face) -> None:
         operation = Append(
-            records=(NewRecord("stream:a", {}, "key"),), conditions=(At("stream:a", 0), At("stream:b", 0))
+            records=(NewRecord("stream:a", {}, "key"),), conditions=(LastSeqIs("stream:a", 0), LastSeqIs("stream:b", 0))
         )
         bus.do(operation)
         bus.put("stream:b")
 
-        assert bus.do(operation) == Appended((1,), repeat=True)
+        assert bus.do(operation) == AppendResult((1,), repeat=True)
 
     def test_a_known_id_behind_the_key_is_left_out_and_answers_with_its_first_number(self, bus: Face) -> None:
         bus.put("stream:b", {"x": 1}, "known")
@@ -224,7 +224,7 @@ class Appending:
             NewRecord("stream:a", {}, "key"), NewRecord("stream:b", {"x": 1}, "known"), NewRecord("stream:b", {"x": 3})
         )
 
-        assert answer == Appended((1, 1, 3), repeat=False)
+        assert answer == AppendResult((1, 1, 3), repeat=False)
         assert [record.payload["x"] for record in bus.read("stream:b")] == [1, 2, 3]
 
     def test_a_record_sent_alone_after_it_went_behind_a_key_is_a_repeat(self, bus: Face) -> None:
@@ -232,13 +232,13 @@ class Appending:
             NewRecord("stream:a", {}, "key"), NewRecord("stream:b", {}), NewRecord("stream:b", {"x": 1}, "second")
         )
 
-        assert bus.append(NewRecord("stream:b", {"x": 1}, "second")) == Appended((2,), repeat=True)
+        assert bus.append(NewRecord("stream:b", {"x": 1}, "second")) == AppendResult((2,), repeat=True)
 
     def test_the_id_of_a_record_in_the_log_is_known_however_old_it_is(self, bus: Face) -> None:
         for start in range(0, OLD, 1000):
             bus.append(*(NewRecord("stream:a", {"n": n}, f"r{n}") for n in range(start, start + 1000)))
 
-        assert bus.append(NewRecord("stream:a", {"n": 7}, "r7")) == Appended((8,), repeat=True)
+        assert bus.append(NewRecord("stream:a", {"n": 7}, "r7")) == AppendResult((8,), repeat=True)
         with pytest.raises(IdConflict):
             bus.put("stream:a", {"another": "body"}, "r8")
         assert [record.seq for record in bus.read("stream:a", after="r7", limit=2)] == [9, 10]
@@ -247,6 +247,6 @@ class Appending:
         bus.fill("stream:a", 3)
         bus.do(Trim("stream:a", keep=0))
 
-        assert bus.append(NewRecord("stream:a", {"n": 1}, "r1")) == Appended((1,), repeat=True)
+        assert bus.append(NewRecord("stream:a", {"n": 1}, "r1")) == AppendResult((1,), repeat=True)
         with pytest.raises(IdConflict):
             bus.put("stream:a", {"n": 9}, "r2")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.operations import OLDEST, Append, At, Condition, Delete, Describe, HeadIs, Read, SetHead, Topics
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.operations import OLDEST, Append, Condition, Delete, Describe, HeadIs, LastSeqIs, Read, SetHead, Topics
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import BlobMissing, ConditionFailed, HeadTooLarge, IdConflict, TopicDeleted
 from tests.support.faces import Face
 
@@ -43,7 +43,7 @@ def id_conflict(**more: Any) -> Append:
 def condition() -> Append:
     return Append(
         records=(NewRecord("stream:c", {}), NewRecord("stream:b", {}, blobs=(NO_BLOB,))),
-        conditions=(At("stream:b", 1), At("stream:a", 7)),
+        conditions=(LastSeqIs("stream:b", 1), LastSeqIs("stream:a", 7)),
         heads=(SetHead("stream:c", {"x": 1}),),
     )
 
@@ -81,8 +81,8 @@ FIRST_FAULTS: dict[str, tuple[Callable[[], Append], type[Exception]]] = {
         ),
         TopicDeleted,
     ),
-    "deleted before condition": (lambda: gone(conditions=(At("stream:a", 7),)), TopicDeleted),
-    "id before condition": (lambda: id_conflict(conditions=(At("stream:a", 7),)), IdConflict),
+    "deleted before condition": (lambda: gone(conditions=(LastSeqIs("stream:a", 7),)), TopicDeleted),
+    "id before condition": (lambda: id_conflict(conditions=(LastSeqIs("stream:a", 7),)), IdConflict),
     "condition before blob": (condition, ConditionFailed),
     "blob before head": (blob, BlobMissing),
 }
@@ -98,7 +98,7 @@ class Atomicity:
             *(NewRecord(topic, {"in": topic}) for topic in ("stream:a", "stream:b", "stream:a", "stream:c"))
         )
 
-        assert answer == Appended((1, 2, 2, 1))
+        assert answer == AppendResult((1, 2, 2, 1))
         assert bus.seqs("stream:a") == [1, 2]
         assert bus.read("stream:c")[0].payload == {"in": "stream:c"}
 
@@ -128,23 +128,23 @@ class Atomicity:
             NewRecord("stream:a", {"x": 1}, "used"),
             NewRecord("stream:gone", {}),
             NewRecord("stream:b", {"x": 2}, "used", blobs=(NO_BLOB,)),
-            conditions=(At("stream:a", 7),),
+            conditions=(LastSeqIs("stream:a", 7),),
         )
 
-        assert answer == Appended((1,), repeat=True)
+        assert answer == AppendResult((1,), repeat=True)
 
     def test_a_refused_id_is_free_again(self, bus: Face) -> None:
         with pytest.raises(ConditionFailed):
-            bus.append(NewRecord("stream:a", {"x": 1}, "mine"), conditions=(At("stream:a", 5),))
+            bus.append(NewRecord("stream:a", {"x": 1}, "mine"), conditions=(LastSeqIs("stream:a", 5),))
 
-        assert bus.append(NewRecord("stream:a", {"x": 2}, "mine")) == Appended((1,))
+        assert bus.append(NewRecord("stream:a", {"x": 2}, "mine")) == AppendResult((1,))
 
     # --- conditions
 
     def test_a_topic_that_is_still_there_lets_the_append_through(self, bus: Face) -> None:
         bus.fill("stream:a", 2)
 
-        bus.append(NewRecord("stream:a", {}), conditions=(At("stream:a", 2), At("stream:new", 0)))
+        bus.append(NewRecord("stream:a", {}), conditions=(LastSeqIs("stream:a", 2), LastSeqIs("stream:new", 0)))
 
         assert bus.info("stream:a").last == 3
 
@@ -153,7 +153,7 @@ class Atomicity:
         bus.fill("stream:a", 2)
 
         with pytest.raises(ConditionFailed):
-            bus.append(NewRecord("stream:b", {}), conditions=(At("stream:a", seq),))
+            bus.append(NewRecord("stream:b", {}), conditions=(LastSeqIs("stream:a", seq),))
 
         assert bus.info("stream:b").last == 0
 
@@ -161,7 +161,10 @@ class Atomicity:
         bus.fill("stream:a", 2)
 
         with pytest.raises(ConditionFailed):
-            bus.append(NewRecord("stream:b", {}), conditions=(At("stream:a", 2), At("stream:b", 0), At("stream:c", 1)))
+            bus.append(
+                NewRecord("stream:b", {}),
+                conditions=(LastSeqIs("stream:a", 2), LastSeqIs("stream:b", 0), LastSeqIs("stream:c", 1)),
+            )
 
         assert bus.info("stream:b").last == 0
 
@@ -192,7 +195,7 @@ class Atomicity:
     def test_conditions_look_at_the_log_before_the_append(self, bus: Face) -> None:
         bus.append(
             NewRecord("stream:a", {}),
-            conditions=(At("stream:a", 0), HeadIs("stream:a", "x", None)),
+            conditions=(LastSeqIs("stream:a", 0), HeadIs("stream:a", "x", None)),
             heads=(SetHead("stream:a", {"x": 1}),),
         )
 
@@ -201,7 +204,9 @@ class Atomicity:
     def test_of_many_that_start_a_topic_only_if_it_is_empty_one_wins(self, bus: Face) -> None:
         def start(n: int) -> bool:
             try:
-                bus.engine.call(Append(records=(NewRecord("stream:a", {"n": n}),), conditions=(At("stream:a", 0),)))
+                bus.engine.call(
+                    Append(records=(NewRecord("stream:a", {"n": n}),), conditions=(LastSeqIs("stream:a", 0),))
+                )
             except ConditionFailed:
                 return False
             return True

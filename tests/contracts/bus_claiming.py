@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magent2.bus.operations import CLAIM_MAIL_MAX, Claim, Delete, Lanes, Pending, Renew, Workers
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 from tests.support.faces import LEASE_S, Face, refs, texts
 from tests.support.waiting import eventually
 
@@ -175,7 +175,7 @@ class Claiming:
         bus.append(*(NewRecord("chat:A", {"conversation_id": f"c{n}"}) for n in range(40)))
         together = threading.Barrier(4)
 
-        def claim(worker: int) -> list[Claimed]:
+        def claim(worker: int) -> list[ClaimedLane]:
             together.wait()
             operation = [Claim(worker=f"w{worker}", agents=("A",), limit=5, lease_s=LEASE_S) for _ in range(3)]
             return [lane for each in operation for lane in bus.engine.call(each).lanes]

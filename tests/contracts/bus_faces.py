@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magent2.bus.operations import Append, Claim, Describe, Read
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import Magent2Error
 from tests.contracts.bus_following import take
 from tests.support.faces import LEASE_S, Face
@@ -53,7 +53,7 @@ class Faces:
         assert bus.seqs("stream:a") == list(range(1, 61))
 
     def test_a_cancelled_append_that_is_run_again_happens_once(self, bus: Face) -> None:
-        async def scene() -> list[Appended]:
+        async def scene() -> list[AppendResult]:
             answers = []
             for n in range(20):
                 operation = one(n)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.operations import At, Delete, Later, OwnedAppend, Pending, PutBlob, SetHead, Settle, Workers
-from magent2.bus.records import Appended, Claimed, NewRecord, Owner
+from magent2.bus.operations import Delete, LastSeqIs, Later, OwnedAppend, Pending, PutBlob, SetHead, Settle, Workers
+from magent2.bus.records import AppendResult, ClaimedLane, NewRecord, Owner
 from magent2.errors import BlobMissing, ConditionFailed, CounterGap, Fenced, IdConflict, TopicDeleted
 from tests.support.faces import Face, refs, texts
 from tests.support.waiting import eventually
@@ -24,30 +24,30 @@ def owned(owner: Owner, n: int, *records: NewRecord, **more: Any) -> OwnedAppend
     return OwnedAppend(owner=owner, n=n, records=records, **more)
 
 
-def held(bus: Face) -> Claimed:
+def held(bus: Face) -> ClaimedLane:
     bus.mail("A", "c1", "hello")
     return bus.claim_one("w1")
 
 
-def taken_over(bus: Face) -> tuple[Claimed, Claimed]:
+def taken_over(bus: Face) -> tuple[ClaimedLane, ClaimedLane]:
     """A zombie, and the owner that came after it."""
     old = held(bus)
     bus.leave("w1")
     return old, bus.claim_one("w2")
 
 
-def held_second(bus: Face) -> Claimed:
+def held_second(bus: Face) -> ClaimedLane:
     """The second lane of agent A, both of them held by the same worker."""
     bus.mail("A", "c1", "hello")
     return bus.claim("w1").lanes[1]
 
 
-def taken_back(bus: Face, worker: str) -> tuple[Claimed, ...]:
+def taken_back(bus: Face, worker: str) -> tuple[ClaimedLane, ...]:
     bus.leave(worker)
     return bus.claim("w9").lanes
 
 
-WRITES: dict[str, Callable[[Claimed], Any]] = {
+WRITES: dict[str, Callable[[ClaimedLane], Any]] = {
     "append": lambda lane: owned(lane.owner, 1, record()),
     "settle": lambda lane: Settle(owner=lane.owner, mail=refs(lane), records=(record(),)),
     "later": lambda lane: Later(owner=lane.owner, delay_s=0, records=(record(),)),
@@ -119,7 +119,7 @@ class Fencing:
         old, _ = taken_over(bus)
 
         with pytest.raises(Fenced):
-            bus.do(owned(old.owner, 7, record(), conditions=(At(STREAM, 9),)))
+            bus.do(owned(old.owner, 7, record(), conditions=(LastSeqIs(STREAM, 9),)))
 
     # --- the counter
 
@@ -129,7 +129,7 @@ class Fencing:
         first = bus.do(owned(lane.owner, 1, record(n=1), record(n=2), NewRecord("history:c1", {})))
         second = bus.do(owned(lane.owner, 2, record(n=3)))
 
-        assert (first, second) == (Appended((1, 2, 1)), Appended((3,)))
+        assert (first, second) == (AppendResult((1, 2, 1)), AppendResult((3,)))
         assert bus.claimed("w2") == []
         assert bus.do(Pending(lane.owner)) == lane.mail
 
@@ -139,7 +139,7 @@ class Fencing:
         bus.do(operation)
         bus.put(STREAM)
 
-        assert bus.do(operation) == Appended((1, 2), repeat=True)
+        assert bus.do(operation) == AppendResult((1, 2), repeat=True)
         assert bus.seqs(STREAM) == [1, 2, 3]
 
     def test_an_older_number_is_a_repeat_whose_answer_is_forgotten(self, bus: Face) -> None:
@@ -147,7 +147,7 @@ class Fencing:
         bus.do(owned(lane.owner, 1, record()))
         bus.do(owned(lane.owner, 2, record()))
 
-        assert bus.do(owned(lane.owner, 1, record())) == Appended((), repeat=True)
+        assert bus.do(owned(lane.owner, 1, record())) == AppendResult((), repeat=True)
         assert bus.seqs(STREAM) == [1, 2]
 
     def test_a_number_that_skips_one_is_refused(self, bus: Face) -> None:
@@ -157,7 +157,7 @@ class Fencing:
         with pytest.raises(CounterGap):
             bus.do(owned(lane.owner, 3, record()))
 
-        assert bus.do(owned(lane.owner, 2, record())) == Appended((2,))
+        assert bus.do(owned(lane.owner, 2, record())) == AppendResult((2,))
 
     def test_the_first_number_is_one(self, bus: Face) -> None:
         lane = held(bus)
@@ -174,25 +174,25 @@ class Fencing:
 
         new = bus.claim_one("w2")
 
-        assert bus.do(owned(new.owner, 1, record())) == Appended((2,))
+        assert bus.do(owned(new.owner, 1, record())) == AppendResult((2,))
 
     def test_the_counter_is_looked_at_before_conditions(self, bus: Face) -> None:
         lane = held(bus)
-        operation = owned(lane.owner, 1, record(), conditions=(At(STREAM, 0),))
+        operation = owned(lane.owner, 1, record(), conditions=(LastSeqIs(STREAM, 0),))
         bus.do(operation)
 
-        assert bus.do(operation) == Appended((1,), repeat=True)
+        assert bus.do(operation) == AppendResult((1,), repeat=True)
         with pytest.raises(CounterGap):
-            bus.do(owned(lane.owner, 3, record(), conditions=(At(STREAM, 0),)))
+            bus.do(owned(lane.owner, 3, record(), conditions=(LastSeqIs(STREAM, 0),)))
 
     def test_a_refused_append_does_not_use_up_its_number(self, bus: Face) -> None:
         lane = held(bus)
 
         with pytest.raises(ConditionFailed):
-            bus.do(owned(lane.owner, 1, record(), conditions=(At(STREAM, 5),), mail=refs(lane)))
+            bus.do(owned(lane.owner, 1, record(), conditions=(LastSeqIs(STREAM, 5),), mail=refs(lane)))
 
         assert texts(bus.do(Pending(lane.owner))) == ["hello"]
-        assert bus.do(owned(lane.owner, 1, record())) == Appended((1,))
+        assert bus.do(owned(lane.owner, 1, record())) == AppendResult((1,))
 
     # --- what an owner's append can do besides
 
@@ -241,7 +241,7 @@ class Fencing:
 
         answer = bus.do(owned(lane.owner, 1, heads=(SetHead(STREAM, {"active": "A"}),)))
 
-        assert (answer, dict(bus.info(STREAM).head)) == (Appended(()), {"active": "A"})
+        assert (answer, dict(bus.info(STREAM).head)) == (AppendResult(()), {"active": "A"})
 
     def test_a_known_id_in_an_owners_append_is_left_out_and_the_rest_is_written(self, bus: Face) -> None:
         old = held(bus)
@@ -262,7 +262,7 @@ class Fencing:
         faults: dict[str, tuple[dict[str, Any], type[Exception]]] = {
             "id": ({"records": (record(), NewRecord("stream:x", {"x": 2}, "used"))}, IdConflict),
             "deleted": ({"records": (record(), NewRecord("stream:gone", {}))}, TopicDeleted),
-            "condition": ({"records": (record(),), "conditions": (At("stream:x", 0),)}, ConditionFailed),
+            "condition": ({"records": (record(),), "conditions": (LastSeqIs("stream:x", 0),)}, ConditionFailed),
             "blob": ({"records": (record(), NewRecord(STREAM, {}, blobs=("a" * 64,)))}, BlobMissing),
         }
         bus.do(Delete(("stream:gone",)))

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from magent2.bus.operations import BLOB_MAX_BYTES, Claim, Compact, Erase, Find, GetBlob, PutBlob, SweepBlobs, Trim
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import BlobMissing, BlobTooLarge, IdConflict, UnknownCursor
 from tests.support.faces import LEASE_S, Face
 from tests.support.waiting import eventually
@@ -169,7 +169,7 @@ class Keeping:
 
         again = bus.append(NewRecord("stream:a", {"event": "token", "n": 0}, "m1-0", draft="m1"))
 
-        assert again == Appended((1,), repeat=True)
+        assert again == AppendResult((1,), repeat=True)
 
     def test_trimming_by_number_counts_records_and_not_holes(self, bus: Face) -> None:
         bus.put("stream:a", {}, "start")
@@ -213,7 +213,7 @@ class Keeping:
         bus.put("stream:a", {"x": 1}, "r1")
         bus.do(Erase("stream:a", (1,)))
 
-        assert bus.append(NewRecord("stream:a", {"x": 1}, "r1")) == Appended((1,), repeat=True)
+        assert bus.append(NewRecord("stream:a", {"x": 1}, "r1")) == AppendResult((1,), repeat=True)
         with pytest.raises(IdConflict):
             bus.put("stream:a", {"x": 2}, "r1")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from magent2.bus.operations import Claim, Lanes, Later, Leave, OwnedAppend, Pending, Renew, Settle, Workers
-from magent2.bus.records import Claims, MailRef, NewRecord, Owner
+from magent2.bus.records import ClaimResult, MailRef, NewRecord, Owner
 from tests.contracts.bus_machine_log import AGENTS, CONVERSATIONS, LogMachine, picks, shown, shown_all
 
 WORKERS = ("w1", "w2", "w3")
@@ -88,7 +88,7 @@ class BusMachine(LogMachine):
         self.owners.append(owner)
         self.model.hand_out(owner, operation.nonce)
 
-    def check_claims(self, claims: Claims, operation: Claim) -> None:
+    def check_claims(self, claims: ClaimResult, operation: Claim) -> None:
         """All lanes held by this claim, and as they are now."""
         expected = {lane.owner: lane for lane in self.model.held_by(operation.worker, operation.nonce)}
         assert {claimed.owner for claimed in claims.lanes} == set(expected)
@@ -99,7 +99,7 @@ class BusMachine(LogMachine):
         assert not claims.more
         self.check_wait(claims, operation)
 
-    def check_wait(self, claims: Claims, operation: Claim) -> None:
+    def check_wait(self, claims: ClaimResult, operation: Claim) -> None:
         lanes = self.model.lanes.items()
         later = any(agent in operation.agents and lane.state == "later" for (agent, _), lane in lanes)
         others = any(lane.owner and lane.owner.worker != operation.worker for _, lane in lanes)

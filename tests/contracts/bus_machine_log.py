@@ -16,7 +16,6 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import (
     OLDEST,
     Append,
-    At,
     Compact,
     Condition,
     Delete,
@@ -24,6 +23,7 @@ from magent2.bus.operations import (
     Erase,
     Find,
     HeadIs,
+    LastSeqIs,
     Operation,
     Read,
     SetHead,
@@ -171,7 +171,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def write_conditional(self, topic: str, pick: int) -> None:
         other = TOPICS[pick % len(TOPICS)]
-        at = At(other, self.model.topic(other).last + (pick % 3 == 0))
+        at = LastSeqIs(other, self.model.topic(other).last + (pick % 3 == 0))
         self.append(NewRecord(topic, {}), conditions=(at, HeadIs(topic, "title", [None, None, "x"][pick % 3])))
 
     def write_tokens(self, topic: str, pick: int) -> None:

@@ -13,9 +13,9 @@ from magent2.bus.operations import (
     CLAIM_MAIL_MAX,
     HEAD_MAX_BYTES,
     OLDEST,
-    At,
     Condition,
     Delete,
+    LastSeqIs,
     Later,
     OwnedAppend,
     Settle,
@@ -23,7 +23,7 @@ from magent2.bus.operations import (
     Write,
     head_size,
 )
-from magent2.bus.records import Appended, MailRef, NewRecord, Owner, assigned_id, assigned_seq
+from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner, assigned_id, assigned_seq
 from magent2.errors import (
     ConditionFailed,
     CounterGap,
@@ -134,17 +134,17 @@ class Model:
 
     # --- writing
 
-    def append(self, operation: Write) -> Appended:
+    def append(self, operation: Write) -> AppendResult:
         key = operation.records[0]
         known = self.topic(key.topic).ids.get(key.id or "")
         if known is not None:
             if known.digest != key.digest:
                 raise IdConflict
-            return Appended(known.answer, repeat=True)
+            return AppendResult(known.answer, repeat=True)
         self._check(operation)
         seqs = self._write(operation)
         self.topics[key.topic].ids[key.id or ""].answer = seqs
-        return Appended(seqs)
+        return AppendResult(seqs)
 
     def _check(self, operation: Write) -> None:
         written = [record.topic for record in operation.records] + [head.topic for head in operation.heads]
@@ -162,7 +162,7 @@ class Model:
 
     def _holds(self, condition: Condition) -> bool:
         topic = self.topic(condition.topic)
-        if isinstance(condition, At):
+        if isinstance(condition, LastSeqIs):
             return topic.last == condition.seq
         return topic.head.get(condition.name, "") == condition.text
 
@@ -332,18 +332,18 @@ class Model:
             raise Fenced
         return lane
 
-    def owned_append(self, operation: OwnedAppend) -> Appended:
+    def owned_append(self, operation: OwnedAppend) -> AppendResult:
         lane = self.owned(operation.owner)
         if operation.n <= lane.n:
-            return Appended(lane.answer if operation.n == lane.n else (), repeat=True)
+            return AppendResult(lane.answer if operation.n == lane.n else (), repeat=True)
         if operation.n > lane.n + 1:
             raise CounterGap
         self._check(operation)
         lane.n, lane.answer = operation.n, self._write(operation)
         lane.mail -= set(operation.mail)
-        return Appended(lane.answer)
+        return AppendResult(lane.answer)
 
-    def settle(self, operation: Settle) -> Appended:
+    def settle(self, operation: Settle) -> AppendResult:
         answer = self._finish(operation)
         if not answer.repeat:
             owner, lane = operation.owner, self.lanes[operation.owner.agent, operation.owner.conversation]
@@ -353,7 +353,7 @@ class Model:
             self._make_ready(owner.agent, {owner.conversation}, front=False)
         return answer
 
-    def later(self, operation: Later) -> Appended:
+    def later(self, operation: Later) -> AppendResult:
         answer = self._finish(operation)
         if not answer.repeat:
             owner, lane = operation.owner, self.lanes[operation.owner.agent, operation.owner.conversation]
@@ -363,11 +363,11 @@ class Model:
                 self._make_ready(owner.agent, {owner.conversation}, front=True)
         return answer
 
-    def _finish(self, operation: Settle | Later) -> Appended:
+    def _finish(self, operation: Settle | Later) -> AppendResult:
         lane = self.lanes.get((operation.owner.agent, operation.owner.conversation))
         if lane is not None and lane.finished == operation.owner.token:
-            return Appended(lane.finished_answer, repeat=True)
+            return AppendResult(lane.finished_answer, repeat=True)
         lane = self.owned(operation.owner)
         self._check(operation)
         lane.finished, lane.finished_answer = operation.owner.token, self._write(operation)
-        return Appended(lane.finished_answer)
+        return AppendResult(lane.finished_answer)

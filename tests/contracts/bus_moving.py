@@ -25,7 +25,7 @@ from magent2.bus.operations import (
     Topics,
     Trim,
 )
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import IdConflict, NotEmpty, TopicDeleted
 from tests.contracts.opening import Opener, opened
 from tests.support.faces import Face
@@ -113,7 +113,7 @@ class Moving:
         with opened(opener, "again", bus) as second:
             assert (second.do(Info()).log_id, content(second)) == (log_id, before)
             assert second.do(GetBlob(blob)) == b"attached"
-            assert second.append(NewRecord("stream:b", {"x": 1}, "key")) == Appended((1, 2, 1), repeat=True)
+            assert second.append(NewRecord("stream:b", {"x": 1}, "key")) == AppendResult((1, 2, 1), repeat=True)
             assert second.put("stream:b") == first_after(before, "stream:b")
 
     # --- dump and load
@@ -164,8 +164,8 @@ class Moving:
         with opened(opener, "copy", bus) as copy:
             load(copy, dumped(bus))
 
-            assert copy.append(NewRecord("stream:a", {"n": 1}, "r1")) == Appended((1,), repeat=True)
-            assert copy.append(NewRecord("stream:b", {"x": 1}, "key")) == Appended((1, 2, 1), repeat=True)
+            assert copy.append(NewRecord("stream:a", {"n": 1}, "r1")) == AppendResult((1,), repeat=True)
+            assert copy.append(NewRecord("stream:b", {"x": 1}, "key")) == AppendResult((1, 2, 1), repeat=True)
             with pytest.raises(IdConflict):
                 copy.put("stream:a", {"n": 9}, "r4")
             with pytest.raises(TopicDeleted):

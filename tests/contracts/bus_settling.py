@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magent2.bus.operations import Claim, Lanes, Later, OwnedAppend, Pending, Settle
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import Fenced
 from tests.support.faces import LEASE_S, Face, refs, texts
 from tests.support.waiting import DEADLINE_S, eventually
@@ -34,7 +34,7 @@ class Settling:
 
         answer = bus.settle(lane, NewRecord(STREAM, {"event": "output"}), NewRecord("history:c1", {}))
 
-        assert answer == Appended((1, 1))
+        assert answer == AppendResult((1, 1))
         assert bus.do(Lanes("A")) == ()
         assert bus.claimed() == []
 
@@ -105,7 +105,7 @@ class Settling:
         bus.do(operation)
         bus.put(STREAM)
 
-        assert bus.do(operation) == Appended((1,), repeat=True)
+        assert bus.do(operation) == AppendResult((1,), repeat=True)
         assert bus.seqs(STREAM) == [1, 2]
 
     def test_settling_again_is_a_repeat_while_the_next_run_is_under_way(self, bus: Face) -> None:
@@ -115,7 +115,7 @@ class Settling:
         bus.mail("A", "c1")
         bus.claim_one("w2")
 
-        assert bus.settle(first, NewRecord(STREAM, {})) == Appended((1,), repeat=True)
+        assert bus.settle(first, NewRecord(STREAM, {})) == AppendResult((1,), repeat=True)
 
     def test_settling_again_is_fenced_once_another_owner_has_settled(self, bus: Face) -> None:
         bus.mail("A", "c1")
@@ -221,7 +221,7 @@ class Settling:
 
         answer = bus.do(Later(owner=owner, delay_s=60, records=(NewRecord(STREAM, {"event": "run"}),)))
 
-        assert (answer, bus.seqs(STREAM)) == (Appended((1,)), [1])
+        assert (answer, bus.seqs(STREAM)) == (AppendResult((1,)), [1])
 
     def test_putting_off_again_answers_as_the_first_time(self, bus: Face) -> None:
         bus.mail("A", "c1")
@@ -229,7 +229,7 @@ class Settling:
         operation = Later(owner=owner, delay_s=60, records=(NewRecord(STREAM, {}),))
         bus.do(operation)
 
-        assert bus.do(operation) == Appended((1,), repeat=True)
+        assert bus.do(operation) == AppendResult((1,), repeat=True)
         assert bus.seqs(STREAM) == [1]
         assert bus.do(Lanes("A"))[0].state == "later"
 

@@ -11,7 +11,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim
-from magent2.bus.records import Claimed, MailRef, Record
+from magent2.bus.records import ClaimedLane, MailRef, Record
 from tests.support.audit import (
     HANDED_BACK,
     SETTLED,
@@ -40,7 +40,7 @@ def logs() -> dict[str, list[Record]]:
     return {topic: whole_log(bus, topic) for topic in TOPICS}
 
 
-def claim_one(bus: Engine, worker: str) -> Claimed:
+def claim_one(bus: Engine, worker: str) -> ClaimedLane:
     (lane,) = bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=60.0)).lanes
     return lane
 

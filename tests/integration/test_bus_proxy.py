@@ -11,7 +11,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim
-from magent2.bus.records import Claimed, MailRef, NewRecord
+from magent2.bus.records import ClaimedLane, MailRef, NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from tests.support.audit import assert_clean, lane_findings, sequence_findings, whole_log
 from tests.support.lane_work import insist, mail_to, persist, settling, starting
@@ -91,7 +91,7 @@ async def test_settles_are_neither_lost_nor_doubled(bus: Engine, direct: Engine,
     seqs = direct.call(mail_to(AGENT, lanes)).seqs
     settled = 0
 
-    async def run(lane: Claimed) -> None:
+    async def run(lane: ClaimedLane) -> None:
         assert (await persist(bus, starting(TRAIL, lane))).seqs
         assert (await persist(bus, settling(TRAIL, lane, 2))).seqs
 

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim
-from magent2.bus.records import Claimed, MailRef
+from magent2.bus.records import ClaimedLane, MailRef
 from tests.support.audit import assert_clean, lane_findings, whole_log
 from tests.support.chaos import AGENT, TRAIL, Shift
 from tests.support.lane_work import mail_to, settling, starting
@@ -87,7 +87,7 @@ def test_workers_killed_and_frozen_for_long_settle_every_message_once_and_in_ord
 def test_a_worker_frozen_past_its_lease_can_do_nothing_more_with_its_lane(
     log_url: str, engine: Engine, crew: Crew
 ) -> None:
-    def take_over() -> tuple[Claimed, ...]:
+    def take_over() -> tuple[ClaimedLane, ...]:
         return engine.call(Claim(worker="heir", agents=(AGENT,), limit=1, lease_s=60.0)).lanes
 
     engine.call(mail_to(AGENT, ["one"]))

@@ -9,7 +9,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.bus.marks import ERRAND, MEANT
 from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
-from magent2.bus.records import Appended, Claimed, Claims, MailRef, NewRecord, Owner
+from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, NewRecord, Owner
 from magent2.errors import Fenced
 from magent2.models.address import chat_topic, relay_agent
 from magent2.worker.commands import STOP
@@ -77,7 +77,7 @@ class Ledger(Broken):
 
     # --- lanes
 
-    def _note_claims(self, claims: Claims) -> None:
+    def _note_claims(self, claims: ClaimResult) -> None:
         for claimed in claims.lanes:
             lane = claimed.owner.agent, claimed.owner.conversation
             before = self._holders.get(lane)
@@ -86,7 +86,7 @@ class Ledger(Broken):
             self._holders[lane] = claimed.owner
             self._note_stop(claimed)
 
-    def _note_stop(self, claimed: Claimed) -> None:
+    def _note_stop(self, claimed: ClaimedLane) -> None:
         """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
         head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
         if head is None or head.headers.get(ERRAND) is not None:
@@ -106,7 +106,7 @@ class Ledger(Broken):
 
     # --- appends
 
-    def _note_append(self, operation: Write, answer: Appended) -> None:
+    def _note_append(self, operation: Write, answer: AppendResult) -> None:
         """A repeat changes nothing, and is anybody's right."""
         if answer.repeat:
             mail = isinstance(operation, Append) and operation.records[0].topic.startswith("chat:")

@@ -14,7 +14,7 @@ from typing import Any
 
 from magent2.bus.interface import BusMessage
 from magent2.bus.operations import OLDEST, READ_LIMIT_MAX, Read
-from magent2.bus.records import Claimed, MailRef, Record
+from magent2.bus.records import ClaimedLane, MailRef, Record
 
 FINDINGS_SHOWN = 20
 
@@ -93,7 +93,7 @@ def share_findings(writers: Sequence[str], everybody: set[str], parts: int = 3) 
 # --- lanes -------------------------------------------------------------------------------------------------------
 
 
-def entry(act: str, claimed: Claimed, n: int, mail: Iterable[MailRef] = ()) -> dict[str, Any]:
+def entry(act: str, claimed: ClaimedLane, n: int, mail: Iterable[MailRef] = ()) -> dict[str, Any]:
     """What a worker under audit writes onto the audit topic, in the very step that it describes."""
     return {
         "act": act,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from magent2.bus.interface import BusMessage, Engine
 from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Read, Settle, Write
-from magent2.bus.records import Appended, NewRecord, Owner, Record
+from magent2.bus.records import AppendResult, NewRecord, Owner, Record
 from magent2.bus.watch import Watch
 from magent2.errors import Fenced, UnknownCursor
 
@@ -98,7 +98,7 @@ class WithoutAtomicity(Broken):
         for record in operation.records[:-1]:
             seqs += self.inner.call(Append(records=(record,))).seqs
         last = Append(records=operation.records[-1:], conditions=operation.conditions, heads=operation.heads)
-        return Appended((*seqs, *self.inner.call(last).seqs))
+        return AppendResult((*seqs, *self.inner.call(last).seqs))
 
 
 class WithoutConditions(Broken):
@@ -120,7 +120,7 @@ class AckBeforeAppend(Broken):
             waiting, self.waiting = self.waiting, operation
             if waiting is not None:
                 self.inner.call(waiting)
-            return Appended(tuple(1 for _ in operation.records))
+            return AppendResult(tuple(1 for _ in operation.records))
         return self.inner.call(operation)
 
 

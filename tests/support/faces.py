@@ -21,7 +21,17 @@ from magent2.bus.operations import (
     SetHead,
     Settle,
 )
-from magent2.bus.records import Appended, Claimed, Claims, MailRef, NewRecord, Owner, Page, Record, TopicInfo
+from magent2.bus.records import (
+    AppendResult,
+    ClaimedLane,
+    ClaimResult,
+    MailRef,
+    NewRecord,
+    Owner,
+    Page,
+    Record,
+    TopicInfo,
+)
 
 R = TypeVar("R")
 
@@ -60,7 +70,7 @@ class Face(ABC):
 
     def append(
         self, *records: NewRecord, conditions: tuple[Condition, ...] = (), heads: tuple[SetHead, ...] = ()
-    ) -> Appended:
+    ) -> AppendResult:
         return self.do(Append(records=records, conditions=conditions, heads=heads))
 
     def put(self, topic: str, payload: dict[str, Any] | None = None, id: str | None = None, **fields: Any) -> int:  # noqa: A002
@@ -109,7 +119,7 @@ class Face(ABC):
         limit: int = 100,
         lease_s: float = LEASE_S,
         nonce: str | None = None,
-    ) -> Claims:
+    ) -> ClaimResult:
         if nonce is None:
             return self.do(Claim(worker=worker, agents=agents, limit=limit, lease_s=lease_s))
         return self.do(Claim(worker=worker, agents=agents, limit=limit, lease_s=lease_s, nonce=nonce))
@@ -118,15 +128,15 @@ class Face(ABC):
         """Claim, and say only which conversations came."""
         return [lane.owner.conversation for lane in self.claim(worker, agents, limit).lanes]
 
-    def claim_one(self, worker: str = "w1", agent: str = "A", lease_s: float = LEASE_S) -> Claimed:
+    def claim_one(self, worker: str = "w1", agent: str = "A", lease_s: float = LEASE_S) -> ClaimedLane:
         (lane,) = self.claim(worker, (agent,), 1, lease_s).lanes
         return lane
 
-    def settle(self, lane: Claimed, *records: NewRecord) -> Appended:
+    def settle(self, lane: ClaimedLane, *records: NewRecord) -> AppendResult:
         """Settle all the mail that came with the claim."""
         return self.do(Settle(owner=lane.owner, mail=refs(lane), records=records))
 
-    def later(self, owner: Owner, delay_s: float | None, refund: bool = False) -> Appended:
+    def later(self, owner: Owner, delay_s: float | None, refund: bool = False) -> AppendResult:
         return self.do(Later(owner=owner, delay_s=delay_s, refund=refund))
 
     def leave(self, worker: str) -> int:
@@ -149,7 +159,7 @@ class AsyncFace(Face):
         return await self.engine.acall(operation)
 
 
-def refs(lane: Claimed) -> tuple[MailRef, ...]:
+def refs(lane: ClaimedLane) -> tuple[MailRef, ...]:
     return tuple(record.ref for record in lane.mail)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Later, Operation, OwnedAppend, Settle
-from magent2.bus.records import Claimed, MailRef, NewRecord
+from magent2.bus.records import ClaimedLane, MailRef, NewRecord
 from magent2.errors import TransientError
 from tests.support.audit import HANDED_BACK, SEEN, SETTLED, STARTED, entry
 
@@ -29,27 +29,27 @@ def mail_to(agent: str, conversations: Sequence[str], control: bool = False) -> 
     )
 
 
-def starting(trail: str, lane: Claimed) -> OwnedAppend:
+def starting(trail: str, lane: ClaimedLane) -> OwnedAppend:
     return OwnedAppend(owner=lane.owner, n=1, records=(_step(trail, STARTED, lane, 1),))
 
 
-def seeing(trail: str, lane: Claimed, n: int) -> OwnedAppend:
+def seeing(trail: str, lane: ClaimedLane, n: int) -> OwnedAppend:
     """Take the last mail of the claim as a steer."""
     seen = (lane.mail[-1].ref,)
     return OwnedAppend(owner=lane.owner, n=n, mail=seen, records=(_step(trail, SEEN, lane, n, seen),))
 
 
-def settling(trail: str, lane: Claimed, n: int) -> Settle:
+def settling(trail: str, lane: ClaimedLane, n: int) -> Settle:
     """End the run of the first mail of the claim."""
     head = (lane.mail[0].ref,)
     return Settle(owner=lane.owner, mail=head, records=(_step(trail, SETTLED, lane, n, head),))
 
 
-def handing_back(trail: str, lane: Claimed, n: int, delay_s: float) -> Later:
+def handing_back(trail: str, lane: ClaimedLane, n: int, delay_s: float) -> Later:
     return Later(owner=lane.owner, delay_s=delay_s, records=(_step(trail, HANDED_BACK, lane, n),))
 
 
-def _step(trail: str, act: str, lane: Claimed, n: int, mail: tuple[MailRef, ...] = ()) -> NewRecord:
+def _step(trail: str, act: str, lane: ClaimedLane, n: int, mail: tuple[MailRef, ...] = ()) -> NewRecord:
     return NewRecord(trail, entry(act, lane, n, mail))
 
 

@@ -14,7 +14,7 @@ from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim
-from magent2.bus.records import Claimed, Record
+from magent2.bus.records import ClaimedLane, Record
 from magent2.models.envelope import MessageEnvelope
 from magent2.worker.drive import Runner
 from magent2.worker.service import WorkerService
@@ -41,7 +41,7 @@ def command(bus: Engine, text: str, conversation: str = "one", **fields: Any) ->
     return send(bus, text, conversation, type="control", **fields)
 
 
-def claim_one(bus: Engine, worker: str = "w1", lease_s: float = LEASE_S) -> Claimed:
+def claim_one(bus: Engine, worker: str = "w1", lease_s: float = LEASE_S) -> ClaimedLane:
     (lane,) = bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=lease_s)).lanes
     return lane
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from magent2.bus.operations import HeadIs, SetHead, Write, head_too_large
 from magent2.bus.records import (
-    Appended,
+    AppendResult,
     MailRef,
     NewRecord,
     Owner,
@@ -203,13 +203,13 @@ def decode_topic(reply: Reply) -> TopicInfo:
     return TopicInfo(topic.decode(), last, floor, bool(deleted), fields, int(float(active)))
 
 
-def decode_appended(reply: Reply) -> Appended:
+def decode_appended(reply: Reply) -> AppendResult:
     status = reply[0]
     if status not in _ANSWERS:
         check(reply)
     answer: bytes = reply[1]
     seqs = tuple(map(int, answer.split(b","))) if answer else ()
-    return Appended(seqs, status == b"repeat")
+    return AppendResult(seqs, status == b"repeat")
 
 
 def check(reply: list[bytes]) -> list[bytes]:

@@ -34,9 +34,9 @@ from magent2.bus.operations import (
     Workers,
 )
 from magent2.bus.records import (
-    Appended,
-    Claimed,
-    Claims,
+    AppendResult,
+    ClaimedLane,
+    ClaimResult,
     LaneInfo,
     Owner,
     Page,
@@ -82,7 +82,7 @@ class Place:
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def append(place: Place, op: Append) -> Exchange[Appended]:
+def append(place: Place, op: Append) -> Exchange[AppendResult]:
     first = op.records[0]
     if len(op.records) == 1 and not op.conditions and not op.heads and is_plain(first):
         check_size(first, place.payload_max_bytes)
@@ -93,21 +93,21 @@ def append(place: Place, op: Append) -> Exchange[Appended]:
     return decode_appended(reply)
 
 
-def owned_append(place: Place, op: OwnedAppend) -> Exchange[Appended]:
+def owned_append(place: Place, op: OwnedAppend) -> Exchange[AppendResult]:
     written = write_arguments(op, place.payload_max_bytes)
     return decode_appended(
         (yield run("owned_append", place.prefix, *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
     )
 
 
-def settle(place: Place, op: Settle) -> Exchange[Appended]:
+def settle(place: Place, op: Settle) -> Exchange[AppendResult]:
     written = write_arguments(op, place.payload_max_bytes)
     return decode_appended(
         (yield run("settle", place.prefix, *owner_arguments(op.owner), *mail_members(op.mail), *written))
     )
 
 
-def later(place: Place, op: Later) -> Exchange[Appended]:
+def later(place: Place, op: Later) -> Exchange[AppendResult]:
     written = write_arguments(op, place.payload_max_bytes)
     delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
     return decode_appended(
@@ -123,19 +123,19 @@ def _ms(seconds: float) -> int:
 # --- lanes -------------------------------------------------------------------------------------------------------
 
 
-def claim(place: Place, op: Claim) -> Exchange[Claims]:
+def claim(place: Place, op: Claim) -> Exchange[ClaimResult]:
     agents = list(dict.fromkeys(op.agents))
     more, wait_ms, lanes = yield run(
         "claim", place.prefix, op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
     )
     claimed = tuple(_claimed(op.worker, lane) for lane in lanes)
-    return Claims(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
+    return ClaimResult(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
 
 
-def _claimed(worker: str, reply: Reply) -> Claimed:
+def _claimed(worker: str, reply: Reply) -> ClaimedLane:
     agent, conversation, token, attempt, pending, mail = reply
     owner = Owner(worker, agent.decode(), conversation.decode(), token.decode())
-    return Claimed(owner, attempt, decode_mail(mail), pending)
+    return ClaimedLane(owner, attempt, decode_mail(mail), pending)
 
 
 def renew(place: Place, op: Renew) -> Exchange[bool]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from magent2.bus.operations import OLDEST, Dump, Info, Load, Read, Row
+from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
 from magent2.bus.redis_engine.codec import Argument, belonging, decode_topic, is_plain, more
 from magent2.bus.redis_engine.flows import Place, read
@@ -20,13 +20,13 @@ BLOBS_PER_DUMP = 4
 LANES_PER_DUMP = 100
 
 Position: TypeAlias = list[Any]  # the phase, then where in it
-Step: TypeAlias = "tuple[list[Row], Position | None]"  # some rows, and where they go on; None: the phase is over
+Step: TypeAlias = "tuple[list[DumpRow], Position | None]"  # some rows, and where they go on; None: the phase is over
 
 
 # --- out ---------------------------------------------------------------------------------------------------------
 
 
-def dump(place: Place, op: Dump) -> Exchange[tuple[tuple[Row, ...], str | None]]:
+def dump(place: Place, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], str | None]]:
     phase, *at = orjson.loads(op.cursor) if op.cursor else [0]
     rows, position = yield from _PHASES[phase](place, op.limit, at)
     if position is not None:
@@ -44,7 +44,7 @@ def _dump_blobs(place: Place, limit: int, at: Position) -> Exchange[Step]:
     start = at[0] if at else 0
     count = min(limit, BLOBS_PER_DUMP)
     names = yield ("ZRANGE", f"{place.prefix}:blobs", start, start + count - 1)
-    rows: list[Row] = []
+    rows: list[DumpRow] = []
     for name in names:
         data, put_ms = yield ("HMGET", f"{place.prefix}:b:{name.decode()}", "d", "a")
         if data is not None:
@@ -67,7 +67,7 @@ def _dump_topics(place: Place, limit: int, at: Position) -> Exchange[Step]:
     return [_topic_row(found) for found in infos], position
 
 
-def _topic_row(found: TopicInfo) -> Row:
+def _topic_row(found: TopicInfo) -> DumpRow:
     return {
         "kind": "topic",
         "topic": found.topic,
@@ -87,7 +87,7 @@ def _dump_ids(place: Place, limit: int, at: Position) -> Exchange[Step]:
     return (yield from _per_topic(place, limit, at, _id_rows))
 
 
-Part: TypeAlias = Callable[[Place, str, Any, int], "Exchange[tuple[list[Row], Any]]"]
+Part: TypeAlias = Callable[[Place, str, Any, int], "Exchange[tuple[list[DumpRow], Any]]"]
 
 
 def _per_topic(place: Place, limit: int, at: Position, part: Part) -> Exchange[Step]:
@@ -104,13 +104,13 @@ def _per_topic(place: Place, limit: int, at: Position, part: Part) -> Exchange[S
     return rows, None if position is None else [position, None, None]
 
 
-def _record_rows(place: Place, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[Row], Any]]:
+def _record_rows(place: Place, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
     page = yield from read(place, Read(topic, OLDEST if after is None else after, limit))
     rows = [_record_row(record) for record in page.records]
     return rows, page.records[-1].seq if len(rows) == limit else None
 
 
-def _record_row(record: Record) -> Row:
+def _record_row(record: Record) -> DumpRow:
     return {
         "kind": "record",
         "topic": record.topic,
@@ -125,13 +125,13 @@ def _record_row(record: Record) -> Row:
     }
 
 
-def _id_rows(place: Place, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[Row], Any]]:
+def _id_rows(place: Place, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
     following, found = yield ("HSCAN", f"{place.prefix}:i:{topic}", inside or "0", "COUNT", limit)
     rows = [_id_row(topic, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
     return rows, None if following == b"0" else following.decode()
 
 
-def _id_row(topic: str, record_id: bytes, value: bytes) -> Row:
+def _id_row(topic: str, record_id: bytes, value: bytes) -> DumpRow:
     seqs, _, digest = value.decode().partition(" ")
     seq, is_key, answer = seqs.partition(":")
     numbers = [int(number) for number in answer.split(",")] if answer else [int(seq)]
@@ -146,7 +146,7 @@ def _id_row(topic: str, record_id: bytes, value: bytes) -> Row:
 
 
 def _dump_inboxes(place: Place, _: int, __: Position) -> Exchange[Step]:
-    rows: list[Row] = []
+    rows: list[DumpRow] = []
     for agent in sorted((yield ("SMEMBERS", f"{place.prefix}:agents"))):
         chat, control = yield ("HMGET", f"{place.prefix}:q:{agent.decode()}", "chat", "control")
         rows.append({"kind": "inbox", "agent": agent.decode(), "chat": int(chat or 0), "control": int(control or 0)})
@@ -169,7 +169,7 @@ def _dump_lanes(place: Place, limit: int, at: Position) -> Exchange[Step]:
     return rows, [waiting[1], ""] if len(waiting) > 1 else None
 
 
-def _lane_row(agent: str, conversation: bytes, mail: Any, attempt: bytes, due: bytes, parked: int) -> Row:
+def _lane_row(agent: str, conversation: bytes, mail: Any, attempt: bytes, due: bytes, parked: int) -> DumpRow:
     return {
         "kind": "lane",
         "agent": agent,
@@ -212,9 +212,9 @@ def _check_empty(place: Place) -> Exchange[None]:
             raise NotEmpty(f"the log under {place.prefix!r} has content; import into another prefix or database")
 
 
-def _runs(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
     """Neighbours of one kind together."""
-    runs: list[tuple[str, list[Row]]] = []
+    runs: list[tuple[str, list[DumpRow]]] = []
     for row in rows:
         kind = row.get("kind", "")
         if kind != "log" and kind not in _LOADERS:
@@ -227,19 +227,19 @@ def _runs(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     return runs
 
 
-def _load_log(place: Place, row: Row) -> Exchange[None]:
+def _load_log(place: Place, row: DumpRow) -> Exchange[None]:
     if row["schema"] > SCHEMA:
         raise SchemaTooNew(f"the export has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
     yield ("HSET", f"{place.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
 
 
-def _topic_arguments(row: Row) -> list[Argument]:
+def _topic_arguments(row: DumpRow) -> list[Argument]:
     head = [part for name, value in row["head"].items() for part in (name, canonical(value))]
     state = [row["last"], row["floor"], int(row["deleted"]), row["active_ms"]]
     return [*state, 0, 1, row["topic"], len(row["head"]), *head]
 
 
-def _record_arguments(row: Row) -> list[Argument]:
+def _record_arguments(row: DumpRow) -> list[Argument]:
     erased = row["payload"] is None
     record = NewRecord(
         row["topic"],
@@ -256,20 +256,20 @@ def _record_arguments(row: Row) -> list[Argument]:
     ]
 
 
-def _id_arguments(row: Row) -> list[Argument]:
+def _id_arguments(row: DumpRow) -> list[Argument]:
     seq, answer = row["seq"], row["answer"]
     text = ",".join(map(str, answer)) if answer != [seq] else ""
     return [row["topic"], row["id"], f"{seq}:{text}" if answer else f"{seq}", row["digest"]]
 
 
-def _lane_arguments(row: Row) -> list[Argument]:
+def _lane_arguments(row: DumpRow) -> list[Argument]:
     members = [f"{'c' if topic.startswith('control:') else 'm'}{seq}" for topic, seq in row["mail"]]
     due: Argument = "" if row["due_ms"] is None else row["due_ms"]
     state = [row["agent"], row["conversation"], row["attempt"], due, int(row["parked"])]
     return [*state, len(members), *members]
 
 
-_LOADERS: dict[str, tuple[str, Callable[[Row], list[Argument]]]] = {
+_LOADERS: dict[str, tuple[str, Callable[[DumpRow], list[Argument]]]] = {
     "blob": ("load_blobs", lambda row: [row["name"], row["at_ms"], base64.b64decode(row["data"])]),
     "topic": ("load_topics", _topic_arguments),
     "record": ("load_records", _record_arguments),

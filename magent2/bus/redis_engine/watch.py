@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from magent2.bus.redis_engine.link import Server, pack
 from magent2.bus.redis_engine.scripts import Reply
 from magent2.bus.redis_engine.wire import Channel, on_loop
-from magent2.bus.watch import Hub, LocalWatch, Watch
+from magent2.bus.watch import LocalWatch, Watch, WatchHub
 from magent2.errors import Magent2Error
 
 LISTEN_AGAIN_S = 1.0  # between series of attempts while the server is away
@@ -21,7 +21,7 @@ NEWS_KEPT_MAX_BYTES = 64 << 10  # of one topic, until somebody takes them
 class NewsWatch(LocalWatch):
     """A watch that is also handed what notifications of a topic carried since it was last asked."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: WatchHub) -> None:
         super().__init__(hub)
         self.news: dict[str, bytes] = {}
 
@@ -58,7 +58,7 @@ class Listener(Channel):
             self.loop.call_later(LISTEN_AGAIN_S, self.open)
 
 
-class LoopHub(Hub):
+class LoopHub(WatchHub):
     """Who watches what on one event loop. Its watches may wait on any thread."""
 
     def __init__(self, server: Server, prefix: str, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:

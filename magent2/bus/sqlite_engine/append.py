@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from magent2.bus.operations import HEAD_MAX_BYTES, Append, At, Condition, SetHead, Write, head_size, head_too_large
-from magent2.bus.records import Appended, NewRecord
+from magent2.bus.operations import (
+    HEAD_MAX_BYTES,
+    Append,
+    Condition,
+    LastSeqIs,
+    SetHead,
+    Write,
+    head_size,
+    head_too_large,
+)
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.bus.sqlite_engine.state import Known, State, Topic
 from magent2.errors import BlobMissing, ConditionFailed, HeadTooLarge, IdConflict, PayloadTooLarge, TopicDeleted
 
 
-def append(state: State, operation: Append) -> Appended:
+def append(state: State, operation: Append) -> AppendResult:
     check_sizes(state, operation)
     key = operation.records[0]
     topic = state.topic(key.topic)
     known = _repeat(state, topic, key)
     if known is not None:
-        return Appended(known.answer or (known.seq,), repeat=True)
+        return AppendResult(known.answer or (known.seq,), repeat=True)
     if len(operation.records) > 1 or operation.conditions or operation.heads or key.blobs:
-        return Appended(put(state, operation, keyed=True))
+        return AppendResult(put(state, operation, keyed=True))
     _check_not_deleted(topic)  # one record and no more is what most appends are
     seq = state.next_seq(topic)
     state.add(key, topic.tid, seq)
-    return Appended((seq,))
+    return AppendResult((seq,))
 
 
 def check_sizes(state: State, operation: Write) -> None:
@@ -85,7 +94,7 @@ def _check_not_deleted(topic: Topic) -> None:
 
 def _check_condition(state: State, condition: Condition) -> None:
     topic = state.topic(condition.topic)
-    if isinstance(condition, At):
+    if isinstance(condition, LastSeqIs):
         if topic.last != condition.seq:
             raise ConditionFailed(
                 f"{topic.name!r} is at {topic.last}, not at {condition.seq}; read again, decide again"

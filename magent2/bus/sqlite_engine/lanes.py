@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from magent2.bus.operations import CLAIM_MAIL_MAX, LEASE_MAX_S, Claim, Later, Leave, OwnedAppend, Renew, Settle, Write
-from magent2.bus.records import Appended, Claimed, Claims, MailRef, Owner
+from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, Owner
 from magent2.bus.sqlite_engine.append import check_sizes, put
 from magent2.bus.sqlite_engine.reads import fenced, mail_of
 from magent2.bus.sqlite_engine.sort import CONTROL, sort_inboxes
@@ -59,23 +59,23 @@ def _lane(state: State, owner: Owner) -> Lane | None:
 # --- what an owner does ---
 
 
-def owned_append(state: State, operation: OwnedAppend) -> Appended:
+def owned_append(state: State, operation: OwnedAppend) -> AppendResult:
     check_sizes(state, operation)
     lane = _lane(state, operation.owner)
     if lane is None or lane.owner != operation.owner.token:
         raise fenced(operation.owner)
     if operation.n <= lane.n:
-        return Appended(unpack_seqs(lane.answer) if operation.n == lane.n else (), repeat=True)
+        return AppendResult(unpack_seqs(lane.answer) if operation.n == lane.n else (), repeat=True)
     if operation.n > lane.n + 1:
         raise CounterGap(f"append {operation.n} comes after {lane.n}; run the appends in between first")
     seqs = put(state, operation)
     _remove_mail(state, lane, operation.mail)
     sql = "UPDATE lanes SET n = ?, answer = ? WHERE lid = ?"
     state.connection.execute(sql, (operation.n, pack_seqs(seqs), lane.lid))
-    return Appended(seqs)
+    return AppendResult(seqs)
 
 
-def settle(state: State, operation: Settle) -> Appended:
+def settle(state: State, operation: Settle) -> AppendResult:
     lane, repeat = _finishing(state, operation, operation.owner)
     if repeat is not None:
         return repeat
@@ -86,10 +86,10 @@ def settle(state: State, operation: Settle) -> Appended:
     else:
         _give_up(state, lane, seqs, ready=state.back())
         state.wake(operation.owner.agent)
-    return Appended(seqs)
+    return AppendResult(seqs)
 
 
-def later(state: State, operation: Later) -> Appended:
+def later(state: State, operation: Later) -> AppendResult:
     lane, repeat = _finishing(state, operation, operation.owner)
     if repeat is not None:
         return repeat
@@ -108,17 +108,17 @@ def later(state: State, operation: Later) -> Appended:
     else:
         _give_up(state, lane, seqs, attempt=attempt, ready=state.front())
         state.wake(operation.owner.agent)
-    return Appended(seqs)
+    return AppendResult(seqs)
 
 
-def _finishing(state: State, operation: Write, owner: Owner) -> tuple[Lane, Appended | None]:
+def _finishing(state: State, operation: Write, owner: Owner) -> tuple[Lane, AppendResult | None]:
     """The lane that its owner gives up, or the answer if it has done so before."""
     check_sizes(state, operation)
     lane = _lane(state, owner)
     if lane is not None and lane.owner == owner.token:
         return lane, None
     if lane is not None and lane.done == owner.token:
-        return lane, Appended(unpack_seqs(lane.done_answer), repeat=True)
+        return lane, AppendResult(unpack_seqs(lane.done_answer), repeat=True)
     raise fenced(owner)
 
 
@@ -146,7 +146,7 @@ def _remove_mail(state: State, lane: Lane, mail: Iterable[MailRef]) -> None:
 # --- what a worker does ---
 
 
-def claim(state: State, operation: Claim) -> Claims:
+def claim(state: State, operation: Claim) -> ClaimResult:
     state.flush()
     steady_ms = state.clock.monotonic_ms()
     repeat = _take_lease(state, operation, steady_ms)
@@ -155,7 +155,7 @@ def claim(state: State, operation: Claim) -> Claims:
     _ready_due(state, operation.agents)
     more = sort_inboxes(state, operation.agents)
     lanes = _held(state, operation) if repeat else _take(state, operation)
-    return Claims(lanes, more, _wait_s(state, operation, steady_ms))
+    return ClaimResult(lanes, more, _wait_s(state, operation, steady_ms))
 
 
 def _take_lease(state: State, operation: Claim, steady_ms: int) -> bool:
@@ -213,7 +213,7 @@ def _ready_due(state: State, agents: Iterable[str]) -> None:
                 state.connection.execute(sql, (state.back(), lid))
 
 
-def _take(state: State, operation: Claim) -> tuple[Claimed, ...]:
+def _take(state: State, operation: Claim) -> tuple[ClaimedLane, ...]:
     ready: list[tuple[int, int, str]] = []
     for agent in dict.fromkeys(operation.agents) if operation.limit else ():
         rows = state.all(
@@ -226,13 +226,13 @@ def _take(state: State, operation: Claim) -> tuple[Claimed, ...]:
     return tuple(_hand_out(state, operation, lid, agent) for _, lid, agent in ready[: operation.limit])
 
 
-def _hand_out(state: State, operation: Claim, lid: int, agent: str) -> Claimed:
+def _hand_out(state: State, operation: Claim, lid: int, agent: str) -> ClaimedLane:
     token = f"{operation.worker}/{operation.nonce}/{state.epoch()}"
     conversation, attempt = state.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
     return _claimed(state, Owner(operation.worker, agent, conversation, token), lid, attempt)
 
 
-def _held(state: State, operation: Claim) -> tuple[Claimed, ...]:
+def _held(state: State, operation: Claim) -> tuple[ClaimedLane, ...]:
     rows = state.all(
         "SELECT lid, agent, conversation, owner, attempt FROM lanes WHERE worker = ? AND nonce = ? ORDER BY lid",
         operation.worker,
@@ -244,12 +244,12 @@ def _held(state: State, operation: Claim) -> tuple[Claimed, ...]:
     )
 
 
-def _claimed(state: State, owner: Owner, lid: int, attempt: int) -> Claimed:
+def _claimed(state: State, owner: Owner, lid: int, attempt: int) -> ClaimedLane:
     mail = mail_of(state, owner.agent, lid, CLAIM_MAIL_MAX)
     count = len(mail)
     if count == CLAIM_MAIL_MAX:
         count = state.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
-    return Claimed(owner, attempt, mail, count)
+    return ClaimedLane(owner, attempt, mail, count)
 
 
 def _wait_s(state: State, operation: Claim, steady_ms: int) -> float | None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from magent2.bus.sqlite_engine.errors import explain
-from magent2.bus.watch import Hub, LocalWatch
+from magent2.bus.watch import LocalWatch, WatchHub
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _NEWS = (
 )
 
 
-class PollingHub(Hub):
+class PollingHub(WatchHub):
     """A hub that also hears of what other processes have committed."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], path: str) -> None:
@@ -54,7 +54,7 @@ class PollingHub(Hub):
 class Poller:
     """Asks every 10 ms whether anything was committed, and if so what."""
 
-    def __init__(self, hub: Hub, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, hub: WatchHub, connection: sqlite3.Connection, path: str) -> None:
         self.own: set[int] = set()  # versions that this process has committed
         self._hub = hub
         self._connection = connection

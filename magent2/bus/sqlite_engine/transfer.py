@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from magent2.bus.operations import Dump, Info, Load, Row
+from magent2.bus.operations import Dump, DumpRow, Info, Load
 from magent2.bus.records import MailRef, NewRecord, canonical, decode_object
 from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
 from magent2.bus.sqlite_engine.schema import SCHEMA
@@ -32,12 +32,12 @@ Cells = tuple[Any, ...]
 # --- out ---
 
 
-def dump(view: View, operation: Dump) -> tuple[tuple[Row, ...], str | None]:
+def dump(view: View, operation: Dump) -> tuple[tuple[DumpRow, ...], str | None]:
     section, _, position = operation.cursor.partition(":")
     names = list(_SECTIONS)
     if section and section not in names:
         raise InvalidInput(f"{operation.cursor!r} is not a cursor of a dump; start with none")
-    rows: list[Row] = []
+    rows: list[DumpRow] = []
     room = DUMP_BYTES
     for name in names[names.index(section) if section else 0 :]:
         sql, start, shape = _SECTIONS[name]
@@ -57,17 +57,17 @@ def _position(start: int | str, position: str) -> int | str:
     return int(position) if isinstance(start, int) else position
 
 
-def _log_row(view: View, _cells: Cells) -> Row:
+def _log_row(view: View, _cells: Cells) -> DumpRow:
     facts = info(view, Info())
     return {"kind": "log", "log_id": facts.log_id, "schema": facts.schema, "release": facts.release}
 
 
-def _blob_row(_view: View, cells: Cells) -> Row:
+def _blob_row(_view: View, cells: Cells) -> DumpRow:
     name, at_ms, data = cells
     return {"kind": "blob", "name": name, "at_ms": at_ms, "data": base64.b64encode(data).decode()}
 
 
-def _topic_row(_view: View, cells: Cells) -> Row:
+def _topic_row(_view: View, cells: Cells) -> DumpRow:
     _, name, last, floor, deleted, head, active_ms = cells
     return {
         "kind": "topic", "topic": name, "last": last, "floor": floor, "deleted": bool(deleted),
@@ -75,7 +75,7 @@ def _topic_row(_view: View, cells: Cells) -> Row:
     }  # fmt: skip
 
 
-def _record_row(view: View, cells: Cells) -> Row:
+def _record_row(view: View, cells: Cells) -> DumpRow:
     topic = _topic_name(view, cells[0])
     try:
         record = decode(topic, cells)
@@ -88,7 +88,7 @@ def _record_row(view: View, cells: Cells) -> Row:
     }  # fmt: skip
 
 
-def _id_row(view: View, cells: Cells) -> Row:
+def _id_row(view: View, cells: Cells) -> DumpRow:
     rid, record_id, digest, answer = cells
     seq = rid & SEQ_MASK
     return {
@@ -101,12 +101,12 @@ def _topic_name(view: View, rid: int) -> str:
     return str(view.all("SELECT name FROM topics WHERE tid = ?", rid >> SEQ_BITS)[0][0])
 
 
-def _inbox_row(_view: View, cells: Cells) -> Row:
+def _inbox_row(_view: View, cells: Cells) -> DumpRow:
     agent, chat, control = cells
     return {"kind": "inbox", "agent": agent, "chat": chat, "control": control}
 
 
-def _lane_row(view: View, cells: Cells) -> Row:
+def _lane_row(view: View, cells: Cells) -> DumpRow:
     lid, agent, conversation, attempt, due_ms, parked = cells
     mail = view.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq", lid)
     return {
@@ -117,7 +117,7 @@ def _lane_row(view: View, cells: Cells) -> Row:
 
 
 # Where each section starts, and what follows a position; the first column is the position.
-_SECTIONS: dict[str, tuple[str, int | str, Callable[[View, Cells], Row]]] = {
+_SECTIONS: dict[str, tuple[str, int | str, Callable[[View, Cells], DumpRow]]] = {
     "log": ("SELECT 1 WHERE 1 > ?", 0, _log_row),
     "blob": ("SELECT name, at_ms, data FROM blobs WHERE name > ? ORDER BY name", "", _blob_row),
     "topic": (
@@ -155,7 +155,7 @@ def _check_empty(state: State) -> None:
             raise NotEmpty("the log has content already; load into a fresh one")
 
 
-def _parse(row: Row) -> Callable[[State], None]:
+def _parse(row: DumpRow) -> Callable[[State], None]:
     """What the row asks for. All rows are read before the first is written."""
     kind = row.get("kind")
     parser = _PARSERS.get(str(kind))
@@ -169,7 +169,7 @@ def _parse(row: Row) -> Callable[[State], None]:
         ) from error
 
 
-def _parse_log(row: Row) -> Callable[[State], None]:
+def _parse_log(row: DumpRow) -> Callable[[State], None]:
     if int(row["schema"]) > SCHEMA:
         raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
     log_id = str(row["log_id"])
@@ -180,7 +180,7 @@ def _parse_log(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_blob(row: Row) -> Callable[[State], None]:
+def _parse_blob(row: DumpRow) -> Callable[[State], None]:
     values = (str(row["name"]), int(row["at_ms"]), base64.b64decode(row["data"], validate=True))
 
     def write(state: State) -> None:
@@ -189,7 +189,7 @@ def _parse_blob(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_topic(row: Row) -> Callable[[State], None]:
+def _parse_topic(row: DumpRow) -> Callable[[State], None]:
     name, last, floor = str(row["topic"]), int(row["last"]), int(row["floor"])
     deleted, active_ms = bool(row["deleted"]), int(row["active_ms"])
     head = {str(field): canonical(value) for field, value in row["head"].items()}
@@ -203,7 +203,7 @@ def _parse_topic(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_record(row: Row) -> Callable[[State], None]:
+def _parse_record(row: DumpRow) -> Callable[[State], None]:
     erased = row["payload"] is None
     record = NewRecord(
         str(row["topic"]),
@@ -231,7 +231,7 @@ def _parse_record(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_id(row: Row) -> Callable[[State], None]:
+def _parse_id(row: DumpRow) -> Callable[[State], None]:
     name, record_id, seq = str(row["topic"]), str(row["id"]), int(row["seq"])
     digest = str(row["digest"])
     seqs = [int(value) for value in row["answer"]]
@@ -251,7 +251,7 @@ def _parse_id(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_inbox(row: Row) -> Callable[[State], None]:
+def _parse_inbox(row: DumpRow) -> Callable[[State], None]:
     agent, chat, control = str(row["agent"]), int(row["chat"]), int(row["control"])
 
     def write(state: State) -> None:
@@ -262,7 +262,7 @@ def _parse_inbox(row: Row) -> Callable[[State], None]:
     return write
 
 
-def _parse_lane(row: Row) -> Callable[[State], None]:
+def _parse_lane(row: DumpRow) -> Callable[[State], None]:
     agent, conversation, attempt = str(row["agent"]), str(row["conversation"]), int(row["attempt"])
     parked, due_ms = bool(row["parked"]), None if row["due_ms"] is None else int(row["due_ms"])
     mail = [MailRef(str(topic), int(seq)) for topic, seq in row["mail"]]
@@ -282,7 +282,7 @@ def _parse_lane(row: Row) -> Callable[[State], None]:
     return write
 
 
-_PARSERS: dict[str, Callable[[Row], Callable[[State], None]]] = {
+_PARSERS: dict[str, Callable[[DumpRow], Callable[[State], None]]] = {
     "log": _parse_log,
     "blob": _parse_blob,
     "topic": _parse_topic,

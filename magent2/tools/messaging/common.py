@@ -10,7 +10,7 @@ from typing import Any
 from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow
 from magent2.bus.marks import LAST_TEXT, OWNER
-from magent2.bus.operations import Append, At, Condition, Describe, SetHead
+from magent2.bus.operations import Append, Condition, Describe, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.directory.agents import AGENTS
 from magent2.directory.entity import Found, Kind, looking
@@ -53,12 +53,12 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def still(kind: Kind[Any], entity: str, found: Found[Any]) -> At:
+def still(kind: Kind[Any], entity: str, found: Found[Any]) -> LastSeqIs:
     """That an entity is as it was found."""
-    return At(kind.topic(entity), found.seq)
+    return LastSeqIs(kind.topic(entity), found.seq)
 
 
-def staying(user: str) -> Flow[At]:
+def staying(user: str) -> Flow[LastSeqIs]:
     """That whoever it is sent for has not gone; one whom the directory never knew cannot go."""
     try:
         found = yield from looking(USERS, user)
@@ -66,15 +66,15 @@ def staying(user: str) -> Flow[At]:
         raise gone(user) from None
     if found is not None and found.state.removed:
         raise gone(user)
-    return At(USERS.topic(user), 0 if found is None else found.seq)
+    return LastSeqIs(USERS.topic(user), 0 if found is None else found.seq)
 
 
-def serving(agent: str) -> Flow[At]:
+def serving(agent: str) -> Flow[LastSeqIs]:
     """That an agent was not retired."""
     entry = yield from looking(AGENTS, agent)
     if entry is not None and entry.state.removed:
         raise UnknownAgent(f"the agent {agent!r} is gone")
-    return At(AGENTS.topic(agent), 0 if entry is None else entry.seq)
+    return LastSeqIs(AGENTS.topic(agent), 0 if entry is None else entry.seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, At, SetHead
+from magent2.bus.operations import Append, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord
 from magent2.directory.swarms import (
     CONTACT,
@@ -147,7 +147,7 @@ def _to_swarm(payload: UserMessagePayload, nametag: str, run: RunFacts, mark: Se
     mail = yield from mailing(letter, run, mark)
     topic = CONTACTS.topic(contact_id(nametag, payload.user))
     change = contact_change(known, run.agent, run.conversation_id)
-    known_at = At(topic, 0 if contact is None else contact.seq)
+    known_at = LastSeqIs(topic, 0 if contact is None else contact.seq)
     whole = together([mail], conditions=[still(SWARMS, nametag, swarm), known_at, *both])
     return Append(
         records=(*whole.records, *([] if change is None else [NewRecord(topic, dict(change))])),

@@ -16,7 +16,7 @@ from typing import Any
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim, Leave, Renew
-from magent2.bus.records import Claimed
+from magent2.bus.records import ClaimedLane
 from magent2.errors import Fenced
 from tests.support.lane_work import handing_back, persist, seeing, settling, starting
 from tests.support.processes import await_line, report, settings
@@ -70,7 +70,7 @@ class Worker:
             await asyncio.sleep(self.lease_s / 3)
             await persist(self.engine, Renew(self.name, self.lease_s))
 
-    async def _work(self, lane: Claimed) -> None:
+    async def _work(self, lane: ClaimedLane) -> None:
         try:
             n = await self._see(lane)
             await asyncio.sleep(self.dice.uniform(0, THINK_MAX_S))
@@ -83,7 +83,7 @@ class Worker:
         else:
             report(done=lane.owner.token)
 
-    async def _see(self, lane: Claimed) -> int:
+    async def _see(self, lane: ClaimedLane) -> int:
         """Start, and perhaps take the last mail of the lane as a steer; the number of the next write."""
         await persist(self.engine, starting(self.trail, lane))
         if len(lane.mail) < 2 or self.dice.random() > SEE_CHANCE:

@@ -9,7 +9,7 @@ from magent2.bus.delivery import delivering
 from magent2.bus.flow import run
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import UnknownCursor
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
@@ -22,7 +22,7 @@ def bus() -> Iterator[MemoryBus]:
     engine.close()
 
 
-def claimed(bus: MemoryBus) -> Claimed:
+def claimed(bus: MemoryBus) -> ClaimedLane:
     (lane,) = bus.call(Claim(worker="w", agents=("Dev",), limit=1, lease_s=60)).lanes
     return lane
 

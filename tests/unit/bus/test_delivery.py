@@ -11,7 +11,7 @@ from magent2.bus.flow import arun, run
 from magent2.bus.marks import MAIL_SEEN
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import AddressError, ConditionFailed, HopsExceeded, IdConflict, NameTaken
 from magent2.models.envelope import MessageEnvelope
 
@@ -31,7 +31,7 @@ def deliver(bus: MemoryBus, message: MessageEnvelope, **sending: Any) -> Deliver
     return run(bus, delivering(message, Sending(**sending)))
 
 
-def claim(bus: MemoryBus, agent: str = "Dev") -> tuple[Claimed, ...]:
+def claim(bus: MemoryBus, agent: str = "Dev") -> tuple[ClaimedLane, ...]:
     return bus.call(Claim(worker="w", agents=(agent,), limit=10, lease_s=60)).lanes
 
 

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import RECORDS_PER_APPEND_MAX, At, Claim, Describe, Leave, OwnedAppend, SetHead, Settle
+from magent2.bus.operations import (
+    RECORDS_PER_APPEND_MAX,
+    Claim,
+    Describe,
+    LastSeqIs,
+    Leave,
+    OwnedAppend,
+    SetHead,
+    Settle,
+)
 from magent2.bus.owner_log import QUEUE_MAX, OwnerLog
 from magent2.bus.patience import RETRY_FIRST_S
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import (
     BusUnavailable,
     ConditionFailed,
@@ -41,7 +50,7 @@ class Pen:
         self.bus.writes.clear()
         self.log = OwnerLog(self.bus, self.lane.owner)
 
-    def claim(self, worker: str) -> Claimed:
+    def claim(self, worker: str) -> ClaimedLane:
         (lane,) = self.bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=60.0)).lanes
         return lane
 
@@ -220,8 +229,8 @@ async def test_an_owner_that_was_fenced_is_told_at_every_call(pen: Pen) -> None:
 async def test_a_condition_that_does_not_hold_fails_its_commit_alone(pen: Pen) -> None:
     await pen.log.put(note(1))
     with pytest.raises(ConditionFailed):
-        await pen.log.commit(note(2), conditions=(At("history:one", 7),))
-    await pen.log.commit(note(3), conditions=(At("history:one", 0),))
+        await pen.log.commit(note(2), conditions=(LastSeqIs("history:one", 7),))
+    await pen.log.commit(note(3), conditions=(LastSeqIs("history:one", 0),))
     await pen.log.settle(pen.refs, note(4))
 
     assert pen.written() == [1, 3, 4]
@@ -230,7 +239,7 @@ async def test_a_condition_that_does_not_hold_fails_its_commit_alone(pen: Pen) -
 async def test_records_queued_around_a_refused_commit_are_kept(pen: Pen) -> None:
     pen.bus.gate.clear()
     await pen.log.put(note(1))
-    refused = asyncio.create_task(pen.log.commit(note(2), conditions=(At("history:one", 7),)))
+    refused = asyncio.create_task(pen.log.commit(note(2), conditions=(LastSeqIs("history:one", 7),)))
     await asyncio.sleep(0)
     await pen.log.put(note(3))
     pen.bus.gate.set()

@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from magent2.bus.watch import Hub, LocalWatch
+from magent2.bus.watch import LocalWatch, WatchHub
 from tests.support.waiting import DEADLINE_S, eventually
 
 
 @pytest.fixture
-def hub() -> Hub:
-    return Hub()
+def hub() -> WatchHub:
+    return WatchHub()
 
 
-def test_a_change_is_told_once(hub: Hub) -> None:
+def test_a_change_is_told_once(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["a"])
         hub.notify(["a"])
@@ -24,14 +24,14 @@ def test_a_change_is_told_once(hub: Hub) -> None:
         assert watch.wait(0) == frozenset()
 
 
-def test_a_change_of_another_topic_is_not_told(hub: Hub) -> None:
+def test_a_change_of_another_topic_is_not_told(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["b"])
 
         assert watch.wait(0) == frozenset()
 
 
-def test_each_watch_is_told_of_its_own_topics(hub: Hub) -> None:
+def test_each_watch_is_told_of_its_own_topics(hub: WatchHub) -> None:
     with hub.watch(["a", "b"]) as first, hub.watch(["b", "c"]) as second:
         hub.notify(["a", "b", "c"])
 
@@ -39,7 +39,7 @@ def test_each_watch_is_told_of_its_own_topics(hub: Hub) -> None:
         assert second.wait(0) == {"b", "c"}
 
 
-def test_news_of_a_topic_that_was_discarded_meanwhile_is_dropped(hub: Hub) -> None:
+def test_news_of_a_topic_that_was_discarded_meanwhile_is_dropped(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["a"])
         watch.discard("a")
@@ -47,21 +47,21 @@ def test_news_of_a_topic_that_was_discarded_meanwhile_is_dropped(hub: Hub) -> No
         assert watch.wait(0) == frozenset()
 
 
-def test_a_closed_watch_leaves_nothing_behind(hub: Hub) -> None:
+def test_a_closed_watch_leaves_nothing_behind(hub: WatchHub) -> None:
     with hub.watch(["a", "b"]), hub.watch(["b"]):
         assert sorted(hub.watched()) == ["a", "b"]
 
     assert hub.watched() == []
 
 
-def test_everyone_is_told_when_news_may_have_been_lost(hub: Hub) -> None:
+def test_everyone_is_told_when_news_may_have_been_lost(hub: WatchHub) -> None:
     with hub.watch(["a", "b"]) as watch:
         hub.notify_all()
 
         assert watch.wait(0) == {"a", "b"}
 
 
-def test_a_thread_is_woken_by_another(hub: Hub) -> None:
+def test_a_thread_is_woken_by_another(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(watch.wait, DEADLINE_S)
         hub.notify(["a"])
@@ -70,7 +70,7 @@ def test_a_thread_is_woken_by_another(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("where", ["loop", "thread"])
-async def test_a_task_is_woken_from_its_loop_and_from_threads(hub: Hub, where: str) -> None:
+async def test_a_task_is_woken_from_its_loop_and_from_threads(hub: WatchHub, where: str) -> None:
     with hub.watch(["a"]) as watch:
         waiting = asyncio.ensure_future(watch.changed(DEADLINE_S))
         await asyncio.sleep(0)
@@ -82,19 +82,19 @@ async def test_a_task_is_woken_from_its_loop_and_from_threads(hub: Hub, where: s
         assert await waiting == {"a"}
 
 
-async def test_a_task_does_not_wait_for_what_has_already_happened(hub: Hub) -> None:
+async def test_a_task_does_not_wait_for_what_has_already_happened(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["a"])
 
         assert await watch.changed(None) == {"a"}
 
 
-async def test_a_task_gives_up_when_its_time_is_over(hub: Hub) -> None:
+async def test_a_task_gives_up_when_its_time_is_over(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         assert await watch.changed(0.01) == frozenset()
 
 
-async def test_a_task_that_was_cancelled_can_wait_again(hub: Hub) -> None:
+async def test_a_task_that_was_cancelled_can_wait_again(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         waiting = asyncio.ensure_future(watch.changed(None))
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def test_a_task_that_was_cancelled_can_wait_again(hub: Hub) -> None:
         assert await watch.changed(DEADLINE_S) == {"a"}
 
 
-def test_news_for_a_loop_that_is_gone_does_no_harm(hub: Hub) -> None:
+def test_news_for_a_loop_that_is_gone_does_no_harm(hub: WatchHub) -> None:
     watch = hub.watch(["a"])
     loop = asyncio.new_event_loop()
     task = loop.create_task(watch.changed(None))
@@ -123,7 +123,7 @@ def test_news_for_a_loop_that_is_gone_does_no_harm(hub: Hub) -> None:
 def test_a_hub_is_told_when_the_first_comes_and_the_last_goes() -> None:
     told: list[str] = []
 
-    class Told(Hub):
+    class Told(WatchHub):
         def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
             told.append(f"+{topic}" if first else f"={topic}")
 
@@ -137,7 +137,7 @@ def test_a_hub_is_told_when_the_first_comes_and_the_last_goes() -> None:
     assert told == ["+a", "=a", "-a"]
 
 
-def test_no_news_is_lost_between_threads(hub: Hub) -> None:
+def test_no_news_is_lost_between_threads(hub: WatchHub) -> None:
     seen = threading.Event()
 
     def listen(watch: LocalWatch) -> None:

@@ -23,7 +23,7 @@ from magent2.bus.operations import (
     Settle,
     Workers,
 )
-from magent2.bus.records import Claimed, NewRecord
+from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import BusUnavailable, InvalidInput, LimitError, NameTaken, StorageCorrupt, TransientError
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -330,9 +330,9 @@ async def test_a_stop_reaches_its_run_when_every_slot_is_taken(bus: MemoryBus) -
 class Overtaken(Broken):
     """Once a command was read, another worker obeys it before the next claim."""
 
-    def __init__(self, bus: MemoryBus, other: Claimed) -> None:
+    def __init__(self, bus: MemoryBus, other: ClaimedLane) -> None:
         super().__init__(bus)
-        self.other: Claimed | None = other
+        self.other: ClaimedLane | None = other
         self.read_command = False
 
     def answer(self, operation: Operation[Any]) -> Any:

@@ -13,7 +13,7 @@ from magent2.bus.delivery import Delivered, Sending
 from magent2.bus.marks import KIND as KIND_HEADER
 from magent2.bus.marks import STREAM_SEEN
 from magent2.bus.operations import OLDEST, Find
-from magent2.bus.records import Appended, Record, canonical
+from magent2.bus.records import AppendResult, Record, canonical
 from magent2.errors import IdConflict
 from magent2.gateway import audit
 from magent2.gateway.catalogue import used_by
@@ -195,7 +195,7 @@ async def _called(house: House, session: Session, wanted: ToolRequest) -> _Call 
         )
     agent = str(record.payload.get("recipient", "")).partition(":")[2]
     seen = record.headers.get(STREAM_SEEN)
-    appended = Appended((record.seq,), repeat=True)
+    appended = AppendResult((record.seq,), repeat=True)
     return _Call(agent, Delivered(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST)
 
 

@@ -15,15 +15,15 @@ from magent2.bus.face import EngineBase
 from magent2.bus.operations import Dump, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
 from magent2.bus.redis_engine.codec import decode_news
-from magent2.bus.redis_engine.drivers import Links, run_on
+from magent2.bus.redis_engine.connection import ServerAddress
 from magent2.bus.redis_engine.errors import RETRY_FOR_S
-from magent2.bus.redis_engine.flows import FLOWS, Place
-from magent2.bus.redis_engine.link import Server
-from magent2.bus.redis_engine.moving import dump, load
-from magent2.bus.redis_engine.opening import info
-from magent2.bus.redis_engine.scripts import Exchange
-from magent2.bus.redis_engine.watch import LoopHub, LoopThread, RedisWatch
-from magent2.bus.redis_engine.wire import CLOSED, Wire
+from magent2.bus.redis_engine.exchanges import EXCHANGES, Keyspace
+from magent2.bus.redis_engine.execute import ConnectionPool, run_on
+from magent2.bus.redis_engine.functions import Exchange
+from magent2.bus.redis_engine.handshake import info
+from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
+from magent2.bus.redis_engine.transfer import dump, load
+from magent2.bus.redis_engine.watch import EventLoopThread, RedisWatch, SubscriptionHub
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, SettingsError
 from magent2.settings import PAYLOAD_MAX_BYTES
@@ -36,8 +36,8 @@ DEFAULT_URL = "redis://localhost:6379/0"
 DEFAULT_PREFIX = "magent2"
 PREFIX_MAX_CHARS = 128
 
-_FLOWS: dict[type[Operation[Any]], Callable[[Place, Any], Exchange[Any]]] = {
-    **FLOWS,
+_ALL_EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[Any]]] = {
+    **EXCHANGES,
     Dump: dump,
     Load: load,
     Info: info,
@@ -45,15 +45,15 @@ _FLOWS: dict[type[Operation[Any]], Callable[[Place, Any], Exchange[Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoopSide:
+class LoopResources:
     """What the bus keeps on one event loop."""
 
-    wire: Wire
-    hub: LoopHub
+    pipeline: PipelinedConnection
+    hub: SubscriptionHub
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def close(self) -> None:
-        self.wire.close()
+        self.pipeline.close()
         self.hub.close()
 
 
@@ -84,8 +84,8 @@ class RedisBus(EngineBase):
             raise SettingsError(
                 f"key prefix {prefix[:80]!r} cannot be used: take 1 to {PREFIX_MAX_CHARS} printable characters"
             )
-        self._server = Server.parse(redis_url or DEFAULT_URL)
-        self._place = Place(prefix, payload_max_bytes)
+        self._server = ServerAddress.parse(redis_url or DEFAULT_URL)
+        self._keyspace = Keyspace(prefix, payload_max_bytes)
         self._retry_for_s = retry_for_s
         self._found: LogInfo | None = None
         self._closed = False
@@ -95,16 +95,16 @@ class RedisBus(EngineBase):
     def _begin(self) -> None:
         """With no connection: at first, and in a child process, which must not touch those of its parent."""
         self._lock = threading.Lock()
-        self._links = Links(self._server, self._retry_for_s)
-        self._sides: dict[asyncio.AbstractEventLoop, LoopSide] = {}
-        self._thread: tuple[LoopThread, LoopHub] | None = None
+        self._pool = ConnectionPool(self._server, self._retry_for_s)
+        self._resources: dict[asyncio.AbstractEventLoop, LoopResources] = {}
+        self._thread: tuple[EventLoopThread, SubscriptionHub] | None = None
 
     def _abandon(self) -> None:
         """In a child process: let go of the parent's connections without a word to the server."""
-        self._links.close()
-        for side in self._sides.values():
-            side.wire.abandon()
-            side.hub.abandon()
+        self._pool.close()
+        for resources in self._resources.values():
+            resources.pipeline.abandon()
+            resources.hub.abandon()
         if self._thread is not None:
             self._thread[1].abandon()
 
@@ -112,22 +112,22 @@ class RedisBus(EngineBase):
 
     def call(self, operation: Operation[R]) -> R:
         if self._found is None:
-            self._opened(self._links.run(info(self._place, Info())))
-        return self._links.run(self._exchange(operation))
+            self._opened(self._pool.run(info(self._keyspace, Info())))
+        return self._pool.run(self._exchange(operation))
 
     async def acall(self, operation: Operation[R]) -> R:
-        side = self._sides.get(asyncio.get_running_loop()) or self._side()
+        resources = self._resources.get(asyncio.get_running_loop()) or self._loop_resources()
         if self._found is None:
-            await self._open(side)
-        return await run_on(side.wire, self._exchange(operation), self._retry_for_s)
+            await self._open(resources)
+        return await run_on(resources.pipeline, self._exchange(operation), self._retry_for_s)
 
-    async def _open(self, side: LoopSide) -> None:
-        async with side.opening:
+    async def _open(self, resources: LoopResources) -> None:
+        async with resources.opening:
             if self._found is None:
-                self._opened(await run_on(side.wire, info(self._place, Info()), self._retry_for_s))
+                self._opened(await run_on(resources.pipeline, info(self._keyspace, Info()), self._retry_for_s))
 
     def _exchange(self, operation: Operation[R]) -> Exchange[R]:
-        return _FLOWS[type(operation)](self._place, operation)
+        return _ALL_EXCHANGES[type(operation)](self._keyspace, operation)
 
     def _opened(self, found: LogInfo) -> None:
         with self._lock:
@@ -138,14 +138,14 @@ class RedisBus(EngineBase):
     # --- watching
 
     def watch(self, topics: Iterable[str] = ()) -> RedisWatch:
-        watch = RedisWatch(lambda: self._side().hub, self._thread_hub)
+        watch = RedisWatch(lambda: self._loop_resources().hub, self._thread_hub)
         watch.add(*topics)
         return watch
 
     async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
         """Records that come with the news are not read again."""
-        told = _told(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
-        return told if told is not None else await super().next_page(watch, topic, cursor)
+        notified = _notified_page(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
+        return notified if notified is not None else await super().next_page(watch, topic, cursor)
 
     # --- connections
 
@@ -153,35 +153,38 @@ class RedisBus(EngineBase):
         if self._closed:
             raise BusUnavailable(CLOSED)
 
-    def _side(self) -> LoopSide:
+    def _loop_resources(self) -> LoopResources:
         """Where this event loop keeps its connections; those of loops that are closed go."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check_open()
-            for other in [other for other in self._sides if other.is_closed()]:
-                self._sides.pop(other).close()
-            if loop not in self._sides:
-                hub = LoopHub(self._server, self._place.prefix, loop, self._retry_for_s)
-                self._sides[loop] = LoopSide(Wire(self._server, loop, self._retry_for_s), hub)
-            return self._sides[loop]
+            for other in [other for other in self._resources if other.is_closed()]:
+                self._resources.pop(other).close()
+            if loop not in self._resources:
+                hub = SubscriptionHub(self._server, self._keyspace.prefix, loop, self._retry_for_s)
+                self._resources[loop] = LoopResources(PipelinedConnection(self._server, loop, self._retry_for_s), hub)
+            return self._resources[loop]
 
-    def _thread_hub(self) -> LoopHub:
+    def _thread_hub(self) -> SubscriptionHub:
         with self._lock:
             self._check_open()
             if self._thread is None:
-                thread = LoopThread()
-                self._thread = thread, LoopHub(self._server, self._place.prefix, thread.loop, self._retry_for_s)
+                thread = EventLoopThread()
+                self._thread = (
+                    thread,
+                    SubscriptionHub(self._server, self._keyspace.prefix, thread.loop, self._retry_for_s),
+                )
             return self._thread[1]
 
     def close(self) -> None:
         """From any thread; no event loop need run."""
         with self._lock:
             self._closed = True
-            sides, self._sides = self._sides, {}
+            per_loop, self._resources = self._resources, {}
             thread, self._thread = self._thread, None
-        self._links.close()
-        for side in sides.values():
-            side.close()
+        self._pool.close()
+        for resources in per_loop.values():
+            resources.close()
         if thread is not None:
             thread[1].close()
             thread[0].stop()
@@ -192,7 +195,7 @@ class RedisBus(EngineBase):
         self.close()
 
 
-def _told(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
+def _notified_page(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
     """The records that came with the news, if they go on right after the cursor."""
     news = watch.take_news(topic)
     if not news or isinstance(cursor, str):

@@ -15,7 +15,7 @@ from magent2.bus.records import (
     assigned_id,
     decode_object,
 )
-from magent2.bus.redis_engine.scripts import Reply
+from magent2.bus.redis_engine.functions import Reply
 from magent2.errors import (
     BlobMissing,
     ConditionFailed,

@@ -18,7 +18,7 @@ RETRY_FOR_S = 20.0  # after a connection that worked was lost
 FIRST_CONTACT_S = 2.0  # before there ever was one
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 
-_PASSING = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"})
+_TRANSIENT = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"})
 _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
     "OOM": (StorageFull, "has reached its maxmemory; raise it, or trim topics"),
     "READONLY": (BusUnavailable, "is a read-only replica; connect to the primary"),
@@ -31,7 +31,7 @@ _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
 _DENIED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 
 
-def pauses(for_s: float) -> Iterator[float]:
+def retry_delays(for_s: float) -> Iterator[float]:
     """How long to wait before each attempt; at its end, the bounded time is over."""
     deadline = time.monotonic() + for_s
     yield 0.0
@@ -45,9 +45,9 @@ def is_unknown_script(text: str) -> bool:
     return text.startswith("NOSCRIPT")
 
 
-def is_passing(text: str) -> bool:
+def is_transient(text: str) -> bool:
     """Whether the server will think better of it by itself."""
-    return text.partition(" ")[0] in _PASSING
+    return text.partition(" ")[0] in _TRANSIENT
 
 
 def unavailable(server: str, why: object) -> BusUnavailable:
@@ -59,7 +59,7 @@ def unavailable(server: str, why: object) -> BusUnavailable:
 def translate(text: str, server: str) -> Magent2Error:
     """An error reply as one of ours."""
     code = text.partition(" ")[0]
-    if code in _PASSING:
+    if code in _TRANSIENT:
         return unavailable(server, text)
     if code in _NAMED:
         kind, says = _NAMED[code]

@@ -6,19 +6,19 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 
-from magent2.bus.redis_engine.link import Server, pack
-from magent2.bus.redis_engine.scripts import Reply
-from magent2.bus.redis_engine.wire import Channel, on_loop
+from magent2.bus.redis_engine.connection import ServerAddress, pack
+from magent2.bus.redis_engine.functions import Reply
+from magent2.bus.redis_engine.pipeline import LoopConnection, on_loop
 from magent2.bus.watch import LocalWatch, Watch, WatchHub
 from magent2.errors import Magent2Error
 
 LISTEN_AGAIN_S = 1.0  # between series of attempts while the server is away
 THREAD_END_S = 5.0
 SUBSCRIBE_PAGE = 256  # channels per command after a reconnect
-NEWS_KEPT_MAX_BYTES = 64 << 10  # of one topic, until somebody takes them
+NOTIFICATIONS_KEPT_MAX_BYTES = 64 << 10  # of one topic, until somebody takes them
 
 
-class NewsWatch(LocalWatch):
+class NotificationWatch(LocalWatch):
     """A watch that is also handed what notifications of a topic carried since it was last asked."""
 
     def __init__(self, hub: WatchHub) -> None:
@@ -29,14 +29,16 @@ class NewsWatch(LocalWatch):
         """News follow each other; once some are missing or too many, nothing is kept and the topic has to be read."""
         before = self.news.get(topic)
         kept = news if before is None else before + b"\n" + news if before and news else b""
-        self.news[topic] = kept if len(kept) <= NEWS_KEPT_MAX_BYTES else b""
+        self.news[topic] = kept if len(kept) <= NOTIFICATIONS_KEPT_MAX_BYTES else b""
         self.wake(topic)
 
 
-class Listener(Channel):
+class SubscriberConnection(LoopConnection):
     """The SUBSCRIBE connection of a hub."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, retry_for_s: float, hub: LoopHub) -> None:
+    def __init__(
+        self, server: ServerAddress, loop: asyncio.AbstractEventLoop, retry_for_s: float, hub: SubscriptionHub
+    ) -> None:
         super().__init__(server, loop, retry_for_s)
         self._hub = hub
 
@@ -58,18 +60,18 @@ class Listener(Channel):
             self.loop.call_later(LISTEN_AGAIN_S, self.open)
 
 
-class LoopHub(WatchHub):
+class SubscriptionHub(WatchHub):
     """Who watches what on one event loop. Its watches may wait on any thread."""
 
-    def __init__(self, server: Server, prefix: str, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
+    def __init__(self, server: ServerAddress, prefix: str, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
         super().__init__()
         self._channel_prefix = f"{prefix}:n:"
         self._live: set[str] = set()  # topics that the server is known to tell us of
         self._asked: set[str] = set()
-        self._listener = Listener(server, loop, retry_for_s, self)
+        self._listener = SubscriberConnection(server, loop, retry_for_s, self)
 
-    def watch(self, topics: Iterable[str] = ()) -> NewsWatch:
-        watch = NewsWatch(self)
+    def watch(self, topics: Iterable[str] = ()) -> NotificationWatch:
+        watch = NotificationWatch(self)
         watch.add(*topics)
         return watch
 
@@ -124,7 +126,7 @@ class LoopHub(WatchHub):
         with self._lock:
             watches = list(self._watches.get(topic, ()))
         for watch in watches:
-            if isinstance(watch, NewsWatch):
+            if isinstance(watch, NotificationWatch):
                 watch.hear(topic, news)
             else:
                 watch.wake(topic)
@@ -142,7 +144,7 @@ class LoopHub(WatchHub):
         return bool(self._asked)
 
 
-class LoopThread:
+class EventLoopThread:
     """An event loop on a thread of its own, for watches of threads that have none."""
 
     def __init__(self) -> None:
@@ -168,12 +170,12 @@ class RedisWatch(Watch):
     Nothing is missed by beginning only then, because a topic is told once when listening to it has begun.
     """
 
-    def __init__(self, loop_hub: Callable[[], LoopHub], thread_hub: Callable[[], LoopHub]) -> None:
+    def __init__(self, loop_hub: Callable[[], SubscriptionHub], thread_hub: Callable[[], SubscriptionHub]) -> None:
         self._loop_hub = loop_hub
         self._thread_hub = thread_hub
         self._topics: dict[str, None] = {}
-        self._hub: LoopHub | None = None
-        self._local: NewsWatch | None = None
+        self._hub: SubscriptionHub | None = None
+        self._local: NotificationWatch | None = None
 
     def add(self, *topics: str) -> None:
         self._topics.update(dict.fromkeys(topics))
@@ -192,7 +194,7 @@ class RedisWatch(Watch):
     async def changed(self, timeout_s: float | None) -> frozenset[str]:
         return await self._on(self._loop_hub()).changed(timeout_s)
 
-    def _on(self, hub: LoopHub) -> NewsWatch:
+    def _on(self, hub: SubscriptionHub) -> NotificationWatch:
         if self._local is None or self._hub is not hub:
             self.close()
             self._hub, self._local = hub, hub.watch(self._topics)

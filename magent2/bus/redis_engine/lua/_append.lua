@@ -99,7 +99,7 @@ local function tell(topics, numbers, records, at)
     for j, n in ipairs(told) do
       local r = records[n]
       size = size + #ARGV[r + 4] + #ARGV[r + 5]
-      if size > NEWS_MAX_BYTES then
+      if size > NOTIFICATION_MAX_BYTES then
         news = {}
         break
       end

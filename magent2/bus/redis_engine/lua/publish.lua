@@ -28,6 +28,6 @@ local mark = string.byte(lane)
 if (mark == 61 or mark == 45) and #lane > 1 then
   call('SADD', P .. 'c:' .. string.sub(lane, 2), seq .. ' ' .. topic)
 end
-local message = #body > NEWS_MAX_BYTES and seq or seq .. '\n' .. at .. '\n' .. id .. '\n\n\n-\n\n' .. body
+local message = #body > NOTIFICATION_MAX_BYTES and seq or seq .. '\n' .. at .. '\n' .. id .. '\n\n\n-\n\n' .. body
 call('PUBLISH', P .. 'n:' .. topic, message)
 return {'done', seq}

@@ -9,41 +9,41 @@ from typing import TypeVar
 
 import hiredis
 
+from magent2.bus.redis_engine.connection import BlockingConnection, ServerAddress, pack
 from magent2.bus.redis_engine.errors import (
     FIRST_CONTACT_S,
-    is_passing,
+    is_transient,
     is_unknown_script,
-    pauses,
+    retry_delays,
     translate,
     unavailable,
 )
-from magent2.bus.redis_engine.link import Link, Server, pack
-from magent2.bus.redis_engine.scripts import Command, Exchange, Reply, script_of
-from magent2.bus.redis_engine.wire import CLOSED, Wire
+from magent2.bus.redis_engine.functions import Command, Exchange, Reply, script_of
+from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
 from magent2.errors import BusUnavailable, Magent2Error
 
 R = TypeVar("R")
 
-IDLE_LINKS_MAX = 16  # connections kept for threads
+IDLE_CONNECTIONS_MAX = 16  # connections kept for threads
 
 
-def remedy(command: Command, error: hiredis.ReplyError, server: Server) -> Command | None:
+def remedy(command: Command, error: hiredis.ReplyError, server: ServerAddress) -> Command | None:
     """What to send before the command is tried again; `None` when waiting is all there is to do."""
     text = str(error)
     if is_unknown_script(text):
         return ("SCRIPT", "LOAD", script_of(command).source)
-    if is_passing(text):
+    if is_transient(text):
         return None
     raise translate(text, str(server))
 
 
-class Links:
+class ConnectionPool:
     """Exchanges on the calling thread, over as many connections as there are threads at it."""
 
-    def __init__(self, server: Server, retry_for_s: float) -> None:
+    def __init__(self, server: ServerAddress, retry_for_s: float) -> None:
         self._server = server
         self._retry_for_s = retry_for_s
-        self._idle: list[Link] = []
+        self._idle: list[BlockingConnection] = []
         self._was_connected = False
         self._closed = False
 
@@ -69,7 +69,7 @@ class Links:
         return reply
 
     def _insist(self, command: Command, packed: bytes, reply: Reply) -> Reply:
-        for pause in pauses(self._retry_for_s):
+        for pause in retry_delays(self._retry_for_s):
             before = remedy(command, reply, self._server)
             if before is None:
                 time.sleep(pause)
@@ -89,34 +89,34 @@ class Links:
             except (OSError, hiredis.ProtocolError) as error:
                 self._drop_idle()
                 if attempts is None:
-                    attempts = pauses(self._retry_for_s if self._was_connected else FIRST_CONTACT_S)
+                    attempts = retry_delays(self._retry_for_s if self._was_connected else FIRST_CONTACT_S)
                 pause = next(attempts, None)
                 if pause is None:
                     raise unavailable(str(self._server), error) from error
                 time.sleep(pause)
 
     def _try(self, packed: bytes) -> Reply:
-        link = self._take()
+        connection = self._take()
         try:
-            reply = link.exchange(packed)
+            reply = connection.exchange(packed)
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        if self._closed or len(self._idle) >= IDLE_LINKS_MAX:
-            link.close()
+        if self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX:
+            connection.close()
         else:
-            self._idle.append(link)
+            self._idle.append(connection)
         return reply
 
-    def _take(self) -> Link:
+    def _take(self) -> BlockingConnection:
         if self._closed:
             raise BusUnavailable(CLOSED)
         try:
             return self._idle.pop()
         except IndexError:
-            link = Link(self._server)
+            connection = BlockingConnection(self._server)
             self._was_connected = True
-            return link
+            return connection
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -127,17 +127,17 @@ class Links:
         self._drop_idle()
 
 
-async def run_on(wire: Wire, exchange: Exchange[R], retry_for_s: float) -> R:
-    """`Links.run` for an event loop."""
+async def run_on(connection: PipelinedConnection, exchange: Exchange[R], retry_for_s: float) -> R:
+    """`ConnectionPool.run` for an event loop."""
     try:
         command = next(exchange)
         while True:
             try:
-                if wire.is_full:
-                    await wire.room()
-                reply = await wire.send(pack(command))
+                if connection.is_full:
+                    await connection.room()
+                reply = await connection.send(pack(command))
                 if isinstance(reply, hiredis.ReplyError):
-                    reply = await _insist_on(wire, command, reply, retry_for_s)
+                    reply = await _insist_on(connection, command, reply, retry_for_s)
             except Magent2Error as error:
                 command = exchange.throw(error)
             else:
@@ -147,14 +147,14 @@ async def run_on(wire: Wire, exchange: Exchange[R], retry_for_s: float) -> R:
         return result
 
 
-async def _insist_on(wire: Wire, command: Command, reply: Reply, retry_for_s: float) -> Reply:
-    for pause in pauses(retry_for_s):
-        before = remedy(command, reply, wire.server)
+async def _insist_on(connection: PipelinedConnection, command: Command, reply: Reply, retry_for_s: float) -> Reply:
+    for pause in retry_delays(retry_for_s):
+        before = remedy(command, reply, connection.server)
         if before is None:
             await asyncio.sleep(pause)
         else:
-            await wire.send(pack(before))
-        reply = await wire.send(pack(command))
+            await connection.send(pack(before))
+        reply = await connection.send(pack(command))
         if not isinstance(reply, hiredis.ReplyError):
             return reply
-    raise translate(str(reply), str(wire.server))
+    raise translate(str(reply), str(connection.server))

@@ -7,18 +7,18 @@ import uuid
 from magent2 import __version__
 from magent2.bus.operations import Info
 from magent2.bus.records import LogInfo
-from magent2.bus.redis_engine.flows import Place
-from magent2.bus.redis_engine.scripts import Exchange
+from magent2.bus.redis_engine.exchanges import Keyspace
+from magent2.bus.redis_engine.functions import Exchange
 from magent2.errors import SchemaTooNew, StorageError, UnsupportedServer
 
 SCHEMA = 1
 OLDEST_SERVER = (7, 0)
 
 
-def info(place: Place, _: Info) -> Exchange[LogInfo]:
+def info(keyspace: Keyspace, _: Info) -> Exchange[LogInfo]:
     """Check the server, and find the log or found it."""
     warnings = yield from _check_server()
-    schema, log_id, release = yield from _meta(place)
+    schema, log_id, release = yield from _meta(keyspace)
     return LogInfo("redis", schema, log_id, release, warnings)
 
 
@@ -56,8 +56,8 @@ def _threats(facts: dict[str, str]) -> list[str]:
     return threats
 
 
-def _meta(place: Place) -> Exchange[tuple[int, str, str]]:
-    key = f"{place.prefix}:meta"
+def _meta(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
+    key = f"{keyspace.prefix}:meta"
     names = ("schema", "log_id", "release")
     found = yield ("HMGET", key, *names)
     if None in found:
@@ -67,6 +67,6 @@ def _meta(place: Place) -> Exchange[tuple[int, str, str]]:
     schema, log_id, release = (value.decode() for value in found)
     if int(schema) > SCHEMA:
         raise SchemaTooNew(
-            f"the log under {place.prefix!r} has schema {schema}, this release knows {SCHEMA}; upgrade magent2"
+            f"the log under {keyspace.prefix!r} has schema {schema}, this release knows {SCHEMA}; upgrade magent2"
         )
     return int(schema), log_id, release

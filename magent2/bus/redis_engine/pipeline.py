@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import hiredis
 
-from magent2.bus.redis_engine.errors import FIRST_CONTACT_S, pauses, unavailable
-from magent2.bus.redis_engine.link import RECEIVE_BYTES, REPLY_TIMEOUT_S, Server
-from magent2.bus.redis_engine.scripts import Reply
+from magent2.bus.redis_engine.connection import RECEIVE_BYTES, REPLY_TIMEOUT_S, ServerAddress
+from magent2.bus.redis_engine.errors import FIRST_CONTACT_S, retry_delays, unavailable
+from magent2.bus.redis_engine.functions import Reply
 from magent2.errors import BusUnavailable, Magent2Error
 
 IN_FLIGHT_MAX = 8192  # commands without a reply; more of them wait their turn
@@ -27,13 +27,13 @@ FLUSH_AT = 16  # commands that go out together; more would keep the server waiti
 CLOSED = "the bus was closed; open another"
 
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-Answer: TypeAlias = "asyncio.Future[Reply]"
+ReplyFuture: TypeAlias = "asyncio.Future[Reply]"
 
 
-class Channel(ABC):
+class LoopConnection(ABC):
     """A connection on an event loop that finds its way back. All of it runs on the loop's thread."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
+    def __init__(self, server: ServerAddress, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
         self.loop = loop
         self.server = server
         self._retry_for_s = retry_for_s
@@ -66,7 +66,9 @@ class Channel(ABC):
 
     def open(self) -> None:
         if self._pauses is None and self._socket is None and not self._closed:
-            self._pauses = pauses(self._retry_for_s if self._was_connected else min(FIRST_CONTACT_S, self._retry_for_s))
+            self._pauses = retry_delays(
+                self._retry_for_s if self._was_connected else min(FIRST_CONTACT_S, self._retry_for_s)
+            )
             self._try_again(OSError("not connected"))
 
     def _try_again(self, error: OSError) -> None:
@@ -84,7 +86,7 @@ class Channel(ABC):
 
     def _opened(self, opening: asyncio.Future[socket.socket]) -> None:
         try:
-            link = opening.result()
+            opened = opening.result()
         except asyncio.CancelledError:
             self._stop_trying(unavailable(str(self.server), "the attempt was cancelled"))
         except OSError as error:
@@ -92,18 +94,18 @@ class Channel(ABC):
         except Magent2Error as error:
             self._stop_trying(error)
         else:
-            self._attach(link)
+            self._attach(opened)
 
     def _stop_trying(self, error: Magent2Error) -> None:
         self._pauses = None
         self.gave_up(error)
 
-    def _attach(self, link: socket.socket) -> None:
+    def _attach(self, opened: socket.socket) -> None:
         if self._closed:
-            link.close()
+            opened.close()
             return
-        link.setblocking(False)
-        self._socket, self._file = link, link.fileno()
+        opened.setblocking(False)
+        self._socket, self._file = opened, opened.fileno()
         self._reader = hiredis.Reader()
         self._pauses = None
         self._was_connected = True
@@ -183,15 +185,15 @@ class Channel(ABC):
             self.open()
 
     def _detach(self) -> None:
-        link, self._socket = self._socket, None
+        opened, self._socket = self._socket, None
         self._out.clear()
-        if link is None:
+        if opened is None:
             return
         if not self.loop.is_closed():
             self.loop.remove_reader(self._file)
             self.loop.remove_writer(self._file)
         self._unsent = memoryview(b"")
-        link.close()
+        opened.close()
 
     def abandon(self) -> None:
         """Close the socket and nothing else: the loop is another process's."""
@@ -223,12 +225,12 @@ def on_loop(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-class Wire(Channel):
+class PipelinedConnection(LoopConnection):
     """Commands and their replies. What had no reply when the connection was lost is sent again."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
+    def __init__(self, server: ServerAddress, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
         super().__init__(server, loop, retry_for_s)
-        self._waiting: deque[tuple[bytes, Answer]] = deque()
+        self._waiting: deque[tuple[bytes, ReplyFuture]] = deque()
         self._bytes = 0
         self._queue: list[asyncio.Future[None]] = []
         self._heard = 0  # replies so far
@@ -244,10 +246,10 @@ class Wire(Channel):
             self._queue.append(turn)
             await turn
 
-    def send(self, packed: bytes) -> Answer:
+    def send(self, packed: bytes) -> ReplyFuture:
         if self._closed:
             raise BusUnavailable(CLOSED)
-        answer: Answer = self.loop.create_future()
+        answer: ReplyFuture = self.loop.create_future()
         self._waiting.append((packed, answer))
         self._bytes += len(packed)
         self.write(packed)

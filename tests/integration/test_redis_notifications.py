@@ -12,8 +12,8 @@ import pytest
 from magent2.bus.operations import Append, Operation, Read, SetHead
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
-from magent2.bus.redis_engine.scripts import NEWS_MAX_BYTES
-from magent2.bus.redis_engine.watch import NEWS_KEPT_MAX_BYTES
+from magent2.bus.redis_engine.functions import NOTIFICATION_MAX_BYTES
+from magent2.bus.redis_engine.watch import NOTIFICATIONS_KEPT_MAX_BYTES
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
@@ -75,13 +75,13 @@ async def test_all_records_of_an_append_come_along_also_when_the_head_is_set(bus
 
 
 async def test_what_is_too_large_to_travel_is_read(bus: Counting) -> None:
-    texts, _ = await followed(bus, 2, appending("a" * NEWS_MAX_BYTES, "small"))
+    texts, _ = await followed(bus, 2, appending("a" * NOTIFICATION_MAX_BYTES, "small"))
 
     assert texts == ["aaaaaaaaa", "small"]
 
 
 async def test_appends_that_come_faster_than_they_are_taken_are_all_there_in_order(bus: Counting) -> None:
-    many = [f"number {number}" for number in range(NEWS_KEPT_MAX_BYTES // 50)]
+    many = [f"number {number}" for number in range(NOTIFICATIONS_KEPT_MAX_BYTES // 50)]
 
     texts, _ = await followed(bus, len(many), *(appending(text) for text in many))
 

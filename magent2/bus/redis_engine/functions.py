@@ -16,7 +16,7 @@ IDS_KEPT = 10_000  # ids per topic that are remembered beyond their records
 SORT_MAX = 256  # records that a claim sorts per inbox
 SORT_PAGE = 32  # … of which so many are looked at together
 LANE_MEMORY_S = 86_400  # how long a lane without mail remembers who finished it
-NEWS_MAX_BYTES = 32 << 10  # records of one append up to this size travel in the notification
+NOTIFICATION_MAX_BYTES = 32 << 10  # records of one append up to this size travel in the notification
 EXPIRED_MAX = 64  # workers that one claim ends
 LEASES_SEEN = 64  # leases that a claim looks through for the next to run out
 SCRUB_MEMORY_S = 600  # how long a half-made copy of a stream outlives whoever was making it
@@ -28,7 +28,7 @@ _CONSTANTS = {
     "SORT_MAX": SORT_MAX,
     "SORT_PAGE": SORT_PAGE,
     "LANE_MEMORY_MS": LANE_MEMORY_S * 1000,
-    "NEWS_MAX_BYTES": NEWS_MAX_BYTES,
+    "NOTIFICATION_MAX_BYTES": NOTIFICATION_MAX_BYTES,
     "EXPIRED_MAX": EXPIRED_MAX,
     "LEASES_SEEN": LEASES_SEEN,
     "SCRUB_MEMORY_MS": SCRUB_MEMORY_S * 1000,

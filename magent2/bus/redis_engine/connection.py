@@ -12,7 +12,7 @@ import hiredis
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 
 from magent2.bus.redis_engine.errors import translate
-from magent2.bus.redis_engine.scripts import Command, Reply
+from magent2.bus.redis_engine.functions import Command, Reply
 from magent2.errors import SettingsError
 
 DEFAULT_PORT = 6379
@@ -31,7 +31,7 @@ def pack(command: Command) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAddress:
     """Where the server is and how to get in. The password does not print."""
 
     host: str
@@ -43,7 +43,7 @@ class Server:
     tls: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> Server:
+    def parse(cls, url: str) -> ServerAddress:
         try:
             parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
@@ -65,23 +65,23 @@ class Server:
 
     def open(self) -> socket.socket:
         """A socket that the server has let in; it blocks, with timeouts."""
-        link = socket.socket(socket.AF_UNIX) if self.path else None
-        if link is None:
-            link = socket.create_connection((self.host, self.port), CONNECT_TIMEOUT_S)
-            _keep_alive(link)
+        sock = socket.socket(socket.AF_UNIX) if self.path else None
+        if sock is None:
+            sock = socket.create_connection((self.host, self.port), CONNECT_TIMEOUT_S)
+            _keep_alive(sock)
         try:
-            link.settimeout(CONNECT_TIMEOUT_S)
+            sock.settimeout(CONNECT_TIMEOUT_S)
             if self.path:
-                link.connect(self.path)
+                sock.connect(self.path)
             if self.tls is not None:
-                link = _context(self.tls).wrap_socket(link, server_hostname=self.host)
-            self._greet(link)
+                sock = _context(self.tls).wrap_socket(sock, server_hostname=self.host)
+            self._greet(sock)
         except BaseException:
-            link.close()
+            sock.close()
             raise
-        return link
+        return sock
 
-    def _greet(self, link: socket.socket) -> None:
+    def _greet(self, sock: socket.socket) -> None:
         commands: list[Command] = []
         if self.password is not None:
             commands.append(("AUTH", *([self.username] if self.username else []), self.password))
@@ -90,19 +90,19 @@ class Server:
         commands.append(("CLIENT", "SETNAME", CLIENT_NAME))
         reader = hiredis.Reader()
         for command in commands:
-            reply = exchange(link, reader, pack(command))
+            reply = exchange(sock, reader, pack(command))
             if isinstance(reply, hiredis.ReplyError) and command[0] != "CLIENT":
                 raise translate(str(reply), str(self))
 
 
-def _keep_alive(link: socket.socket) -> None:
+def _keep_alive(sock: socket.socket) -> None:
     """So that a server that is gone without a word is noticed."""
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 def _context(options: dict[str, Any]) -> ssl.SSLContext:
@@ -120,12 +120,12 @@ def _context(options: dict[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def exchange(link: socket.socket, reader: hiredis.Reader, packed: bytes) -> Reply:
+def exchange(sock: socket.socket, reader: hiredis.Reader, packed: bytes) -> Reply:
     """Send a command and wait for its reply. An `OSError` leaves open whether the server ran it."""
-    link.sendall(packed)
+    sock.sendall(packed)
     reply = reader.gets()
     while reply is False:
-        data = link.recv(RECEIVE_BYTES)
+        data = sock.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionResetError("the server closed the connection")
         reader.feed(data)
@@ -133,12 +133,12 @@ def exchange(link: socket.socket, reader: hiredis.Reader, packed: bytes) -> Repl
     return reply
 
 
-class Link:
+class BlockingConnection:
     """One connection for one thread at a time."""
 
     __slots__ = ("_reader", "_socket")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerAddress) -> None:
         self._socket = server.open()
         self._socket.settimeout(None)
         # Timeouts of the kernel: those of Python cost a system call more per send and receive.

@@ -11,9 +11,9 @@ import orjson
 from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
 from magent2.bus.redis_engine.codec import Argument, belonging, decode_topic, is_plain, more
-from magent2.bus.redis_engine.flows import Place, read
-from magent2.bus.redis_engine.opening import SCHEMA, info
-from magent2.bus.redis_engine.scripts import Exchange, run
+from magent2.bus.redis_engine.exchanges import Keyspace, read
+from magent2.bus.redis_engine.functions import Exchange, run
+from magent2.bus.redis_engine.handshake import SCHEMA, info
 from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
 
 BLOBS_PER_DUMP = 4
@@ -26,44 +26,44 @@ Step: TypeAlias = "tuple[list[DumpRow], Position | None]"  # some rows, and wher
 # --- out ---------------------------------------------------------------------------------------------------------
 
 
-def dump(place: Place, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], str | None]]:
+def dump(keyspace: Keyspace, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], str | None]]:
     phase, *at = orjson.loads(op.cursor) if op.cursor else [0]
-    rows, position = yield from _PHASES[phase](place, op.limit, at)
+    rows, position = yield from _PHASES[phase](keyspace, op.limit, at)
     if position is not None:
         return tuple(rows), orjson.dumps([phase, *position]).decode()
     following = phase + 1
     return tuple(rows), orjson.dumps([following]).decode() if following < len(_PHASES) else None
 
 
-def _dump_log(place: Place, _: int, __: Position) -> Exchange[Step]:
-    found = yield from info(place, Info())
+def _dump_log(keyspace: Keyspace, _: int, __: Position) -> Exchange[Step]:
+    found = yield from info(keyspace, Info())
     return [{"kind": "log", "log_id": found.log_id, "schema": found.schema, "release": found.release}], None
 
 
-def _dump_blobs(place: Place, limit: int, at: Position) -> Exchange[Step]:
+def _dump_blobs(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
     start = at[0] if at else 0
     count = min(limit, BLOBS_PER_DUMP)
-    names = yield ("ZRANGE", f"{place.prefix}:blobs", start, start + count - 1)
+    names = yield ("ZRANGE", f"{keyspace.prefix}:blobs", start, start + count - 1)
     rows: list[DumpRow] = []
     for name in names:
-        data, put_ms = yield ("HMGET", f"{place.prefix}:b:{name.decode()}", "d", "a")
+        data, put_ms = yield ("HMGET", f"{keyspace.prefix}:b:{name.decode()}", "d", "a")
         if data is not None:
             text = base64.b64encode(data).decode()
             rows.append({"kind": "blob", "name": name.decode(), "at_ms": int(put_ms), "data": text})
     return rows, [start + count] if len(names) == count else None
 
 
-def _topic_page(place: Place, limit: int, at: Position) -> Exchange[tuple[list[TopicInfo], Position | None]]:
+def _topic_page(keyspace: Keyspace, limit: int, at: Position) -> Exchange[tuple[list[TopicInfo], Position | None]]:
     kind, active, topic = at[:3] if at else ("", "", "")
-    found = yield run("dump_topics", place.prefix, kind, active, topic, limit)
+    found = yield run("dump_topics", keyspace.prefix, kind, active, topic, limit)
     infos = [decode_topic(described) for _, _, described in found]
     if len(found) < limit:
         return infos, None
     return infos, [found[-1][0].decode(), found[-1][1].decode(), infos[-1].topic]
 
 
-def _dump_topics(place: Place, limit: int, at: Position) -> Exchange[Step]:
-    infos, position = yield from _topic_page(place, limit, at)
+def _dump_topics(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
+    infos, position = yield from _topic_page(keyspace, limit, at)
     return [_topic_row(found) for found in infos], position
 
 
@@ -79,33 +79,33 @@ def _topic_row(found: TopicInfo) -> DumpRow:
     }
 
 
-def _dump_records(place: Place, limit: int, at: Position) -> Exchange[Step]:
-    return (yield from _per_topic(place, limit, at, _record_rows))
+def _dump_records(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
+    return (yield from _per_topic(keyspace, limit, at, _record_rows))
 
 
-def _dump_ids(place: Place, limit: int, at: Position) -> Exchange[Step]:
-    return (yield from _per_topic(place, limit, at, _id_rows))
+def _dump_ids(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
+    return (yield from _per_topic(keyspace, limit, at, _id_rows))
 
 
-Part: TypeAlias = Callable[[Place, str, Any, int], "Exchange[tuple[list[DumpRow], Any]]"]
+Part: TypeAlias = Callable[[Keyspace, str, Any, int], "Exchange[tuple[list[DumpRow], Any]]"]
 
 
-def _per_topic(place: Place, limit: int, at: Position, part: Part) -> Exchange[Step]:
-    """Rows of one topic after the other; `at` is a place in the list of topics, the topic there, and a place in it."""
+def _per_topic(keyspace: Keyspace, limit: int, at: Position, part: Part) -> Exchange[Step]:
+    """Dump one topic after the other; `at` holds the next position in the topic list, the topic, the position in it."""
     position, topic, inside = at if at else [[], None, None]
     if topic is None:
-        infos, position = yield from _topic_page(place, 1, position)
+        infos, position = yield from _topic_page(keyspace, 1, position)
         if not infos:
             return [], None
         topic = infos[0].topic
-    rows, inside = yield from part(place, topic, inside, limit)
+    rows, inside = yield from part(keyspace, topic, inside, limit)
     if inside is not None:
         return rows, [position, topic, inside]
     return rows, None if position is None else [position, None, None]
 
 
-def _record_rows(place: Place, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
-    page = yield from read(place, Read(topic, OLDEST if after is None else after, limit))
+def _record_rows(keyspace: Keyspace, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
+    page = yield from read(keyspace, Read(topic, OLDEST if after is None else after, limit))
     rows = [_record_row(record) for record in page.records]
     return rows, page.records[-1].seq if len(rows) == limit else None
 
@@ -125,8 +125,8 @@ def _record_row(record: Record) -> DumpRow:
     }
 
 
-def _id_rows(place: Place, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
-    following, found = yield ("HSCAN", f"{place.prefix}:i:{topic}", inside or "0", "COUNT", limit)
+def _id_rows(keyspace: Keyspace, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
+    following, found = yield ("HSCAN", f"{keyspace.prefix}:i:{topic}", inside or "0", "COUNT", limit)
     rows = [_id_row(topic, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
     return rows, None if following == b"0" else following.decode()
 
@@ -145,16 +145,16 @@ def _id_row(topic: str, record_id: bytes, value: bytes) -> DumpRow:
     }
 
 
-def _dump_inboxes(place: Place, _: int, __: Position) -> Exchange[Step]:
+def _dump_inboxes(keyspace: Keyspace, _: int, __: Position) -> Exchange[Step]:
     rows: list[DumpRow] = []
-    for agent in sorted((yield ("SMEMBERS", f"{place.prefix}:agents"))):
-        chat, control = yield ("HMGET", f"{place.prefix}:q:{agent.decode()}", "chat", "control")
+    for agent in sorted((yield ("SMEMBERS", f"{keyspace.prefix}:agents"))):
+        chat, control = yield ("HMGET", f"{keyspace.prefix}:q:{agent.decode()}", "chat", "control")
         rows.append({"kind": "inbox", "agent": agent.decode(), "chat": int(chat or 0), "control": int(control or 0)})
     return rows, None
 
 
-def _dump_lanes(place: Place, limit: int, at: Position) -> Exchange[Step]:
-    agents = sorted(agent.decode() for agent in (yield ("SMEMBERS", f"{place.prefix}:agents")))
+def _dump_lanes(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
+    agents = sorted(agent.decode() for agent in (yield ("SMEMBERS", f"{keyspace.prefix}:agents")))
     agent, after = at if at else ["", ""]
     waiting = [name for name in agents if name >= agent]
     if not waiting:
@@ -162,7 +162,7 @@ def _dump_lanes(place: Place, limit: int, at: Position) -> Exchange[Step]:
     if waiting[0] != agent:
         agent, after = waiting[0], ""
     count = min(limit, LANES_PER_DUMP)
-    found = yield run("dump_lanes", place.prefix, agent, after, count)
+    found = yield run("dump_lanes", keyspace.prefix, agent, after, count)
     rows = [_lane_row(agent, *lane) for lane in found]
     if len(found) == count:
         return rows, [agent, "=" + rows[-1]["conversation"]]
@@ -181,7 +181,7 @@ def _lane_row(agent: str, conversation: bytes, mail: Any, attempt: bytes, due: b
     }
 
 
-_PHASES: list[Callable[[Place, int, Position], Exchange[Step]]] = [
+_PHASES: list[Callable[[Keyspace, int, Position], Exchange[Step]]] = [
     _dump_log,
     _dump_blobs,
     _dump_topics,
@@ -195,21 +195,21 @@ _PHASES: list[Callable[[Place, int, Position], Exchange[Step]]] = [
 # --- in ----------------------------------------------------------------------------------------------------------
 
 
-def load(place: Place, op: Load) -> Exchange[None]:
+def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
     if op.first:
-        yield from _check_empty(place)
+        yield from _check_empty(keyspace)
     for kind, rows in _runs(op.rows):
         if kind == "log":
-            yield from _load_log(place, rows[0])
+            yield from _load_log(keyspace, rows[0])
             continue
         name, arguments = _LOADERS[kind]
-        yield run(name, place.prefix, len(rows), *(part for row in rows for part in arguments(row)))
+        yield run(name, keyspace.prefix, len(rows), *(part for row in rows for part in arguments(row)))
 
 
-def _check_empty(place: Place) -> Exchange[None]:
+def _check_empty(keyspace: Keyspace) -> Exchange[None]:
     for key in ("kinds", "blobs"):
-        if (yield ("EXISTS", f"{place.prefix}:{key}")):
-            raise NotEmpty(f"the log under {place.prefix!r} has content; import into another prefix or database")
+        if (yield ("EXISTS", f"{keyspace.prefix}:{key}")):
+            raise NotEmpty(f"the log under {keyspace.prefix!r} has content; import into another prefix or database")
 
 
 def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
@@ -227,10 +227,10 @@ def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
     return runs
 
 
-def _load_log(place: Place, row: DumpRow) -> Exchange[None]:
+def _load_log(keyspace: Keyspace, row: DumpRow) -> Exchange[None]:
     if row["schema"] > SCHEMA:
         raise SchemaTooNew(f"the export has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
-    yield ("HSET", f"{place.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
+    yield ("HSET", f"{keyspace.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
 
 
 def _topic_arguments(row: DumpRow) -> list[Argument]:

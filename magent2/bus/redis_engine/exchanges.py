@@ -63,7 +63,7 @@ from magent2.bus.redis_engine.codec import (
     owner_arguments,
     write_arguments,
 )
-from magent2.bus.redis_engine.scripts import Exchange, Reply, run
+from magent2.bus.redis_engine.functions import Exchange, Reply, run
 from magent2.errors import BlobMissing, MalformedRecord
 
 SCRUB_PAGE = 500  # entries that one script call copies
@@ -72,7 +72,7 @@ SWEEP_PAGE = 64  # blobs that one script call drops
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Keyspace:
     """Which log on the server, and its caps."""
 
     prefix: str
@@ -82,36 +82,36 @@ class Place:
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def append(place: Place, op: Append) -> Exchange[AppendResult]:
+def append(keyspace: Keyspace, op: Append) -> Exchange[AppendResult]:
     first = op.records[0]
     if len(op.records) == 1 and not op.conditions and not op.heads and is_plain(first):
-        check_size(first, place.payload_max_bytes)
+        check_size(first, keyspace.payload_max_bytes)
         key = first.id or ""
-        reply = yield run("publish", place.prefix, first.topic, key, first.digest, belonging(first), first.body)
+        reply = yield run("publish", keyspace.prefix, first.topic, key, first.digest, belonging(first), first.body)
     else:
-        reply = yield run("append", place.prefix, *write_arguments(op, place.payload_max_bytes))
+        reply = yield run("append", keyspace.prefix, *write_arguments(op, keyspace.payload_max_bytes))
     return decode_appended(reply)
 
 
-def owned_append(place: Place, op: OwnedAppend) -> Exchange[AppendResult]:
-    written = write_arguments(op, place.payload_max_bytes)
+def owned_append(keyspace: Keyspace, op: OwnedAppend) -> Exchange[AppendResult]:
+    written = write_arguments(op, keyspace.payload_max_bytes)
     return decode_appended(
-        (yield run("owned_append", place.prefix, *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
+        (yield run("owned_append", keyspace.prefix, *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
     )
 
 
-def settle(place: Place, op: Settle) -> Exchange[AppendResult]:
-    written = write_arguments(op, place.payload_max_bytes)
+def settle(keyspace: Keyspace, op: Settle) -> Exchange[AppendResult]:
+    written = write_arguments(op, keyspace.payload_max_bytes)
     return decode_appended(
-        (yield run("settle", place.prefix, *owner_arguments(op.owner), *mail_members(op.mail), *written))
+        (yield run("settle", keyspace.prefix, *owner_arguments(op.owner), *mail_members(op.mail), *written))
     )
 
 
-def later(place: Place, op: Later) -> Exchange[AppendResult]:
-    written = write_arguments(op, place.payload_max_bytes)
+def later(keyspace: Keyspace, op: Later) -> Exchange[AppendResult]:
+    written = write_arguments(op, keyspace.payload_max_bytes)
     delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
     return decode_appended(
-        (yield run("later", place.prefix, *owner_arguments(op.owner), delay, int(op.refund), *written))
+        (yield run("later", keyspace.prefix, *owner_arguments(op.owner), delay, int(op.refund), *written))
     )
 
 
@@ -123,10 +123,10 @@ def _ms(seconds: float) -> int:
 # --- lanes -------------------------------------------------------------------------------------------------------
 
 
-def claim(place: Place, op: Claim) -> Exchange[ClaimResult]:
+def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     agents = list(dict.fromkeys(op.agents))
     more, wait_ms, lanes = yield run(
-        "claim", place.prefix, op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
+        "claim", keyspace.prefix, op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
     )
     claimed = tuple(_claimed(op.worker, lane) for lane in lanes)
     return ClaimResult(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
@@ -138,21 +138,21 @@ def _claimed(worker: str, reply: Reply) -> ClaimedLane:
     return ClaimedLane(owner, attempt, decode_mail(mail), pending)
 
 
-def renew(place: Place, op: Renew) -> Exchange[bool]:
-    return bool((yield run("renew", place.prefix, op.worker, _ms(op.lease_s))))
+def renew(keyspace: Keyspace, op: Renew) -> Exchange[bool]:
+    return bool((yield run("renew", keyspace.prefix, op.worker, _ms(op.lease_s))))
 
 
-def leave(place: Place, op: Leave) -> Exchange[int]:
-    return int((yield run("leave", place.prefix, op.worker)))
+def leave(keyspace: Keyspace, op: Leave) -> Exchange[int]:
+    return int((yield run("leave", keyspace.prefix, op.worker)))
 
 
-def pending(place: Place, op: Pending) -> Exchange[tuple[Record, ...]]:
-    reply = yield run("pending", place.prefix, *owner_arguments(op.owner), op.limit)
+def pending(keyspace: Keyspace, op: Pending) -> Exchange[tuple[Record, ...]]:
+    reply = yield run("pending", keyspace.prefix, *owner_arguments(op.owner), op.limit)
     return decode_mail(check(reply)[1])
 
 
-def lanes(place: Place, op: Lanes) -> Exchange[tuple[LaneInfo, ...]]:
-    now, found = yield run("lanes", place.prefix, op.agent, op.limit)
+def lanes(keyspace: Keyspace, op: Lanes) -> Exchange[tuple[LaneInfo, ...]]:
+    now, found = yield run("lanes", keyspace.prefix, op.agent, op.limit)
     return tuple(_lane_info(op.agent, int(now), *lane) for lane in found)
 
 
@@ -170,8 +170,8 @@ def _lane_info(
     )
 
 
-def workers(place: Place, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
-    now, found = yield run("workers", place.prefix)
+def workers(keyspace: Keyspace, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
+    now, found = yield run("workers", keyspace.prefix)
     return tuple(
         WorkerInfo(worker.decode(), tuple(agents.decode().split("\n")), (float(deadline) - int(now)) / 1000, held)
         for worker, deadline, agents, held in found
@@ -181,9 +181,9 @@ def workers(place: Place, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def read(place: Place, op: Read) -> Exchange[Page]:
+def read(keyspace: Keyspace, op: Read) -> Exchange[Page]:
     how, cursor = _cursor(op)
-    reply = yield run("read", place.prefix, op.topic, how, cursor, op.limit)
+    reply = yield run("read", keyspace.prefix, op.topic, how, cursor, op.limit)
     _, last, floor, deleted, entries, erased = check(reply)
     backwards = how in ("last", "before")
     return Page(_records(op.topic, op.limit, entries, erased, backwards), int(last), int(floor), bool(deleted))
@@ -224,10 +224,10 @@ def _record(topic: str, seq: int, content: list[bytes] | bytes) -> Record:
     return decode_erased(topic, content) if isinstance(content, bytes) else decode_record(topic, seq, content)
 
 
-def find(place: Place, op: Find) -> Exchange[Record | None]:
+def find(keyspace: Keyspace, op: Find) -> Exchange[Record | None]:
     seq = assigned_seq(op.id)
     by, name = ("id", op.id) if seq is None else ("seq", str(seq))
-    reply = yield run("find", place.prefix, op.topic, by, name)
+    reply = yield run("find", keyspace.prefix, op.topic, by, name)
     if reply is None:
         return None
     found_seq, content = reply
@@ -237,17 +237,17 @@ def find(place: Place, op: Find) -> Exchange[Record | None]:
         raise MalformedRecord(op.topic, int(found_seq), str(error)) from error
 
 
-def describe(place: Place, op: Describe) -> Exchange[tuple[TopicInfo, ...]]:
-    return tuple(map(decode_topic, (yield run("describe", place.prefix, *op.topics))))
+def describe(keyspace: Keyspace, op: Describe) -> Exchange[tuple[TopicInfo, ...]]:
+    return tuple(map(decode_topic, (yield run("describe", keyspace.prefix, *op.topics))))
 
 
-def topics(place: Place, op: Topics) -> Exchange[TopicList]:
+def topics(keyspace: Keyspace, op: Topics) -> Exchange[TopicList]:
     owner = "" if op.owner is None else canonical(op.owner)
     before: tuple[Argument, str] = ("", "") if op.before is None else op.before
     found: list[TopicInfo] = []
     while True:
         wanted = op.limit - len(found)
-        page, edge_ms, edge_topic = yield run("topics", place.prefix, op.prefix, owner, *before, wanted)
+        page, edge_ms, edge_topic = yield run("topics", keyspace.prefix, op.prefix, owner, *before, wanted)
         found += map(decode_topic, page)
         if len(found) > op.limit:
             last = found[op.limit - 1]
@@ -260,7 +260,7 @@ def topics(place: Place, op: Topics) -> Exchange[TopicList]:
 # --- keeping house -----------------------------------------------------------------------------------------------
 
 
-def trim(place: Place, op: Trim) -> Exchange[int]:
+def trim(keyspace: Keyspace, op: Trim) -> Exchange[int]:
     if op.through is not None:
         by, amount = "through", op.through
     else:
@@ -268,60 +268,60 @@ def trim(place: Place, op: Trim) -> Exchange[int]:
     more = True
     floor = 0
     while more:
-        floor, more = yield run("trim", place.prefix, op.topic, by, int(amount), KEEPING_PAGE)
+        floor, more = yield run("trim", keyspace.prefix, op.topic, by, int(amount), KEEPING_PAGE)
     return int(floor)
 
 
-def compact(place: Place, op: Compact) -> Exchange[int]:
+def compact(keyspace: Keyspace, op: Compact) -> Exchange[int]:
     dropped, more = 0, True
     while more:
-        count, more = yield run("compact", place.prefix, op.topic, _ms(op.min_age_s), KEEPING_PAGE)
+        count, more = yield run("compact", keyspace.prefix, op.topic, _ms(op.min_age_s), KEEPING_PAGE)
         dropped += count
     return dropped
 
 
-def erase(place: Place, op: Erase) -> Exchange[int]:
-    found = int((yield run("erase", place.prefix, op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
-    yield from scrub(place)
+def erase(keyspace: Keyspace, op: Erase) -> Exchange[int]:
+    found = int((yield run("erase", keyspace.prefix, op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
+    yield from scrub(keyspace)
     return found
 
 
-def delete(place: Place, op: Delete) -> Exchange[None]:
-    yield run("delete", place.prefix, len(op.topics), *op.topics, op.conversation or "")
+def delete(keyspace: Keyspace, op: Delete) -> Exchange[None]:
+    yield run("delete", keyspace.prefix, len(op.topics), *op.topics, op.conversation or "")
     if op.conversation is not None:
-        yield from scrub(place)
+        yield from scrub(keyspace)
 
 
-def scrub(place: Place) -> Exchange[None]:
+def scrub(keyspace: Keyspace) -> Exchange[None]:
     """Take out of the server's memory what erased copies said; what a broken connection leaves is done next time."""
-    for topic in (yield ("SMEMBERS", f"{place.prefix}:stale")):
+    for topic in (yield ("SMEMBERS", f"{keyspace.prefix}:stale")):
         token = uuid.uuid4().hex
         cursor: bytes | None = b"0"
         while cursor is not None:
-            cursor = yield run("scrub", place.prefix, topic, token, cursor, SCRUB_PAGE)
+            cursor = yield run("scrub", keyspace.prefix, topic, token, cursor, SCRUB_PAGE)
 
 
-def put_blob(place: Place, op: PutBlob) -> Exchange[str]:
-    yield run("put_blob", place.prefix, op.name, op.data)
+def put_blob(keyspace: Keyspace, op: PutBlob) -> Exchange[str]:
+    yield run("put_blob", keyspace.prefix, op.name, op.data)
     return op.name
 
 
-def get_blob(place: Place, op: GetBlob) -> Exchange[bytes]:
-    data: bytes | None = yield ("HGET", f"{place.prefix}:b:{op.name}", "d")
+def get_blob(keyspace: Keyspace, op: GetBlob) -> Exchange[bytes]:
+    data: bytes | None = yield ("HGET", f"{keyspace.prefix}:b:{op.name}", "d")
     if data is None:
         raise BlobMissing(f"there is no blob {op.name}; put it first")
     return data
 
 
-def sweep_blobs(place: Place, op: SweepBlobs) -> Exchange[int]:
+def sweep_blobs(keyspace: Keyspace, op: SweepBlobs) -> Exchange[int]:
     dropped, page = 0, SWEEP_PAGE
     while page == SWEEP_PAGE:
-        page = yield run("sweep_blobs", place.prefix, _ms(op.min_age_s), SWEEP_PAGE)
+        page = yield run("sweep_blobs", keyspace.prefix, _ms(op.min_age_s), SWEEP_PAGE)
         dropped += page
     return dropped
 
 
-FLOWS: dict[type[Operation[Any]], Callable[[Place, Any], Exchange[Any]]] = {
+EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[Any]]] = {
     Append: append,
     OwnedAppend: owned_append,
     Settle: settle,

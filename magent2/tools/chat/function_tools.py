@@ -110,11 +110,12 @@ def message_of(
     text = (content or "").strip()
     if not text:
         raise InvalidInput("content must be non-empty")
-    conversation = _resolve_conversation_id(address, context, conversation_id)
+    conversation = _resolve_conversation_id(str(address), context, conversation_id)
     return Message(conversation, _resolve_sender(context), str(address), text)
 
 
-def _resolve_conversation_id(address: Address, ctx: Context | None, explicit_conversation_id: str | None) -> str:
+def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
+    address = Address.parse(recipient)
     if address.kind == "chat":
         return address.name
     conversation = (

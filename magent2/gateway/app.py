@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.memory import MemoryBus
-from magent2.gateway import problems, schemas
+from magent2.gateway import openapi, problems
 from magent2.gateway.auth import Access
 from magent2.gateway.awaiting import Waiters
 from magent2.gateway.catalogue import Catalogue
@@ -47,7 +47,7 @@ class App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            schemas.complete(super().openapi(), is_open)
+            openapi.complete(super().openapi(), is_open)
         return cast("dict[str, Any]", self.openapi_schema)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,12 +21,12 @@ from magent2.bus.operations import Find
 from magent2.bus.records import Record
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
 from magent2.models.address import control_topic
+from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunRecord, reading_history
 from magent2.sessions.views import askable
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
-REASON_MAX_CHARS = 2000
 NOBODY = "system"  # who decides when nobody does
 
 APPROVE, REJECT, EXPIRE = "approve", "reject", "expire"
@@ -161,8 +161,8 @@ def deciding(
     reading: Reading = reading_history,
 ) -> Flow[Approval]:
     """Decide on a call, once: the same again changes nothing, something else is `AlreadyDecided`."""
-    if reason is not None and len(reason) > REASON_MAX_CHARS:
-        raise LimitError(f"a reason has at most {REASON_MAX_CHARS} characters, not {len(reason)}")
+    if reason is not None and len(reason) > DECISION_REASON_MAX_CHARS:
+        raise LimitError(f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, not {len(reason)}")
     approval = yield from _finding_call(conversation, call_id, reading)
     if approval.status == "pending":
         letter = letter_of(conversation, approval, decision, by, reason)

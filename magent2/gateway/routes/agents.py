@@ -11,7 +11,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes, Topics, Workers
 from magent2.bus.records import LaneInfo, TopicList, WorkerInfo
 from magent2.gateway.house import House, agents_of
-from magent2.gateway.schemas import Agent, AgentList, LaneCounts, problems
+from magent2.gateway.openapi import problems
+from magent2.models.api.administration import AgentInfo, AgentList, LaneCounts
 
 AGENTS_MAX = 1000
 AGENT_PREFIX = "agent:"
@@ -38,10 +39,10 @@ async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...] | None = Non
     return sorted({info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} | served)[:AGENTS_MAX]
 
 
-def _agent(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInfo, ...]) -> Agent:
+def _agent(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInfo, ...]) -> AgentInfo:
     at_work = sorted(worker.worker for worker in workers if worker.lease_s > 0 and name in worker.agents)
     states = Counter(lane.state for lane in lanes)
-    return Agent(
+    return AgentInfo(
         name=name,
         alive=bool(at_work),
         workers=at_work,

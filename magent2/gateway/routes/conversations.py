@@ -21,10 +21,12 @@ from magent2.gateway import audit
 from magent2.gateway.body import check_json, read_body
 from magent2.gateway.house import House
 from magent2.gateway.identity import principal_of, signed
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, bad_body
-from magent2.gateway.schemas import Conversation, ConversationList, EventPage, Stopping, StopRequest, problems
 from magent2.gateway.sse import parse_cursor
 from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
+from magent2.models.api.messages import RecordPage
+from magent2.models.api.sessions import Conversation, ConversationPage, StopRequest, StopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.store import Session
@@ -54,14 +56,14 @@ def _listing(routes: APIRouter, house: House) -> None:
             str | None, Query(max_length=CURSOR_MAX_CHARS, description="`next` of the page before")
         ] = None,
         owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS)] = None,
-    ) -> ConversationList:
+    ) -> ConversationPage:
         """Conversations, most recently active first; whoever is no admin sees their own."""
         place = None if before is None else open_cursor(before)
         principal = principal_of(request.scope)
         if owner is not None and not principal.owns(owner):
-            return ConversationList(conversations=[], next=None)
+            return ConversationPage(conversations=[], next=None)
         found, more = await house.sessions.sessions(owner or principal.bound, place, limit)
-        return ConversationList(
+        return ConversationPage(
             conversations=[shown(session) for session in found], next=None if more is None else seal_cursor(more)
         )
 
@@ -73,7 +75,7 @@ def _events(routes: APIRouter, house: House) -> None:
         request: Request,
         since: Annotated[str | None, Query(max_length=64, description="after this seq")] = None,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
-    ) -> EventPage:
+    ) -> RecordPage:
         """What was recorded, a page at a time."""
         topic = stream_topic(check_name(conversation_id, "conversation id"))
         after = OLDEST if since is None else parse_cursor(since)
@@ -88,7 +90,7 @@ def _events(routes: APIRouter, house: House) -> None:
         if not page.last and await house.sessions.get(conversation_id) is None:
             raise unknown(conversation_id)
         next_since = page.records[-1].seq if page.records else page.last
-        return EventPage(
+        return RecordPage(
             conversation_id=conversation_id,
             events=[_numbered(record) for record in page.records if not record.erased],
             next_since=next_since,
@@ -119,7 +121,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
         responses=problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507),
         openapi_extra={"requestBody": {"content": {"application/json": {"schema": StopRequest.model_json_schema()}}}},
     )
-    async def stop(conversation_id: ConversationId, request: Request) -> Stopping:
+    async def stop(conversation_id: ConversationId, request: Request) -> StopResponse:
         """Stop what an agent is doing in the conversation; the body may be left out."""
         principal = principal_of(request.scope)
         wanted = await _stop_request(request, house, principal)
@@ -136,7 +138,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
         )
         audit.name(request.scope, envelope_id=command.id, agent=agent, sender=command.sender)
         delivered = await house.sessions.post(command, Sending(principal=principal.bound))
-        return Stopping(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
+        return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
 
 
 async def _stop_request(request: Request, house: House, principal: Principal) -> StopRequest:

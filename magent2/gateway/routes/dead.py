@@ -16,11 +16,13 @@ from magent2.bus.operations import OLDEST, Read
 from magent2.bus.records import Page
 from magent2.errors import UnknownCursor
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.agents import known_agents
-from magent2.gateway.schemas import Done, Letter, LetterList, problems
 from magent2.gateway.sse import CURSOR_MAX
 from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
+from magent2.models.api.administration import DeadLetterInfo, DeadLetterPage
+from magent2.models.api.base import OkResponse
 
 AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
@@ -38,27 +40,27 @@ def _listing(routes: APIRouter, house: House) -> None:
     async def letters(
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
-    ) -> LetterList:
+    ) -> DeadLetterPage:
         """Dead letters, oldest first. Pages go on per agent; without one, the oldest of each are shown."""
         if agent is not None:
             check_name(agent, "agent name")
             found, more = await _page(house.bus, agent, after)
-            return LetterList(letters=[_shown(letter) for letter in found], next=more)
+            return DeadLetterPage(letters=[_shown(letter) for letter in found], next=more)
         if after is not None:
             raise Problem(422, "bad_parameter", "'after' counts the letters of one agent; name it as 'agent'")
         pages = [await _page(house.bus, name, None) for name in await known_agents(house.bus)]
-        return LetterList(letters=[_shown(letter) for found, _ in pages for letter in found], next=None)
+        return DeadLetterPage(letters=[_shown(letter) for found, _ in pages for letter in found], next=None)
 
 
 def _deciding(routes: APIRouter, house: House) -> None:
     @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
-    async def retry(agent: AgentName, seq: LetterSeq) -> Done:
+    async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
         """Put the mail back into its inbox, once."""
         try:
             await arun(house.bus, retrying_dead(check_name(agent, "agent name"), seq))
         except UnknownCursor as error:
             raise _unknown(error) from None
-        return Done()
+        return OkResponse()
 
     @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
@@ -81,10 +83,10 @@ def _unknown(error: UnknownCursor) -> Problem:
     return Problem(404, "unknown_letter", str(error))
 
 
-def _shown(letter: DeadLetter) -> Letter:
+def _shown(letter: DeadLetter) -> DeadLetterInfo:
     payload = letter.mail.get("payload")
     text = payload.get("content") if isinstance(payload, dict) else None
-    return Letter(
+    return DeadLetterInfo(
         agent=letter.agent,
         seq=letter.seq,
         conversation_id=letter.conversation_id,

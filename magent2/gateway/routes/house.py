@@ -13,9 +13,10 @@ from starlette.responses import Response
 from magent2.bus.operations import Info, Lanes, Workers
 from magent2.errors import Magent2Error
 from magent2.gateway.house import House, Unaskable
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import AGAIN, Problem
 from magent2.gateway.routes.agents import known_agents
-from magent2.gateway.schemas import Health, LaneCounts, Ready, problems
+from magent2.models.api.administration import HealthResponse, LaneCounts, ReadyResponse
 from magent2.telemetry import METRICS_MEDIA_TYPE
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ def router(house: House) -> APIRouter:
     routes = APIRouter(tags=["house"])
 
     @routes.get("/health")
-    async def health() -> Health:
+    async def health() -> HealthResponse:
         """The process answers."""
-        return Health()
+        return HealthResponse()
 
     @routes.get("/ready", responses=problems(503))
-    async def ready() -> Ready:
+    async def ready() -> ReadyResponse:
         """The bus answers too, and new work is welcome."""
         if house.streams.draining:
             raise Problem.draining()
@@ -44,7 +45,7 @@ def router(house: House) -> APIRouter:
             found = await house.bus.acall(Info())
         except Magent2Error as error:
             raise Problem(503, "not_ready", f"the bus does not answer: {error}", AGAIN) from error
-        return Ready(engine=found.engine)
+        return ReadyResponse(engine=found.engine)
 
     @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403, 429)})
     async def metrics() -> Response:

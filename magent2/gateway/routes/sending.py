@@ -18,8 +18,8 @@ from magent2.gateway.body import check_json, read_body
 from magent2.gateway.house import House, Served
 from magent2.gateway.identity import principal_of, signed
 from magent2.gateway.limits import Limits
+from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
-from magent2.gateway.schemas import SENT, envelope_body, problems
 from magent2.models.address import chat_topic, check_name
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN, Principal
@@ -61,7 +61,7 @@ def router(house: House) -> APIRouter:
     @routes.post(
         PATH,
         response_class=Response,
-        responses={200: SENT, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
+        responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
         openapi_extra={"requestBody": envelope_body()},
     )
     async def send(request: Request) -> Response:

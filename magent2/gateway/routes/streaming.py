@@ -8,8 +8,8 @@ from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
 from magent2.gateway.house import House
+from magent2.gateway.openapi import EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.schemas import EVENTS, problems
 from magent2.gateway.sse import KINDS_TEXT_MAX_CHARS, MAX_EVENTS_MAX, BadCursor, Wanted, parse_cursor, parse_kinds
 from magent2.gateway.stream import EventStream
 from magent2.models.address import NAME_MAX_CHARS, check_name
@@ -24,7 +24,7 @@ def router(house: House) -> APIRouter:
         "/stream/{conversation_id:path}",
         response_class=Response,
         responses={
-            200: EVENTS,
+            200: EVENT_STREAM_RESPONSE,
             204: {"description": "The conversation was deleted"},
             **problems(400, 401, 403, 404, 422, 429, 503),
         },

@@ -14,7 +14,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
 from magent2.gateway.guard import is_open
-from magent2.gateway.schemas import PROBLEM_TYPE
+from magent2.gateway.openapi import PROBLEM_TYPE
 from tests.support.routes import TABLE, routes_of
 
 Draft202012Validator = import_module("jsonschema").Draft202012Validator
@@ -168,4 +168,4 @@ def fields_of(schema: dict[str, Any]) -> set[str]:
 def test_the_fields_of_an_event_are_those_that_the_page_shows() -> None:
     (block,) = re.findall(r"```\n(\{\"session_id\".*?\})\n```", PAGE.read_text(), re.S)
 
-    assert re.findall(r'"(\w+)":', block) == list(DOCUMENT["components"]["schemas"]["Event"]["properties"])
+    assert re.findall(r'"(\w+)":', block) == list(DOCUMENT["components"]["schemas"]["ApiEvent"]["properties"])

@@ -4,8 +4,8 @@ export type webhooks = Record<string, never>;
 export type components = {
     schemas: {
         /**
-         * Accepted
-         * @description The run goes on: follow the session after `seq`. `message_id` is the question's.
+         * AcceptedResponse
+         * @description The message was accepted and its run is not finished (202). Follow the session after `seq` to see the reply.
          * @example {
          *       "status": "in_progress",
          *       "session_id": "s-1",
@@ -13,12 +13,12 @@ export type components = {
          *       "seq": 2
          *     }
          */
-        Accepted: {
+        AcceptedResponse: {
             /** Message Id */
             message_id: string;
             /**
              * Notice
-             * @description present only when the sender should know something
+             * @description a warning for the sender, for example that no worker serves the agent; else absent
              */
             notice?: string | null;
             /** Seq */
@@ -32,10 +32,12 @@ export type components = {
             status: "accepted" | "in_progress";
         };
         /**
-         * Agent
-         * @description An agent that is known, or served now. `lanes`: conversations with mail for it; `pending`: that mail.
+         * AgentInfo
+         * @description A registered agent, or one that a worker serves now.
+         *
+         *     `lanes` counts the conversations with messages for it; `pending` counts those messages.
          */
-        Agent: {
+        AgentInfo: {
             /** Alive */
             alive: boolean;
             lanes: components["schemas"]["LaneCounts"];
@@ -46,12 +48,18 @@ export type components = {
             /** Workers */
             workers: string[];
         };
-        /** AgentList */
+        /**
+         * AgentList
+         * @description All registered or served agents.
+         */
         AgentList: {
             /** Agents */
-            agents: components["schemas"]["Agent"][];
+            agents: components["schemas"]["AgentInfo"][];
         };
-        /** AgentReceipt */
+        /**
+         * AgentReceipt
+         * @description The status of a message at one agent.
+         */
         AgentReceipt: {
             /** Agent Id */
             agent_id: string;
@@ -66,89 +74,563 @@ export type components = {
             status: "seen" | "answered" | "dead";
             /**
              * Turn
-             * @description of the answer that has seen it; none when a run of its own answers it
+             * @description the turn whose model request contained the message; null if a separate run answers it
              */
             turn: number | null;
         };
         /**
-         * AgentShown
+         * ApiEvent
+         * @description An event of a session.
          * @example {
-         *       "name": "general",
-         *       "role": "Answers what nobody else is for.",
-         *       "model": null,
-         *       "voice": "alloy",
-         *       "tools": [
-         *         "weather"
-         *       ],
-         *       "mcp": [],
-         *       "handoffs": [
-         *         "sales",
-         *         "support"
-         *       ],
-         *       "scenarios": [
-         *         "default"
-         *       ],
-         *       "alive": true
+         *       "session_id": "s-1",
+         *       "seq": 2,
+         *       "type": "message",
+         *       "message_id": "m-1",
+         *       "token_seq": null,
+         *       "role": "user",
+         *       "agent_id": null,
+         *       "text": "weather in Oslo",
+         *       "final": true,
+         *       "reason": null,
+         *       "data": {
+         *         "sender": "user:local"
+         *       },
+         *       "timestamp_ms": 1790000000000
          *     }
          */
-        AgentShown: {
-            /**
-             * Alive
-             * @description whether a worker serves it now; null when that is not known
-             */
-            alive: boolean | null;
-            /** Handoffs */
-            handoffs: string[];
-            /** Mcp */
-            mcp: string[];
-            /** Model */
-            model: string | null;
-            /** Name */
-            name: string;
+        ApiEvent: {
+            /** Agent Id */
+            agent_id: string | null;
+            /** Data */
+            data: {
+                [key: string]: unknown;
+            };
+            /** Final */
+            final: boolean | null;
+            /** Message Id */
+            message_id: string | null;
+            /** Reason */
+            reason: string | null;
             /** Role */
-            role: string;
-            /** Scenarios */
-            scenarios: string[];
-            /**
-             * Tools
-             * @description the tools that it may use, and no others
-             */
-            tools: string[];
-            /** Voice */
-            voice: string | null;
+            role: string | null;
+            /** Seq */
+            seq: number;
+            /** Session Id */
+            session_id: string;
+            /** Text */
+            text: string | null;
+            /** Timestamp Ms */
+            timestamp_ms: number;
+            /** Token Seq */
+            token_seq: number | null;
+            /** Type */
+            type: string;
         };
         /**
-         * AgentsShown
+         * ApiEventPage
+         * @description Events of a session, in order.
          * @example {
-         *       "agents": [
+         *       "session_id": "s-1",
+         *       "events": [
          *         {
-         *           "name": "general",
-         *           "role": "Answers what nobody else is for.",
-         *           "model": null,
-         *           "voice": "alloy",
-         *           "tools": [
-         *             "weather"
-         *           ],
-         *           "mcp": [],
-         *           "handoffs": [
-         *             "sales",
-         *             "support"
-         *           ],
-         *           "scenarios": [
-         *             "default"
-         *           ],
-         *           "alive": true
+         *           "session_id": "s-1",
+         *           "seq": 2,
+         *           "type": "message",
+         *           "message_id": "m-1",
+         *           "token_seq": null,
+         *           "role": "user",
+         *           "agent_id": null,
+         *           "text": "weather in Oslo",
+         *           "final": true,
+         *           "reason": null,
+         *           "data": {
+         *             "sender": "user:local"
+         *           },
+         *           "timestamp_ms": 1790000000000
+         *         }
+         *       ],
+         *       "next_since": 2,
+         *       "has_more": true
+         *     }
+         */
+        ApiEventPage: {
+            /** Events */
+            events: components["schemas"]["ApiEvent"][];
+            /** Has More */
+            has_more: boolean;
+            /** Next Since */
+            next_since: number;
+            /** Session Id */
+            session_id: string;
+        };
+        /**
+         * ApprovalInfo
+         * @description A tool call that needs approval, and the decision. `args` are the arguments as the model wrote them.
+         * @example {
+         *       "call_id": "call-1",
+         *       "tool": "refund",
+         *       "args": {
+         *         "order": "7"
+         *       },
+         *       "agent_id": "support",
+         *       "run_id": "run-5f…",
+         *       "turn": 0,
+         *       "status": "pending",
+         *       "expires_at": "2026-01-02T03:04:05Z",
+         *       "decided_by": null,
+         *       "reason": null
+         *     }
+         */
+        ApprovalInfo: {
+            /** Agent Id */
+            agent_id: string;
+            /** Args */
+            args: {
+                [key: string]: unknown;
+            };
+            /** Call Id */
+            call_id: string;
+            /** Decided By */
+            decided_by: string | null;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Reason */
+            reason: string | null;
+            /** Run Id */
+            run_id: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "pending" | "approved" | "rejected" | "expired";
+            /** Tool */
+            tool: string;
+            /** Turn */
+            turn: number;
+        };
+        /**
+         * ApprovalList
+         * @description The tool calls of a session that need or needed approval, oldest first.
+         * @example {
+         *       "session_id": "s-1",
+         *       "approvals": [
+         *         {
+         *           "call_id": "call-1",
+         *           "tool": "refund",
+         *           "args": {
+         *             "order": "7"
+         *           },
+         *           "agent_id": "support",
+         *           "run_id": "run-5f…",
+         *           "turn": 0,
+         *           "status": "pending",
+         *           "expires_at": "2026-01-02T03:04:05Z",
+         *           "decided_by": null,
+         *           "reason": null
          *         }
          *       ]
          *     }
          */
-        AgentsShown: {
-            /** Agents */
-            agents: components["schemas"]["AgentShown"][];
+        ApprovalList: {
+            /** Approvals */
+            approvals: components["schemas"]["ApprovalInfo"][];
+            /** Session Id */
+            session_id: string;
         };
         /**
-         * Answer
-         * @description What came of a message. `message_id` is the answer's; the question's is `reply_to`.
+         * BuiltinToolStatus
+         * @description Whether a builtin tool can be used.
+         *
+         *     `enabled` is the setting; `available` says whether the tool would work; `missing` lists settings that it needs.
+         * @example {
+         *       "name": "FileSearchTool",
+         *       "enabled": false,
+         *       "available": false,
+         *       "missing": [
+         *         "FILE_SEARCH_VECTOR_STORES"
+         *       ],
+         *       "reason": "not set up: FILE_SEARCH_VECTOR_STORES"
+         *     }
+         */
+        BuiltinToolStatus: {
+            /** Available */
+            available: boolean;
+            /** Enabled */
+            enabled: boolean;
+            /** Missing */
+            missing: string[];
+            /** Name */
+            name: string;
+            /** Reason */
+            reason: string | null;
+        };
+        /**
+         * ChannelInfo
+         * @description A channel and its members.
+         * @example {
+         *       "name": "launch",
+         *       "leader": "ann",
+         *       "members": [
+         *         {
+         *           "username": "ann",
+         *           "user": "ann",
+         *           "agent": "general"
+         *         }
+         *       ],
+         *       "removed": false
+         *     }
+         */
+        ChannelInfo: {
+            /** Leader */
+            leader: string;
+            /** Members */
+            members: components["schemas"]["ChannelMemberInfo"][];
+            /** Name */
+            name: string;
+            /** Removed */
+            removed: boolean;
+        };
+        /**
+         * ChannelList
+         * @description All channels.
+         * @example {
+         *       "channels": [
+         *         {
+         *           "name": "launch",
+         *           "leader": "ann",
+         *           "members": [
+         *             {
+         *               "username": "ann",
+         *               "user": "ann",
+         *               "agent": "general"
+         *             }
+         *           ],
+         *           "removed": false
+         *         }
+         *       ]
+         *     }
+         */
+        ChannelList: {
+            /** Channels */
+            channels: components["schemas"]["ChannelInfo"][];
+        };
+        /**
+         * ChannelMemberInfo
+         * @description A member of a channel.
+         */
+        ChannelMemberInfo: {
+            /** Agent */
+            agent: string;
+            /** User */
+            user: string;
+            /** Username */
+            username: string;
+        };
+        /**
+         * ChannelMessages
+         * @description Messages of a channel.
+         * @example {
+         *       "messages": [
+         *         {
+         *           "from": "ann",
+         *           "seq": 1,
+         *           "text": "we are live",
+         *           "told": [
+         *             "bob"
+         *           ]
+         *         }
+         *       ],
+         *       "before": null
+         *     }
+         */
+        ChannelMessages: {
+            /**
+             * Before
+             * @description pass it as `before` to get earlier messages; null if there are none
+             */
+            before: number | null;
+            /** Messages */
+            messages: {
+                [key: string]: unknown;
+            }[];
+        };
+        /**
+         * ConnectorInfo
+         * @description A connector and what it can deliver.
+         * @example {
+         *       "id": "hook",
+         *       "kind": "webhook",
+         *       "capabilities": {
+         *         "files": true,
+         *         "reply_to": true,
+         *         "takes_key": false,
+         *         "text": true
+         *       }
+         *     }
+         */
+        ConnectorInfo: {
+            /** Capabilities */
+            capabilities: {
+                [key: string]: boolean;
+            };
+            /** Id */
+            id: string;
+            /** Kind */
+            kind: string;
+        };
+        /**
+         * ConnectorList
+         * @description All connectors.
+         * @example {
+         *       "connectors": [
+         *         {
+         *           "id": "web",
+         *           "kind": "web",
+         *           "capabilities": {
+         *             "files": true,
+         *             "reply_to": true,
+         *             "takes_key": true,
+         *             "text": true
+         *           }
+         *         }
+         *       ]
+         *     }
+         */
+        ConnectorList: {
+            /** Connectors */
+            connectors: components["schemas"]["ConnectorInfo"][];
+        };
+        /**
+         * Conversation
+         * @description A conversation and its last run.
+         */
+        Conversation: {
+            /** Active Agent */
+            active_agent: string | null;
+            /** Conversation Id */
+            conversation_id: string;
+            /**
+             * Last Active At
+             * Format: date-time
+             */
+            last_active_at: string;
+            /** Last Seq */
+            last_seq: number;
+            /** Run Status */
+            run_status: string | null;
+            /** Title */
+            title: string | null;
+            /** Usage */
+            usage: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
+         * ConversationPage
+         * @description Conversations, most recently active first.
+         */
+        ConversationPage: {
+            /** Conversations */
+            conversations: components["schemas"]["Conversation"][];
+            /**
+             * Next
+             * @description pass it as `before` to get the next page; null on the last page
+             */
+            next: string | null;
+        };
+        /**
+         * DeadLetterInfo
+         * @description A message that could not be processed.
+         * @example {
+         *       "agent": "general",
+         *       "seq": 1,
+         *       "conversation_id": "s-1",
+         *       "reason": "gave up after 3 attempts",
+         *       "attempts": 3,
+         *       "buried_at": "2026-09-21T14:13:20Z",
+         *       "envelope_id": "msg-8c…",
+         *       "text": "weather in Oslo"
+         *     }
+         */
+        DeadLetterInfo: {
+            /** Agent */
+            agent: string;
+            /** Attempts */
+            attempts: number;
+            /**
+             * Buried At
+             * Format: date-time
+             */
+            buried_at: string;
+            /** Conversation Id */
+            conversation_id: string;
+            /** Envelope Id */
+            envelope_id: string;
+            /** Reason */
+            reason: string;
+            /** Seq */
+            seq: number;
+            /** Text */
+            text: string | null;
+        };
+        /**
+         * DeadLetterPage
+         * @description Dead letters, oldest first.
+         * @example {
+         *       "letters": [],
+         *       "next": null
+         *     }
+         */
+        DeadLetterPage: {
+            /** Letters */
+            letters: components["schemas"]["DeadLetterInfo"][];
+            /**
+             * Next
+             * @description pass it as `after` to get the next page; null on the last page
+             */
+            next: number | null;
+        };
+        /**
+         * FriendInfo
+         * @description The friendship with another user.
+         * @example {
+         *       "nametag": "bob",
+         *       "status": "pending",
+         *       "asked_by_you": true,
+         *       "may_ask_at_ms": 0
+         *     }
+         */
+        FriendInfo: {
+            /** Asked By You */
+            asked_by_you: boolean;
+            /**
+             * May Ask At Ms
+             * @description when you may send the next request; 0 means now
+             */
+            may_ask_at_ms: number;
+            /** Nametag */
+            nametag: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "pending" | "friends" | "apart";
+        };
+        /**
+         * FriendList
+         * @description All friendships of a user.
+         * @example {
+         *       "friends": [
+         *         {
+         *           "nametag": "bob",
+         *           "status": "friends",
+         *           "asked_by_you": true,
+         *           "may_ask_at_ms": 0
+         *         }
+         *       ]
+         *     }
+         */
+        FriendList: {
+            /** Friends */
+            friends: components["schemas"]["FriendInfo"][];
+        };
+        /**
+         * HealthResponse
+         * @description The gateway process is running.
+         */
+        HealthResponse: {
+            /**
+             * Status
+             * @default ok
+             * @constant
+             */
+            status: "ok";
+        };
+        /**
+         * LaneCounts
+         * @description Number of an agent's lanes in each state.
+         */
+        LaneCounts: {
+            /**
+             * Held
+             * @default 0
+             */
+            held: number;
+            /**
+             * Later
+             * @default 0
+             */
+            later: number;
+            /**
+             * Parked
+             * @default 0
+             */
+            parked: number;
+            /**
+             * Ready
+             * @default 0
+             */
+            ready: number;
+        };
+        /**
+         * LastRun
+         * @description The last run of a session.
+         * @example {
+         *       "status": "finished",
+         *       "agent_id": "general",
+         *       "message_id": "msg-8c…"
+         *     }
+         */
+        LastRun: {
+            /** Agent Id */
+            agent_id: string | null;
+            /**
+             * Message Id
+             * @description of the message that the run answers
+             */
+            message_id: string | null;
+            /** Status */
+            status: string;
+        };
+        /**
+         * MessageReceipt
+         * @description The status of a message. `status` is that of the most advanced agent; `waiting` agents have not seen it yet.
+         * @example {
+         *       "session_id": "s-1",
+         *       "receipt_id": "msg-8c…",
+         *       "status": "seen",
+         *       "waiting": 0,
+         *       "receipts": [
+         *         {
+         *           "agent_id": "general",
+         *           "run_id": "run-5f…",
+         *           "turn": 2,
+         *           "status": "seen"
+         *         }
+         *       ]
+         *     }
+         */
+        MessageReceipt: {
+            /** Receipt Id */
+            receipt_id: string;
+            /** Receipts */
+            receipts: components["schemas"]["AgentReceipt"][];
+            /** Session Id */
+            session_id: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "accepted" | "seen" | "answered" | "dead";
+            /** Waiting */
+            waiting: number;
+        };
+        /**
+         * MessageResponse
+         * @description The reply to a message. `message_id` is the reply's id; `reply_to` is the id of the message that it answers.
          * @example {
          *       "final_output": "In Oslo it is …",
          *       "message_id": "run-5f…/1",
@@ -192,9 +674,9 @@ export type components = {
          *       ]
          *     }
          */
-        Answer: {
+        MessageResponse: {
             /** Events */
-            events: components["schemas"]["Event"][];
+            events: components["schemas"]["ApiEvent"][];
             /** Final Output */
             final_output: string;
             /** Message Id */
@@ -203,7 +685,7 @@ export type components = {
             reply_to: string;
             /**
              * Seq
-             * @description of the question
+             * @description of the message that is answered
              */
             seq: number;
             /** Session Id */
@@ -216,292 +698,13 @@ export type components = {
             } | null;
         };
         /**
-         * ApprovalShown
-         * @description A call that waits, or has waited, for a person. `args` are as the model wrote them.
-         * @example {
-         *       "call_id": "call-1",
-         *       "tool": "refund",
-         *       "args": {
-         *         "order": "7"
-         *       },
-         *       "agent_id": "support",
-         *       "run_id": "run-5f…",
-         *       "turn": 0,
-         *       "status": "pending",
-         *       "expires_at": "2026-01-02T03:04:05Z",
-         *       "decided_by": null,
-         *       "reason": null
-         *     }
-         */
-        ApprovalShown: {
-            /** Agent Id */
-            agent_id: string;
-            /** Args */
-            args: {
-                [key: string]: unknown;
-            };
-            /** Call Id */
-            call_id: string;
-            /** Decided By */
-            decided_by: string | null;
-            /**
-             * Expires At
-             * Format: date-time
-             */
-            expires_at: string;
-            /** Reason */
-            reason: string | null;
-            /** Run Id */
-            run_id: string;
-            /**
-             * Status
-             * @enum {string}
-             */
-            status: "pending" | "approved" | "rejected" | "expired";
-            /** Tool */
-            tool: string;
-            /** Turn */
-            turn: number;
-        };
-        /**
-         * ApprovalsShown
-         * @example {
-         *       "session_id": "s-1",
-         *       "approvals": [
-         *         {
-         *           "call_id": "call-1",
-         *           "tool": "refund",
-         *           "args": {
-         *             "order": "7"
-         *           },
-         *           "agent_id": "support",
-         *           "run_id": "run-5f…",
-         *           "turn": 0,
-         *           "status": "pending",
-         *           "expires_at": "2026-01-02T03:04:05Z",
-         *           "decided_by": null,
-         *           "reason": null
-         *         }
-         *       ]
-         *     }
-         */
-        ApprovalsShown: {
-            /** Approvals */
-            approvals: components["schemas"]["ApprovalShown"][];
-            /** Session Id */
-            session_id: string;
-        };
-        /**
-         * BuiltinStatus
-         * @description `enabled` is what the settings say; `available`, whether it would work; `missing`, which settings it wants.
-         * @example {
-         *       "name": "FileSearchTool",
-         *       "enabled": false,
-         *       "available": false,
-         *       "missing": [
-         *         "FILE_SEARCH_VECTOR_STORES"
-         *       ],
-         *       "reason": "not set up: FILE_SEARCH_VECTOR_STORES"
-         *     }
-         */
-        BuiltinStatus: {
-            /** Available */
-            available: boolean;
-            /** Enabled */
-            enabled: boolean;
-            /** Missing */
-            missing: string[];
-            /** Name */
-            name: string;
-            /** Reason */
-            reason: string | null;
-        };
-        /**
-         * ChannelMessages
-         * @example {
-         *       "messages": [
-         *         {
-         *           "from": "ann",
-         *           "seq": 1,
-         *           "text": "we are live",
-         *           "told": [
-         *             "bob"
-         *           ]
-         *         }
-         *       ],
-         *       "before": null
-         *     }
-         */
-        ChannelMessages: {
-            /**
-             * Before
-             * @description asks for what was said before; null when that was all
-             */
-            before: number | null;
-            /** Messages */
-            messages: {
-                [key: string]: unknown;
-            }[];
-        };
-        /**
-         * ChannelShown
-         * @example {
-         *       "name": "launch",
-         *       "leader": "ann",
-         *       "members": [
-         *         {
-         *           "username": "ann",
-         *           "user": "ann",
-         *           "agent": "general"
-         *         }
-         *       ],
-         *       "removed": false
-         *     }
-         */
-        ChannelShown: {
-            /** Leader */
-            leader: string;
-            /** Members */
-            members: components["schemas"]["MemberShown"][];
-            /** Name */
-            name: string;
-            /** Removed */
-            removed: boolean;
-        };
-        /**
-         * ChannelsShown
-         * @example {
-         *       "channels": [
-         *         {
-         *           "name": "launch",
-         *           "leader": "ann",
-         *           "members": [
-         *             {
-         *               "username": "ann",
-         *               "user": "ann",
-         *               "agent": "general"
-         *             }
-         *           ],
-         *           "removed": false
-         *         }
-         *       ]
-         *     }
-         */
-        ChannelsShown: {
-            /** Channels */
-            channels: components["schemas"]["ChannelShown"][];
-        };
-        /**
-         * ConnectorShown
-         * @example {
-         *       "id": "hook",
-         *       "kind": "webhook",
-         *       "capabilities": {
-         *         "files": true,
-         *         "reply_to": true,
-         *         "takes_key": false,
-         *         "text": true
-         *       }
-         *     }
-         */
-        ConnectorShown: {
-            /** Capabilities */
-            capabilities: {
-                [key: string]: boolean;
-            };
-            /** Id */
-            id: string;
-            /** Kind */
-            kind: string;
-        };
-        /**
-         * ConnectorsShown
-         * @example {
-         *       "connectors": [
-         *         {
-         *           "id": "web",
-         *           "kind": "web",
-         *           "capabilities": {
-         *             "files": true,
-         *             "reply_to": true,
-         *             "takes_key": true,
-         *             "text": true
-         *           }
-         *         }
-         *       ]
-         *     }
-         */
-        ConnectorsShown: {
-            /** Connectors */
-            connectors: components["schemas"]["ConnectorShown"][];
-        };
-        /** ContactShown */
-        ContactShown: {
-            /** Agent */
-            agent: string;
-            /** Blocked */
-            blocked: boolean;
-            /** User */
-            user: string;
-        };
-        /**
-         * ContactsShown
-         * @example {
-         *       "contacts": [
-         *         {
-         *           "user": "ann",
-         *           "agent": "general",
-         *           "blocked": false
-         *         }
-         *       ]
-         *     }
-         */
-        ContactsShown: {
-            /** Contacts */
-            contacts: components["schemas"]["ContactShown"][];
-        };
-        /**
-         * Conversation
-         * @description A conversation as a list shows it.
-         */
-        Conversation: {
-            /** Active Agent */
-            active_agent: string | null;
-            /** Conversation Id */
-            conversation_id: string;
-            /**
-             * Last Active At
-             * Format: date-time
-             */
-            last_active_at: string;
-            /** Last Seq */
-            last_seq: number;
-            /** Run Status */
-            run_status: string | null;
-            /** Title */
-            title: string | null;
-            /** Usage */
-            usage: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /** ConversationList */
-        ConversationList: {
-            /** Conversations */
-            conversations: components["schemas"]["Conversation"][];
-            /**
-             * Next
-             * @description give it back as `before` to go on
-             */
-            next: string | null;
-        };
-        /**
-         * Done
+         * OkResponse
+         * @description The request was carried out.
          * @example {
          *       "status": "ok"
          *     }
          */
-        Done: {
+        OkResponse: {
             /**
              * Status
              * @default ok
@@ -510,159 +713,8 @@ export type components = {
             status: "ok";
         };
         /**
-         * Event
-         * @description One record of a session.
-         * @example {
-         *       "session_id": "s-1",
-         *       "seq": 2,
-         *       "type": "message",
-         *       "message_id": "m-1",
-         *       "token_seq": null,
-         *       "role": "user",
-         *       "agent_id": null,
-         *       "text": "weather in Oslo",
-         *       "final": true,
-         *       "reason": null,
-         *       "data": {
-         *         "sender": "user:local"
-         *       },
-         *       "timestamp_ms": 1790000000000
-         *     }
-         */
-        Event: {
-            /** Agent Id */
-            agent_id: string | null;
-            /** Data */
-            data: {
-                [key: string]: unknown;
-            };
-            /** Final */
-            final: boolean | null;
-            /** Message Id */
-            message_id: string | null;
-            /** Reason */
-            reason: string | null;
-            /** Role */
-            role: string | null;
-            /** Seq */
-            seq: number;
-            /** Session Id */
-            session_id: string;
-            /** Text */
-            text: string | null;
-            /** Timestamp Ms */
-            timestamp_ms: number;
-            /** Token Seq */
-            token_seq: number | null;
-            /** Type */
-            type: string;
-        };
-        /** EventPage */
-        EventPage: {
-            /** Conversation Id */
-            conversation_id: string;
-            /**
-             * Events
-             * @description each as it was recorded, with its `seq`
-             */
-            events: {
-                [key: string]: unknown;
-            }[];
-            /** Has More */
-            has_more: boolean;
-            /** Next Since */
-            next_since: number;
-        };
-        /**
-         * Events
-         * @example {
-         *       "session_id": "s-1",
-         *       "events": [
-         *         {
-         *           "session_id": "s-1",
-         *           "seq": 2,
-         *           "type": "message",
-         *           "message_id": "m-1",
-         *           "token_seq": null,
-         *           "role": "user",
-         *           "agent_id": null,
-         *           "text": "weather in Oslo",
-         *           "final": true,
-         *           "reason": null,
-         *           "data": {
-         *             "sender": "user:local"
-         *           },
-         *           "timestamp_ms": 1790000000000
-         *         }
-         *       ],
-         *       "next_since": 2,
-         *       "has_more": true
-         *     }
-         */
-        Events: {
-            /** Events */
-            events: components["schemas"]["Event"][];
-            /** Has More */
-            has_more: boolean;
-            /** Next Since */
-            next_since: number;
-            /** Session Id */
-            session_id: string;
-        };
-        /**
-         * FriendShown
-         * @example {
-         *       "nametag": "bob",
-         *       "status": "pending",
-         *       "asked_by_you": true,
-         *       "may_ask_at_ms": 0
-         *     }
-         */
-        FriendShown: {
-            /** Asked By You */
-            asked_by_you: boolean;
-            /**
-             * May Ask At Ms
-             * @description when you may ask again; 0 for at once
-             */
-            may_ask_at_ms: number;
-            /** Nametag */
-            nametag: string;
-            /**
-             * Status
-             * @enum {string}
-             */
-            status: "pending" | "friends" | "apart";
-        };
-        /**
-         * FriendsShown
-         * @example {
-         *       "friends": [
-         *         {
-         *           "nametag": "bob",
-         *           "status": "friends",
-         *           "asked_by_you": true,
-         *           "may_ask_at_ms": 0
-         *         }
-         *       ]
-         *     }
-         */
-        FriendsShown: {
-            /** Friends */
-            friends: components["schemas"]["FriendShown"][];
-        };
-        /** Health */
-        Health: {
-            /**
-             * Status
-             * @default ok
-             * @constant
-             */
-            status: "ok";
-        };
-        /**
-         * ItemShown
-         * @description `dead` and `unknown` wait for somebody to send them again or drop them.
+         * OutboxItemInfo
+         * @description An outgoing message. One that is `dead` or `unknown` waits until an operator retries or drops it.
          * @example {
          *       "id": "send-0a1b",
          *       "connector": "hook",
@@ -675,7 +727,7 @@ export type components = {
          *       "at_ms": 1790000000000
          *     }
          */
-        ItemShown: {
+        OutboxItemInfo: {
             /** At Ms */
             at_ms: number;
             /** Connector */
@@ -699,111 +751,19 @@ export type components = {
             tries: number;
         };
         /**
-         * ItemsShown
+         * OutboxItemList
+         * @description Outgoing messages.
          * @example {
          *       "items": []
          *     }
          */
-        ItemsShown: {
+        OutboxItemList: {
             /** Items */
-            items: components["schemas"]["ItemShown"][];
-        };
-        /** LaneCounts */
-        LaneCounts: {
-            /**
-             * Held
-             * @default 0
-             */
-            held: number;
-            /**
-             * Later
-             * @default 0
-             */
-            later: number;
-            /**
-             * Parked
-             * @default 0
-             */
-            parked: number;
-            /**
-             * Ready
-             * @default 0
-             */
-            ready: number;
+            items: components["schemas"]["OutboxItemInfo"][];
         };
         /**
-         * LastRun
-         * @example {
-         *       "status": "finished",
-         *       "agent_id": "general",
-         *       "message_id": "msg-8c…"
-         *     }
-         */
-        LastRun: {
-            /** Agent Id */
-            agent_id: string | null;
-            /**
-             * Message Id
-             * @description of the message that it answers
-             */
-            message_id: string | null;
-            /** Status */
-            status: string;
-        };
-        /**
-         * Letter
-         * @description Mail that nobody could answer.
-         * @example {
-         *       "agent": "general",
-         *       "seq": 1,
-         *       "conversation_id": "s-1",
-         *       "reason": "gave up after 3 attempts",
-         *       "attempts": 3,
-         *       "buried_at": "2026-09-21T14:13:20Z",
-         *       "envelope_id": "msg-8c…",
-         *       "text": "weather in Oslo"
-         *     }
-         */
-        Letter: {
-            /** Agent */
-            agent: string;
-            /** Attempts */
-            attempts: number;
-            /**
-             * Buried At
-             * Format: date-time
-             */
-            buried_at: string;
-            /** Conversation Id */
-            conversation_id: string;
-            /** Envelope Id */
-            envelope_id: string;
-            /** Reason */
-            reason: string;
-            /** Seq */
-            seq: number;
-            /** Text */
-            text: string | null;
-        };
-        /**
-         * LetterList
-         * @example {
-         *       "letters": [],
-         *       "next": null
-         *     }
-         */
-        LetterList: {
-            /** Letters */
-            letters: components["schemas"]["Letter"][];
-            /**
-             * Next
-             * @description give it back as `after` to go on
-             */
-            next: number | null;
-        };
-        /**
-         * Me
-         * @description Whoever asks. `principal` owns what they begin and signs what they send.
+         * PrincipalInfo
+         * @description The caller. `principal` owns the conversations that they start and signs the messages that they send.
          * @example {
          *       "principal": "user:ann",
          *       "scopes": [
@@ -811,27 +771,18 @@ export type components = {
          *       ]
          *     }
          */
-        Me: {
+        PrincipalInfo: {
             /** Principal */
             principal: string;
             /**
              * Scopes
-             * @description `admin`, or the one user whose things these are, or both
+             * @description `admin`, the user that the credential is limited to, or both
              */
             scopes: string[];
         };
-        /** MemberShown */
-        MemberShown: {
-            /** Agent */
-            agent: string;
-            /** User */
-            user: string;
-            /** Username */
-            username: string;
-        };
         /**
          * ProblemDocument
-         * @description What went wrong (RFC 9457). `code` is stable; `detail` is for people and names the next step.
+         * @description An error response (RFC 9457). `code` is stable; `detail` is for people and names the next step.
          */
         ProblemDocument: {
             /** Code */
@@ -847,8 +798,11 @@ export type components = {
         } & {
             [key: string]: unknown;
         };
-        /** Ready */
-        Ready: {
+        /**
+         * ReadyResponse
+         * @description The gateway can reach its bus and accepts requests.
+         */
+        ReadyResponse: {
             /** Engine */
             engine: string;
             /**
@@ -859,41 +813,29 @@ export type components = {
             status: "ready";
         };
         /**
-         * ReceiptShown
-         * @description What became of a message. `status` is that of the agent that is furthest; `waiting` have not seen it yet.
-         * @example {
-         *       "session_id": "s-1",
-         *       "receipt_id": "msg-8c…",
-         *       "status": "seen",
-         *       "waiting": 0,
-         *       "receipts": [
-         *         {
-         *           "agent_id": "general",
-         *           "run_id": "run-5f…",
-         *           "turn": 2,
-         *           "status": "seen"
-         *         }
-         *       ]
-         *     }
+         * RecordPage
+         * @description Events of a conversation as they were recorded, in order.
          */
-        ReceiptShown: {
-            /** Receipt Id */
-            receipt_id: string;
-            /** Receipts */
-            receipts: components["schemas"]["AgentReceipt"][];
-            /** Session Id */
-            session_id: string;
+        RecordPage: {
+            /** Conversation Id */
+            conversation_id: string;
             /**
-             * Status
-             * @enum {string}
+             * Events
+             * @description each event as it was recorded, with its `seq`
              */
-            status: "accepted" | "seen" | "answered" | "dead";
-            /** Waiting */
-            waiting: number;
+            events: {
+                [key: string]: unknown;
+            }[];
+            /** Has More */
+            has_more: boolean;
+            /** Next Since */
+            next_since: number;
         };
         /**
-         * Routed
-         * @description Who answers, and why. `by` is who decided; `fallback`, why the supervisor did not, when it was asked.
+         * RouteResponse
+         * @description The chosen agent and the reason.
+         *
+         *     `by` names what decided. `fallback` says why the supervisor's decision was not used, if it was asked.
          * @example {
          *       "chosen_root": "support",
          *       "reason": "support: broken",
@@ -912,7 +854,7 @@ export type components = {
          *       }
          *     }
          */
-        Routed: {
+        RouteResponse: {
             /** By */
             by: string;
             /** Changed */
@@ -933,7 +875,8 @@ export type components = {
             };
         };
         /**
-         * ScenarioShown
+         * ScenarioInfo
+         * @description A scenario: its root agent, its supervisor and its agents.
          * @example {
          *       "id": "default",
          *       "title": "",
@@ -945,7 +888,7 @@ export type components = {
          *       ]
          *     }
          */
-        ScenarioShown: {
+        ScenarioInfo: {
             /** Agents */
             agents: string[];
             /** Id */
@@ -958,7 +901,8 @@ export type components = {
             title: string;
         };
         /**
-         * ScenariosShown
+         * ScenarioList
+         * @description All scenarios of the team.
          * @example {
          *       "scenarios": [
          *         {
@@ -975,22 +919,22 @@ export type components = {
          *       "default": "default"
          *     }
          */
-        ScenariosShown: {
+        ScenarioList: {
             /** Default */
             default: string;
             /** Scenarios */
-            scenarios: components["schemas"]["ScenarioShown"][];
+            scenarios: components["schemas"]["ScenarioInfo"][];
         };
         /**
-         * Sent
-         * @description Accepted. `seq` is that of the message in the conversation's stream: follow after it to see the answer.
+         * SendResponse
+         * @description The message was accepted. Follow the conversation's stream after `seq` to see the reply.
          */
-        Sent: {
+        SendResponse: {
             /** Envelope Id */
             envelope_id: string;
             /**
              * Notice
-             * @description present only when the sender should know something
+             * @description a warning for the sender, for example that no worker serves the agent; else absent
              */
             notice?: string | null;
             /** Seq */
@@ -1004,110 +948,8 @@ export type components = {
             topic: string;
         };
         /**
-         * SessionItem
-         * @description A session as a list shows it.
-         * @example {
-         *       "session_id": "s-1",
-         *       "title": "Oslo",
-         *       "last_text": "and in Bergen?",
-         *       "active_agent_id": "general",
-         *       "scenario_id": "default",
-         *       "run_status": "finished",
-         *       "approvals": 0,
-         *       "last_seq": 9,
-         *       "last_active_ms": 1790000000000,
-         *       "owner": "user:local"
-         *     }
-         */
-        SessionItem: {
-            /** Active Agent Id */
-            active_agent_id: string | null;
-            /**
-             * Approvals
-             * @description how many calls of its last run wait for a person
-             */
-            approvals: number;
-            /** Last Active Ms */
-            last_active_ms: number;
-            /** Last Seq */
-            last_seq: number;
-            /**
-             * Last Text
-             * @description the last message, cut short
-             */
-            last_text: string | null;
-            /** Owner */
-            owner: string | null;
-            /** Run Status */
-            run_status: string | null;
-            /** Scenario Id */
-            scenario_id: string | null;
-            /** Session Id */
-            session_id: string;
-            /**
-             * Title
-             * @description as it was given; else the first message
-             */
-            title: string | null;
-        };
-        /**
-         * SessionList
-         * @example {
-         *       "sessions": [
-         *         {
-         *           "session_id": "s-1",
-         *           "title": "Oslo",
-         *           "last_text": "and in Bergen?",
-         *           "active_agent_id": "general",
-         *           "scenario_id": "default",
-         *           "run_status": "finished",
-         *           "approvals": 0,
-         *           "last_seq": 9,
-         *           "last_active_ms": 1790000000000,
-         *           "owner": "user:local"
-         *         }
-         *       ],
-         *       "next": null
-         *     }
-         */
-        SessionList: {
-            /**
-             * Next
-             * @description give it back as `before` to go on
-             */
-            next: string | null;
-            /** Sessions */
-            sessions: components["schemas"]["SessionItem"][];
-        };
-        /**
-         * SessionMade
-         * @example {
-         *       "session_id": "s-1",
-         *       "agent_name": "general",
-         *       "model": null,
-         *       "tools": [
-         *         "WebSearchTool",
-         *         "echo_context",
-         *         "weather"
-         *       ],
-         *       "overlay": null
-         *     }
-         */
-        SessionMade: {
-            /** Agent Name */
-            agent_name: string;
-            /** Model */
-            model: string | null;
-            /** Overlay */
-            overlay: string | null;
-            /** Session Id */
-            session_id: string;
-            /** Tools */
-            tools: string[];
-        };
-        /**
-         * SessionShown
-         * @description A session as it stands.
+         * SessionInfo
+         * @description The current state of a session.
          * @example {
          *       "session_id": "s-1",
          *       "active_agent_id": "general",
@@ -1127,7 +969,7 @@ export type components = {
          *       }
          *     }
          */
-        SessionShown: {
+        SessionInfo: {
             /** Active Agent Id */
             active_agent_id: string | null;
             /** Last Active Ms */
@@ -1156,7 +998,65 @@ export type components = {
             } | null;
         };
         /**
-         * SessionStopping
+         * SessionList
+         * @description Sessions, most recently active first.
+         * @example {
+         *       "sessions": [
+         *         {
+         *           "session_id": "s-1",
+         *           "title": "Oslo",
+         *           "last_text": "and in Bergen?",
+         *           "active_agent_id": "general",
+         *           "scenario_id": "default",
+         *           "run_status": "finished",
+         *           "approvals": 0,
+         *           "last_seq": 9,
+         *           "last_active_ms": 1790000000000,
+         *           "owner": "user:local"
+         *         }
+         *       ],
+         *       "next": null
+         *     }
+         */
+        SessionList: {
+            /**
+             * Next
+             * @description pass it as `before` to get the next page; null on the last page
+             */
+            next: string | null;
+            /** Sessions */
+            sessions: components["schemas"]["SessionSummary"][];
+        };
+        /**
+         * SessionSettings
+         * @description The settings of a session.
+         * @example {
+         *       "session_id": "s-1",
+         *       "agent_name": "general",
+         *       "model": null,
+         *       "tools": [
+         *         "WebSearchTool",
+         *         "echo_context",
+         *         "weather"
+         *       ],
+         *       "overlay": null
+         *     }
+         */
+        SessionSettings: {
+            /** Agent Name */
+            agent_name: string;
+            /** Model */
+            model: string | null;
+            /** Overlay */
+            overlay: string | null;
+            /** Session Id */
+            session_id: string;
+            /** Tools */
+            tools: string[];
+        };
+        /**
+         * SessionStopResponse
+         * @description The stop was sent to the agent.
          * @example {
          *       "status": "accepted",
          *       "session_id": "s-1",
@@ -1165,14 +1065,14 @@ export type components = {
          *       "receipt_id": "0f4c…"
          *     }
          */
-        SessionStopping: {
+        SessionStopResponse: {
             /** Agent Id */
             agent_id: string;
             /** Mode */
             mode: string;
             /**
              * Receipt Id
-             * @description the id by which the `message_received` event names this stop
+             * @description the id of this stop in the `message_received` event
              */
             receipt_id: string;
             /** Session Id */
@@ -1185,8 +1085,87 @@ export type components = {
             status: "accepted";
         };
         /**
-         * Steered
-         * @description Accepted. `seq` is that of the message in the session; `receipt_id` is how to ask what became of it.
+         * SessionSummary
+         * @description A session as an entry of a list.
+         * @example {
+         *       "session_id": "s-1",
+         *       "title": "Oslo",
+         *       "last_text": "and in Bergen?",
+         *       "active_agent_id": "general",
+         *       "scenario_id": "default",
+         *       "run_status": "finished",
+         *       "approvals": 0,
+         *       "last_seq": 9,
+         *       "last_active_ms": 1790000000000,
+         *       "owner": "user:local"
+         *     }
+         */
+        SessionSummary: {
+            /** Active Agent Id */
+            active_agent_id: string | null;
+            /**
+             * Approvals
+             * @description number of tool calls of the last run that wait for approval
+             */
+            approvals: number;
+            /** Last Active Ms */
+            last_active_ms: number;
+            /** Last Seq */
+            last_seq: number;
+            /**
+             * Last Text
+             * @description the last message, truncated
+             */
+            last_text: string | null;
+            /** Owner */
+            owner: string | null;
+            /** Run Status */
+            run_status: string | null;
+            /** Scenario Id */
+            scenario_id: string | null;
+            /** Session Id */
+            session_id: string;
+            /**
+             * Title
+             * @description the title that was set; else the first message
+             */
+            title: string | null;
+        };
+        /**
+         * SessionUsage
+         * @description Token usage of a session, in total and by agent.
+         * @example {
+         *       "session_id": "s-1",
+         *       "usage": {
+         *         "total_tokens": 42
+         *       },
+         *       "runs": 2,
+         *       "by_agent": {
+         *         "general": {
+         *           "total_tokens": 42
+         *         }
+         *       }
+         *     }
+         */
+        SessionUsage: {
+            /** By Agent */
+            by_agent: {
+                [key: string]: {
+                    [key: string]: unknown;
+                };
+            };
+            /** Runs */
+            runs: number;
+            /** Session Id */
+            session_id: string;
+            /** Usage */
+            usage: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * SteerResponse
+         * @description The message was accepted. `receipt_id` identifies its receipt; `seq` is its position in the session.
          * @example {
          *       "status": "accepted",
          *       "session_id": "s-1",
@@ -1194,10 +1173,10 @@ export type components = {
          *       "seq": 12
          *     }
          */
-        Steered: {
+        SteerResponse: {
             /**
              * Notice
-             * @description why it may have to wait
+             * @description why the message may have to wait
              */
             notice?: string | null;
             /** Receipt Id */
@@ -1213,8 +1192,11 @@ export type components = {
              */
             status: "accepted";
         };
-        /** Stopping */
-        Stopping: {
+        /**
+         * StopResponse
+         * @description The stop was sent to the agent.
+         */
+        StopResponse: {
             /** Agent */
             agent: string;
             /** Envelope Id */
@@ -1229,7 +1211,37 @@ export type components = {
             status: "accepted";
         };
         /**
-         * SwarmShown
+         * SwarmContactInfo
+         * @description A user who has contacted a swarm.
+         */
+        SwarmContactInfo: {
+            /** Agent */
+            agent: string;
+            /** Blocked */
+            blocked: boolean;
+            /** User */
+            user: string;
+        };
+        /**
+         * SwarmContactList
+         * @description All users who have contacted a swarm.
+         * @example {
+         *       "contacts": [
+         *         {
+         *           "user": "ann",
+         *           "agent": "general",
+         *           "blocked": false
+         *         }
+         *       ]
+         *     }
+         */
+        SwarmContactList: {
+            /** Contacts */
+            contacts: components["schemas"]["SwarmContactInfo"][];
+        };
+        /**
+         * SwarmInfo
+         * @description A swarm. When it is not `open`, only its `guests` may contact it.
          * @example {
          *       "nametag": "desk",
          *       "owner": "bob",
@@ -1239,7 +1251,7 @@ export type components = {
          *       "removed": false
          *     }
          */
-        SwarmShown: {
+        SwarmInfo: {
             /** Agent */
             agent: string;
             /** Guests */
@@ -1254,7 +1266,8 @@ export type components = {
             removed: boolean;
         };
         /**
-         * SwarmsShown
+         * SwarmList
+         * @description All swarms.
          * @example {
          *       "swarms": [
          *         {
@@ -1268,31 +1281,111 @@ export type components = {
          *       ]
          *     }
          */
-        SwarmsShown: {
+        SwarmList: {
             /** Swarms */
-            swarms: components["schemas"]["SwarmShown"][];
+            swarms: components["schemas"]["SwarmInfo"][];
         };
         /**
-         * Switched
+         * SwitchResponse
+         * @description The active agent of a session after a switch.
          * @example {
          *       "changed": true,
          *       "active_agent_id": "sales",
          *       "seq": 10
          *     }
          */
-        Switched: {
+        SwitchResponse: {
             /** Active Agent Id */
             active_agent_id: string;
             /** Changed */
             changed: boolean;
             /**
              * Seq
-             * @description of the handoff; of the last event when nothing changed
+             * @description of the handoff event; of the last event if nothing changed
              */
             seq: number;
         };
         /**
+         * TeamAgent
+         * @description An agent of the team.
+         * @example {
+         *       "name": "general",
+         *       "role": "Answers what nobody else is for.",
+         *       "model": null,
+         *       "voice": "alloy",
+         *       "tools": [
+         *         "weather"
+         *       ],
+         *       "mcp": [],
+         *       "handoffs": [
+         *         "sales",
+         *         "support"
+         *       ],
+         *       "scenarios": [
+         *         "default"
+         *       ],
+         *       "alive": true
+         *     }
+         */
+        TeamAgent: {
+            /**
+             * Alive
+             * @description whether a worker serves it now; null if unknown
+             */
+            alive: boolean | null;
+            /** Handoffs */
+            handoffs: string[];
+            /** Mcp */
+            mcp: string[];
+            /** Model */
+            model: string | null;
+            /** Name */
+            name: string;
+            /** Role */
+            role: string;
+            /** Scenarios */
+            scenarios: string[];
+            /**
+             * Tools
+             * @description all tools that the agent may use
+             */
+            tools: string[];
+            /** Voice */
+            voice: string | null;
+        };
+        /**
+         * TeamAgentList
+         * @description All agents of the team.
+         * @example {
+         *       "agents": [
+         *         {
+         *           "name": "general",
+         *           "role": "Answers what nobody else is for.",
+         *           "model": null,
+         *           "voice": "alloy",
+         *           "tools": [
+         *             "weather"
+         *           ],
+         *           "mcp": [],
+         *           "handoffs": [
+         *             "sales",
+         *             "support"
+         *           ],
+         *           "scenarios": [
+         *             "default"
+         *           ],
+         *           "alive": true
+         *         }
+         *       ]
+         *     }
+         */
+        TeamAgentList: {
+            /** Agents */
+            agents: components["schemas"]["TeamAgent"][];
+        };
+        /**
          * ToolCall
+         * @description A tool call of a run and its result.
          * @example {
          *       "tool_call_id": "call-1",
          *       "name": "weather",
@@ -1327,7 +1420,85 @@ export type components = {
             tool_call_id: string | null;
         };
         /**
-         * ToolDone
+         * ToolInfo
+         * @description A tool and the agents that may use it.
+         * @example {
+         *       "name": "weather",
+         *       "kind": "custom",
+         *       "description": "The weather in a city.",
+         *       "params_schema": {
+         *         "properties": {
+         *           "city": {
+         *             "type": "string"
+         *           }
+         *         },
+         *         "required": [
+         *           "city"
+         *         ],
+         *         "type": "object"
+         *       },
+         *       "agents": [
+         *         "general"
+         *       ]
+         *     }
+         */
+        ToolInfo: {
+            /**
+             * Agents
+             * @description agents that list this tool
+             */
+            agents: string[];
+            /** Description */
+            description: string | null;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "custom" | "builtin" | "mcp";
+            /** Name */
+            name: string;
+            /**
+             * Params Schema
+             * @description null if only the worker or the model provider knows it
+             */
+            params_schema: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
+         * ToolList
+         * @description All tools of the team.
+         * @example {
+         *       "tools": [
+         *         {
+         *           "name": "weather",
+         *           "kind": "custom",
+         *           "description": "The weather in a city.",
+         *           "params_schema": {
+         *             "properties": {
+         *               "city": {
+         *                 "type": "string"
+         *               }
+         *             },
+         *             "required": [
+         *               "city"
+         *             ],
+         *             "type": "object"
+         *           },
+         *           "agents": [
+         *             "general"
+         *           ]
+         *         }
+         *       ]
+         *     }
+         */
+        ToolList: {
+            /** Tools */
+            tools: components["schemas"]["ToolInfo"][];
+        };
+        /**
+         * ToolRunResponse
+         * @description The result of a tool that was run manually.
          * @example {
          *       "session_id": "s-1",
          *       "tool": "weather",
@@ -1357,7 +1528,7 @@ export type components = {
          *       ]
          *     }
          */
-        ToolDone: {
+        ToolRunResponse: {
             /** Agent Id */
             agent_id: string;
             /** Duration Ms */
@@ -1365,7 +1536,7 @@ export type components = {
             /** Error */
             error: string | null;
             /** Events */
-            events: components["schemas"]["Event"][];
+            events: components["schemas"]["ApiEvent"][];
             /** Message Id */
             message_id: string;
             /** Result */
@@ -1381,82 +1552,8 @@ export type components = {
             tool: string;
         };
         /**
-         * ToolShown
-         * @example {
-         *       "name": "weather",
-         *       "kind": "custom",
-         *       "description": "The weather in a city.",
-         *       "params_schema": {
-         *         "properties": {
-         *           "city": {
-         *             "type": "string"
-         *           }
-         *         },
-         *         "required": [
-         *           "city"
-         *         ],
-         *         "type": "object"
-         *       },
-         *       "agents": [
-         *         "general"
-         *       ]
-         *     }
-         */
-        ToolShown: {
-            /**
-             * Agents
-             * @description whose lists name it
-             */
-            agents: string[];
-            /** Description */
-            description: string | null;
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "custom" | "builtin" | "mcp";
-            /** Name */
-            name: string;
-            /**
-             * Params Schema
-             * @description null where only a worker or a provider knows it
-             */
-            params_schema: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /**
-         * ToolsShown
-         * @example {
-         *       "tools": [
-         *         {
-         *           "name": "weather",
-         *           "kind": "custom",
-         *           "description": "The weather in a city.",
-         *           "params_schema": {
-         *             "properties": {
-         *               "city": {
-         *                 "type": "string"
-         *               }
-         *             },
-         *             "required": [
-         *               "city"
-         *             ],
-         *             "type": "object"
-         *           },
-         *           "agents": [
-         *             "general"
-         *           ]
-         *         }
-         *       ]
-         *     }
-         */
-        ToolsShown: {
-            /** Tools */
-            tools: components["schemas"]["ToolShown"][];
-        };
-        /**
          * ToolsStatus
+         * @description Status of all builtin tools.
          * @example {
          *       "model_kind": "openai",
          *       "builtins": [
@@ -1474,15 +1571,16 @@ export type components = {
          */
         ToolsStatus: {
             /** Builtins */
-            builtins: components["schemas"]["BuiltinStatus"][];
+            builtins: components["schemas"]["BuiltinToolStatus"][];
             /**
              * Model Kind
-             * @description what the models are reached by, on which the status depends
+             * @description the kind of model provider, which the status depends on
              */
             model_kind: string;
         };
         /**
          * Transcript
+         * @description The messages of a session, without tokens and tool steps.
          * @example {
          *       "session_id": "s-1",
          *       "messages": [
@@ -1512,6 +1610,7 @@ export type components = {
         };
         /**
          * TranscriptMessage
+         * @description A message of a transcript.
          * @example {
          *       "seq": 9,
          *       "message_id": "run-5f…/1",
@@ -1539,39 +1638,8 @@ export type components = {
             timestamp_ms: number;
         };
         /**
-         * Usage
-         * @description What the models of a session have used, in all and by agent.
-         * @example {
-         *       "session_id": "s-1",
-         *       "usage": {
-         *         "total_tokens": 42
-         *       },
-         *       "runs": 2,
-         *       "by_agent": {
-         *         "general": {
-         *           "total_tokens": 42
-         *         }
-         *       }
-         *     }
-         */
-        Usage: {
-            /** By Agent */
-            by_agent: {
-                [key: string]: {
-                    [key: string]: unknown;
-                };
-            };
-            /** Runs */
-            runs: number;
-            /** Session Id */
-            session_id: string;
-            /** Usage */
-            usage: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * UserShown
+         * UserInfo
+         * @description A user.
          * @example {
          *       "id": "ann",
          *       "nametag": "ann",
@@ -1582,14 +1650,14 @@ export type components = {
          *       "removed": false
          *     }
          */
-        UserShown: {
+        UserInfo: {
             /** Agent */
             agent: string | null;
             /** Connector */
             connector: string;
             /**
              * Home
-             * @description the conversation that messages to them go to
+             * @description the conversation that receives messages to this user
              */
             home: string;
             /** Id */
@@ -1602,7 +1670,8 @@ export type components = {
             target: string;
         };
         /**
-         * UsersShown
+         * UserList
+         * @description All users.
          * @example {
          *       "users": [
          *         {
@@ -1617,9 +1686,9 @@ export type components = {
          *       ]
          *     }
          */
-        UsersShown: {
+        UserList: {
             /** Users */
-            users: components["schemas"]["UserShown"][];
+            users: components["schemas"]["UserInfo"][];
         };
     };
     responses: never;

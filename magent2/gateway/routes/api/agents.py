@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.asking import API, OF_HOUSE
-from magent2.gateway.routes.api.team_shapes import AgentShown, AgentsShown, ScenarioShown, ScenariosShown
-from magent2.gateway.schemas import problems
+from magent2.models.api.team import ScenarioInfo, ScenarioList, TeamAgent, TeamAgentList
 from magent2.roster.spec import AgentSpec, Roster
 
 
@@ -15,7 +15,7 @@ def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["team"])
 
     @routes.get("/agents", responses=problems(*OF_HOUSE, 422))
-    async def agents(scenario_id: str | None = None) -> AgentsShown:
+    async def agents(scenario_id: str | None = None) -> TeamAgentList:
         """The agents of the roster, or of one scenario, with their allowlists."""
         asking = house.served.refresh()
         if asking is not None:
@@ -27,17 +27,15 @@ def router(house: House) -> APIRouter:
             found = list(
                 {name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values()
             )
-        return AgentsShown(agents=[_agent(house, roster, agent) for agent in found])
+        return TeamAgentList(agents=[_agent(house, roster, agent) for agent in found])
 
     @routes.get("/scenarios", responses=problems(*OF_HOUSE))
-    async def scenarios() -> ScenariosShown:
+    async def scenarios() -> ScenarioList:
         """The scenarios, and which one a session has that names none."""
         roster = house.catalogue.roster
-        return ScenariosShown(
+        return ScenarioList(
             scenarios=[
-                ScenarioShown(
-                    id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents]
-                )
+                ScenarioInfo(id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents])
                 for one in roster.scenarios.values()
             ],
             default=roster.default,
@@ -46,8 +44,8 @@ def router(house: House) -> APIRouter:
     return routes
 
 
-def _agent(house: House, roster: Roster, agent: AgentSpec) -> AgentShown:
-    return AgentShown(
+def _agent(house: House, roster: Roster, agent: AgentSpec) -> TeamAgent:
+    return TeamAgent(
         name=agent.name,
         role=agent.role,
         model=agent.model,

@@ -23,17 +23,11 @@ from magent2.directory.channels import (
 from magent2.directory.users import finding_user
 from magent2.errors import UnknownEntity
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
-from magent2.gateway.routes.api.directory_shapes import (
-    ChannelMessages,
-    ChannelRequest,
-    ChannelShown,
-    ChannelsShown,
-    MemberShown,
-)
 from magent2.gateway.routes.api.people import ADMINS, Name, listed_for, needed, user_of
-from magent2.gateway.schemas import problems
 from magent2.gateway.sse import CURSOR_MAX
+from magent2.models.api.directory import ChannelInfo, ChannelList, ChannelMemberInfo, ChannelMessages, ChannelRequest
 from magent2.models.principal import Principal
 
 
@@ -41,11 +35,11 @@ def router(house: House) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["channels"])
 
     @routes.get("/channels", responses=problems(*OF_HOUSE))
-    async def channels(request: Request) -> ChannelsShown:
+    async def channels(request: Request) -> ChannelList:
         """Channels with an agent of the caller's in them; an admin sees all."""
         principal = asked_by(request)
         found = await arun(house.bus, listing_channels(None if principal.admin else listed_for(principal)))
-        return ChannelsShown(channels=[shown_channel(channel) for channel in found])
+        return ChannelList(channels=[shown_channel(channel) for channel in found])
 
     @routes.post(
         "/channels",
@@ -53,7 +47,7 @@ def router(house: House) -> APIRouter:
         responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
         openapi_extra=json_body(ChannelRequest),
     )
-    async def put_channel(request: Request) -> ChannelShown:
+    async def put_channel(request: Request) -> ChannelInfo:
         """Make a channel, change who is in it or leads it, or end it."""
         asked = await parsed(request, house, ChannelRequest)
         if asked.action in ("create", "join"):
@@ -92,6 +86,6 @@ async def _own_channel(house: House, principal: Principal, name: str) -> Channel
     return channel
 
 
-def shown_channel(channel: Channel) -> ChannelShown:
-    members = [MemberShown(username=one.username, user=one.user, agent=one.agent) for one in channel.members]
-    return ChannelShown(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)
+def shown_channel(channel: Channel) -> ChannelInfo:
+    members = [ChannelMemberInfo(username=one.username, user=one.user, agent=one.agent) for one in channel.members]
+    return ChannelInfo(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)

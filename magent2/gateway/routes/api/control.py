@@ -18,6 +18,7 @@ from magent2.bus.records import Page, Record
 from magent2.errors import UnknownCursor
 from magent2.gateway import audit
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
@@ -31,14 +32,9 @@ from magent2.gateway.routes.api.asking import (
     parsed,
 )
 from magent2.gateway.routes.api.messages import JSON
-from magent2.gateway.routes.api.shapes import (
-    Accepted,
-    RetryRequest,
-    SessionStopping,
-    SessionStopRequest,
-)
-from magent2.gateway.schemas import problems
 from magent2.models.address import dead_topic, stream_topic
+from magent2.models.api.messages import AcceptedResponse, RetryRequest
+from magent2.models.api.sessions import SessionStopRequest, SessionStopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import RunEvent
 from magent2.models.principal import Principal
@@ -65,7 +61,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
         openapi_extra=json_body(SessionStopRequest, required=False),
     )
-    async def stop(session_id: SessionId, request: Request) -> SessionStopping:
+    async def stop(session_id: SessionId, request: Request) -> SessionStopResponse:
         """Stop what the session's agent is doing: at once, or once its turn is recorded. The body may be left out."""
         wanted = await parsed(request, house, SessionStopRequest, may_be_empty=True)
         principal = asked_by(request)
@@ -82,7 +78,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
         )
         await house.sessions.post(command, Sending(principal=principal.bound))
         audit.name(request.scope, agent=agent, envelope_id=command.id)
-        return SessionStopping(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
+        return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
 
 def _at_work(session: Session) -> str | None:
@@ -96,7 +92,7 @@ def _retrying(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/retry",
         status_code=202,
-        response_model=Accepted,
+        response_model=AcceptedResponse,
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 501, 507),
         openapi_extra=json_body(RetryRequest),
     )

@@ -12,6 +12,7 @@ from magent2.bus.operations import Describe, Read
 from magent2.bus.records import Page, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
 from magent2.gateway.house import House
+from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
@@ -25,12 +26,11 @@ from magent2.gateway.routes.api.asking import (
     unknown,
 )
 from magent2.gateway.routes.api.frames import AS_EVENTS
-from magent2.gateway.routes.api.shapes import EVENT, Events, Transcript
 from magent2.gateway.routes.streaming import resumed_from
-from magent2.gateway.schemas import FRAME, problems
 from magent2.gateway.sse import MAX_EVENTS_MAX, Wanted
 from magent2.gateway.stream import EventStream
 from magent2.models.address import check_name, stream_topic
+from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, Transcript
 from magent2.models.principal import Principal
 from magent2.sessions.api_events import rendered
 from magent2.sessions.transcript import said
@@ -45,8 +45,8 @@ AS_THEY_COME = {
     "description": "Server-sent events: `id` is the seq, `event` the type, `data` the event as JSON",
     "content": {
         "text/event-stream": {
-            "schema": FRAME,
-            "example": {"id": "2", "event": "message", "data": orjson.dumps(EVENT).decode()},
+            "schema": EVENT_SCHEMA,
+            "example": {"id": "2", "event": "message", "data": orjson.dumps(EVENT_EXAMPLE).decode()},
         }
     },
 }
@@ -81,7 +81,9 @@ def _stream(routes: APIRouter, house: House) -> None:
 
 def _events(routes: APIRouter, house: House) -> None:
     @routes.get(
-        "/sdk/session/{session_id:path}/events", response_model=Events, responses=problems(*OF_HOUSE, *OF_SESSION, 422)
+        "/sdk/session/{session_id:path}/events",
+        response_model=ApiEventPage,
+        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
     )
     async def events(
         session_id: SessionId,

@@ -14,20 +14,20 @@ from magent2.bus.records import TopicInfo
 from magent2.gateway.house import House
 from magent2.gateway.identity import Identity, identity_of
 from magent2.gateway.many import CURSORS_MAX_CHARS, SESSIONS_MAX, Cursors, Whole, parse_cursors
+from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import API, OF_HOUSE
 from magent2.gateway.routes.api.frames import AS_EVENTS, end_frame
-from magent2.gateway.routes.api.shapes import EVENT
-from magent2.gateway.schemas import FRAME, problems
 from magent2.gateway.sse import MAX_EVENTS_MAX, BadCursor, Wanted
 from magent2.gateway.stream import EventStream
 from magent2.models.address import stream_topic
+from magent2.models.api.messages import EVENT_EXAMPLE
 
-NUMBERED = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT).decode()}
+NUMBERED = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT_EXAMPLE).decode()}
 MANY = {
     "description": "Server-sent events. `sessions` is the whole list, `sessions_changed` what has changed of it since;"
     " all else are events of sessions. `id` holds `ID:SEQ` of the sessions asked for, percent-encoded",
-    "content": {"text/event-stream": {"schema": FRAME, "example": NUMBERED}},
+    "content": {"text/event-stream": {"schema": EVENT_SCHEMA, "example": NUMBERED}},
 }
 
 

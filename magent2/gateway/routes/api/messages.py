@@ -13,6 +13,7 @@ from starlette.responses import Response
 from magent2.bus.delivery import Delivered, Sending
 from magent2.gateway import audit
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
@@ -26,9 +27,8 @@ from magent2.gateway.routes.api.asking import (
     parsed,
     scenario_id_of,
 )
-from magent2.gateway.routes.api.shapes import Accepted, Answer, MessageRequest
 from magent2.gateway.routes.sending import paused_notice
-from magent2.gateway.schemas import problems
+from magent2.models.api.messages import AcceptedResponse, MessageRequest, MessageResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.api_events import rendered
@@ -43,9 +43,12 @@ def router(house: House) -> APIRouter:
 
     @routes.post(
         "/sdk/session/message",
-        response_model=Answer,
+        response_model=MessageResponse,
         responses={
-            202: {"model": Accepted, "description": "Accepted, or still under way: follow the session after `seq`"},
+            202: {
+                "model": AcceptedResponse,
+                "description": "Accepted, or still under way: follow the session after `seq`",
+            },
             **problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 502, 507),
         },
         openapi_extra=json_body(MessageRequest),

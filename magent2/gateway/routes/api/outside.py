@@ -13,16 +13,16 @@ from magent2.connectors.kinds import capabilities_of
 from magent2.connectors.outbox import Item
 from magent2.directory.connectors import Registration, listing_connectors, reading_roll, registering, unregistering
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, json_body, parsed
-from magent2.gateway.routes.api.directory_shapes import (
-    ConnectorRequest,
-    ConnectorShown,
-    ConnectorsShown,
-    ItemShown,
-    ItemsShown,
-)
 from magent2.gateway.routes.api.people import ADMINS, Name
-from magent2.gateway.schemas import problems
+from magent2.models.api.administration import (
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorRequest,
+    OutboxItemInfo,
+    OutboxItemList,
+)
 
 ITEMS_MAX = 1000
 
@@ -38,22 +38,22 @@ def router(house: House) -> APIRouter:
 
 def _connectors(routes: APIRouter, house: House) -> None:
     @routes.get("/connectors", responses=problems(*OF_HOUSE))
-    async def connectors() -> ConnectorsShown:
+    async def connectors() -> ConnectorList:
         """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
         found = await arun(house.bus, listing_connectors())
-        return ConnectorsShown(connectors=[shown_connector(known) for known in found])
+        return ConnectorList(connectors=[shown_connector(known) for known in found])
 
     @routes.post(
         "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 409, 507), openapi_extra=json_body(ConnectorRequest)
     )
-    async def put_connector(request: Request) -> ConnectorShown:
+    async def put_connector(request: Request) -> ConnectorInfo:
         """Set a connector up."""
         asked = await parsed(request, house, ConnectorRequest)
         capabilities = capabilities_of(asked.kind, asked.config)
         return shown_connector(await arun(house.bus, registering(asked.id, asked.kind, capabilities, asked.config)))
 
     @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 422, 507))
-    async def drop_connector(connector: Name) -> ConnectorShown:
+    async def drop_connector(connector: Name) -> ConnectorInfo:
         """Take a connector away; what waits in its outbox is not sent."""
         return shown_connector(await arun(house.bus, unregistering(connector)))
 
@@ -63,30 +63,30 @@ def _outboxes(routes: APIRouter, house: House) -> None:
     async def outbox(
         connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
-    ) -> ItemsShown:
+    ) -> OutboxItemList:
         """Messages to places outside and what became of them, the last 1,000, oldest first."""
         names = await arun(house.bus, reading_roll()) if connector is None else [connector]
         items = [item for name in names for item in await arun(house.bus, reading_outbox(name))]
         chosen = [item for item in items if state in (None, item.state)]
-        return ItemsShown(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
+        return OutboxItemList(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
 
     @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
-    async def retry(connector: Name, item: ItemId) -> ItemShown:
+    async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Send a message again that is dead, or whose outcome nobody knows."""
         return shown_item(await arun(house.bus, retrying_item(connector, item)))
 
     @routes.delete("/outbox/{connector}/{item}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
-    async def drop(connector: Name, item: ItemId) -> ItemShown:
+    async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Give such a message up for good."""
         return shown_item(await arun(house.bus, dropping_item(connector, item)))
 
 
-def shown_connector(known: Registration) -> ConnectorShown:
-    return ConnectorShown(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
+def shown_connector(known: Registration) -> ConnectorInfo:
+    return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
 
 
-def shown_item(item: Item) -> ItemShown:
-    return ItemShown(
+def shown_item(item: Item) -> OutboxItemInfo:
+    return OutboxItemInfo(
         id=item.id,
         connector=item.message.connector,
         target=item.message.target,

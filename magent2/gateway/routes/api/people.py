@@ -34,22 +34,22 @@ from magent2.directory.users import (
 )
 from magent2.errors import UnknownEntity
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
-from magent2.gateway.routes.api.directory_shapes import (
-    ContactShown,
-    ContactsShown,
+from magent2.models.api.directory import (
+    FriendInfo,
+    FriendList,
     FriendRequest,
-    FriendShown,
-    FriendsShown,
+    SwarmContactInfo,
+    SwarmContactList,
+    SwarmInfo,
+    SwarmList,
     SwarmRequest,
-    SwarmShown,
-    SwarmsShown,
+    UserInfo,
+    UserList,
     UserRequest,
-    UserShown,
-    UsersShown,
 )
-from magent2.gateway.schemas import problems
 from magent2.models.principal import Principal
 
 Name = Annotated[str, Path(min_length=1, max_length=80)]
@@ -66,9 +66,9 @@ def router(house: House) -> APIRouter:
 
 def _users(routes: APIRouter, house: House) -> None:
     @routes.get("/users", dependencies=ADMINS, responses=problems(*OF_HOUSE))
-    async def users() -> UsersShown:
+    async def users() -> UserList:
         """Everybody who has a nametag."""
-        return UsersShown(users=[shown_user(user) for user in await arun(house.bus, listing_users())])
+        return UserList(users=[shown_user(user) for user in await arun(house.bus, listing_users())])
 
     @routes.post(
         "/users",
@@ -76,7 +76,7 @@ def _users(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
         openapi_extra=json_body(UserRequest),
     )
-    async def put_user(request: Request) -> UserShown:
+    async def put_user(request: Request) -> UserInfo:
         """A new user, or other facts about one that there is."""
         asked = await parsed(request, house, UserRequest)
         facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
@@ -85,28 +85,28 @@ def _users(routes: APIRouter, house: House) -> None:
         return shown_user(await arun(house.bus, making_user(asked.id, asked.nametag, facts)))
 
     @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 422, 507))
-    async def drop_user(user: Name) -> UserShown:
+    async def drop_user(user: Name) -> UserInfo:
         """Nobody can write to them any more; the nametag stays theirs."""
         return shown_user(await arun(house.bus, removing_user(user)))
 
 
-def shown_user(user: User) -> UserShown:
-    names = UserShown.model_fields
-    return UserShown(**{name: getattr(user, name) for name in names})
+def shown_user(user: User) -> UserInfo:
+    names = UserInfo.model_fields
+    return UserInfo(**{name: getattr(user, name) for name in names})
 
 
 def _friends(routes: APIRouter, house: House) -> None:
     @routes.get("/friends", responses=problems(*OF_HOUSE))
-    async def friends(request: Request) -> FriendsShown:
+    async def friends(request: Request) -> FriendList:
         """The caller's friends, and who has asked whom."""
         own = listed_for(asked_by(request))
         found = await arun(house.bus, listing_friendships(own))
-        return FriendsShown(friends=[await _shown_friend(house, own, friendship) for friendship in found])
+        return FriendList(friends=[await _shown_friend(house, own, friendship) for friendship in found])
 
     @routes.post(
         "/friends", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(FriendRequest)
     )
-    async def befriend(request: Request) -> FriendShown:
+    async def befriend(request: Request) -> FriendInfo:
         """Ask for a friendship, agree to one, refuse one, or end one."""
         asked = await parsed(request, house, FriendRequest)
         own = (await arun(house.bus, finding_user(user_of(asked_by(request))))).state.id
@@ -125,12 +125,12 @@ def listed_for(principal: Principal) -> str:
     return principal.name.removeprefix(PRINCIPAL_PREFIX)
 
 
-async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendShown:
+async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendInfo:
     try:
         nametag = (await arun(house.bus, finding_user(friendship.other(own)))).state.nametag
     except UnknownEntity:
         nametag = ""  # gone meanwhile
-    return FriendShown(
+    return FriendInfo(
         nametag=nametag,
         status=friendship.status,
         asked_by_you=friendship.asked_by == own,
@@ -140,16 +140,16 @@ async def _shown_friend(house: House, own: str, friendship: Friendship) -> Frien
 
 def _swarms(routes: APIRouter, house: House) -> None:
     @routes.get("/swarms", responses=problems(*OF_HOUSE))
-    async def swarms(request: Request) -> SwarmsShown:
+    async def swarms(request: Request) -> SwarmList:
         """The caller's swarms; an admin sees all."""
         principal = asked_by(request)
         found = await arun(house.bus, listing_swarms(None if principal.admin else listed_for(principal)))
-        return SwarmsShown(swarms=[shown_swarm(swarm) for swarm in found])
+        return SwarmList(swarms=[shown_swarm(swarm) for swarm in found])
 
     @routes.post(
         "/swarms", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(SwarmRequest)
     )
-    async def put_swarm(request: Request) -> SwarmShown:
+    async def put_swarm(request: Request) -> SwarmInfo:
         """Make a swarm of one's own, say whom it is open to, or end it."""
         asked = await parsed(request, house, SwarmRequest)
         principal = asked_by(request)
@@ -165,11 +165,11 @@ def _swarms(routes: APIRouter, house: House) -> None:
         return shown_swarm(await arun(house.bus, _swarm_change(asked)))
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*OF_HOUSE, 404, 422))
-    async def contacts(nametag: Name, request: Request) -> ContactsShown:
+    async def contacts(nametag: Name, request: Request) -> SwarmContactList:
         """Who has written to a swarm of the caller's."""
         swarm = await _own_swarm(house, asked_by(request), nametag)
         found = await arun(house.bus, listing_contacts(swarm.nametag))
-        return ContactsShown(contacts=[shown_contact(contact) for contact in found])
+        return SwarmContactList(contacts=[shown_contact(contact) for contact in found])
 
 
 def _swarm_change(asked: SwarmRequest) -> Flow[Swarm]:
@@ -190,8 +190,8 @@ async def _own_swarm(house: House, principal: Principal, nametag: str) -> Swarm:
     return swarm
 
 
-def shown_swarm(swarm: Swarm) -> SwarmShown:
-    return SwarmShown(
+def shown_swarm(swarm: Swarm) -> SwarmInfo:
+    return SwarmInfo(
         nametag=swarm.nametag,
         owner=swarm.owner,
         agent=swarm.agent,
@@ -201,8 +201,8 @@ def shown_swarm(swarm: Swarm) -> SwarmShown:
     )
 
 
-def shown_contact(contact: Contact) -> ContactShown:
-    return ContactShown(user=contact.user, agent=contact.agent, blocked=contact.blocked)
+def shown_contact(contact: Contact) -> SwarmContactInfo:
+    return SwarmContactInfo(user=contact.user, agent=contact.agent, blocked=contact.blocked)
 
 
 def needed(value: str | None, name: str) -> str:

@@ -17,6 +17,7 @@ from magent2.bus.records import Page
 from magent2.errors import Magent2Error, NotYours
 from magent2.gateway import audit
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, log
 from magent2.gateway.routes.api.asking import (
     API,
@@ -30,9 +31,8 @@ from magent2.gateway.routes.api.asking import (
     scenario_id_of,
 )
 from magent2.gateway.routes.api.messages import envelope_id_of
-from magent2.gateway.routes.api.team_shapes import Routed, RouteRequest, Switched, SwitchRequest
-from magent2.gateway.schemas import problems
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
+from magent2.models.api.team import RouteRequest, RouteResponse, SwitchRequest, SwitchResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.roster.routing import Choice, choose, is_change
@@ -60,7 +60,7 @@ def _orchestrating(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
         openapi_extra=json_body(RouteRequest),
     )
-    async def orchestrate(request: Request) -> Routed:
+    async def orchestrate(request: Request) -> RouteResponse:
         """Say which agent fits a text, and, in a session, hand it over.
 
         A supervisor decides where the scenario has one and a model can be asked; else the agents' keywords do. A change
@@ -95,12 +95,12 @@ async def _last_text(house: House, session: Session) -> str:
     return ""
 
 
-async def _obey(house: House, session: Session | None, choice: Choice) -> Routed:
+async def _obey(house: House, session: Session | None, choice: Choice) -> RouteResponse:
     changed = choice.changed
     if session is not None and changed:
         switched = await house.sessions.switch(session.session_id, choice.agent, choice.reason)
         changed = switched.changed
-    return Routed(
+    return RouteResponse(
         chosen_root=choice.agent,
         reason=choice.reason,
         changed=changed,
@@ -199,11 +199,11 @@ def _switching(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
         openapi_extra=json_body(SwitchRequest),
     )
-    async def set_active_agent(request: Request) -> Switched:
+    async def set_active_agent(request: Request) -> SwitchResponse:
         """Give the session to another agent of its scenario. A change writes one `handoff` event, no change none."""
         wanted = await parsed(request, house, SwitchRequest)
         session = await existing(house, wanted.session_id, asked_by(request))
         agent = house.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
         switched = await house.sessions.switch(session.session_id, agent.name, MANUAL)
         audit.name(request.scope, session_id=session.session_id, agent=agent.name)
-        return Switched(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
+        return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)

@@ -12,6 +12,7 @@ from magent2.bus.marks import FIRST_TEXT, LAST_TEXT
 from magent2.gateway import audit
 from magent2.gateway.house import House
 from magent2.gateway.lists import item_of
+from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.asking import (
     API,
     OF_BODY,
@@ -23,19 +24,18 @@ from magent2.gateway.routes.api.asking import (
     json_body,
     parsed,
 )
-from magent2.gateway.routes.api.shapes import (
-    LastRun,
-    SessionItem,
-    SessionList,
-    SessionMade,
-    SessionRequest,
-    SessionShown,
-    TitleRequest,
-    Usage,
-)
 from magent2.gateway.routes.conversations import CURSOR_MAX_CHARS, open_cursor, seal_cursor
-from magent2.gateway.schemas import problems
 from magent2.models.address import NAME_MAX_CHARS, check_name
+from magent2.models.api.sessions import (
+    LastRun,
+    SessionInfo,
+    SessionList,
+    SessionRequest,
+    SessionSettings,
+    SessionSummary,
+    SessionUsage,
+    TitleRequest,
+)
 from magent2.models.principal import Principal
 from magent2.sessions.settings import Change
 from magent2.sessions.store import Session
@@ -64,7 +64,7 @@ def _creating(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_BODY, 409, 410, 507),
         openapi_extra=json_body(SessionRequest),
     )
-    async def create(request: Request) -> SessionMade:
+    async def create(request: Request) -> SessionSettings:
         """Create a session, or change how one is held: from its next message on.
 
         A change is one `session` event, which names what changed and does not repeat it; no change writes nothing.
@@ -78,7 +78,7 @@ def _creating(routes: APIRouter, house: House) -> None:
         audit.name(request.scope, session_id=session_id)
         own = made.settings["agents"].get(change.agent, {})
         agent = house.catalogue.roster.agent(change.scenario_id, change.agent)
-        return SessionMade(
+        return SessionSettings(
             session_id=session_id,
             agent_name=change.agent,
             model=own.get("model") or agent.model,
@@ -130,7 +130,7 @@ def _listing(routes: APIRouter, house: House) -> None:
         whose = owner if principal.admin else principal.name
         found, more = await _search(house, whose, q, None if before is None else open_cursor(before), limit)
         return SessionList(
-            sessions=[SessionItem(**item_of(session)) for session in found],
+            sessions=[SessionSummary(**item_of(session)) for session in found],
             next=None if more is None else seal_cursor(more),
         )
 
@@ -166,15 +166,15 @@ def _matches(session: Session, wanted: str) -> bool:
 
 def _usage(routes: APIRouter, house: House) -> None:
     @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
-    async def usage(session_id: SessionId, request: Request) -> Usage:
+    async def usage(session_id: SessionId, request: Request) -> SessionUsage:
         """What the session's models have used."""
         await existing(house, session_id, asked_by(request))
-        return Usage(session_id=session_id, **usage_of(await house.histories.read(session_id)))
+        return SessionUsage(session_id=session_id, **usage_of(await house.histories.read(session_id)))
 
 
 def _one(routes: APIRouter, house: House) -> None:
     @routes.get("/sdk/session/{session_id:path}", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
-    async def show(session_id: SessionId, request: Request) -> SessionShown:
+    async def show(session_id: SessionId, request: Request) -> SessionInfo:
         """A session as it stands."""
         session = await existing(house, session_id, asked_by(request))
         return await shown(house, session)
@@ -184,7 +184,7 @@ def _one(routes: APIRouter, house: House) -> None:
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
         openapi_extra=json_body(TitleRequest),
     )
-    async def retitle(session_id: SessionId, request: Request) -> SessionShown:
+    async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
         """Give a session a title."""
         wanted = await parsed(request, house, TitleRequest)
         await existing(house, session_id, asked_by(request))
@@ -201,14 +201,14 @@ def _one(routes: APIRouter, house: House) -> None:
         return Response(status_code=204)
 
 
-async def shown(house: House, session: Session) -> SessionShown:
+async def shown(house: House, session: Session) -> SessionInfo:
     history = await house.histories.read(session.session_id)
     head = session.head
     status = head.get("run_status")
     run = LastRun(status=str(status), agent_id=head.get("run_agent"), message_id=head.get("run_envelope"))
     item = item_of(session)
-    return SessionShown(
-        **{name: item[name] for name in SessionShown.model_fields if name in item},
+    return SessionInfo(
+        **{name: item[name] for name in SessionInfo.model_fields if name in item},
         state="running" if status == "running" else "idle",
         last_run=None if status is None else run,
         overlay=history.settings.get("overlay"),

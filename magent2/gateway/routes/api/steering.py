@@ -12,6 +12,7 @@ from magent2.bus.flow import arun
 from magent2.bus.records import ID_MAX_CHARS, Record
 from magent2.gateway import audit
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
@@ -25,10 +26,9 @@ from magent2.gateway.routes.api.asking import (
     parsed,
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
-from magent2.gateway.routes.api.shapes import ReceiptShown, Steered, SteerRequest
 from magent2.gateway.routes.sending import paused_notice
-from magent2.gateway.schemas import problems
 from magent2.models.address import check_name
+from magent2.models.api.messages import MessageReceipt, SteerRequest, SteerResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.receipts import Fate, finding_fate
@@ -49,7 +49,7 @@ def _steering(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/steer",
         status_code=202,
-        response_model=Steered,
+        response_model=SteerResponse,
         responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
         openapi_extra=json_body(SteerRequest),
     )
@@ -100,7 +100,7 @@ def _envelope(session: Session, principal: Principal, wanted: SteerRequest) -> M
 def _receipts(routes: APIRouter, house: House) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/receipts/{receipt_id}",
-        response_model=ReceiptShown,
+        response_model=MessageReceipt,
         responses=problems(*OF_HOUSE, *OF_SESSION, 422, 501),
     )
     async def receipt(

@@ -18,6 +18,7 @@ from magent2.errors import IdConflict
 from magent2.gateway import audit
 from magent2.gateway.catalogue import used_by
 from magent2.gateway.house import House
+from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.api.asking import (
     API,
@@ -31,17 +32,9 @@ from magent2.gateway.routes.api.asking import (
     scenario_id_of,
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
-from magent2.gateway.routes.api.shapes import Accepted
-from magent2.gateway.routes.api.team_shapes import (
-    BuiltinStatus,
-    ToolDone,
-    ToolRequest,
-    ToolShown,
-    ToolsShown,
-    ToolsStatus,
-)
-from magent2.gateway.schemas import problems
 from magent2.models.address import chat_topic
+from magent2.models.api.messages import AcceptedResponse
+from magent2.models.api.team import BuiltinToolStatus, ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.exchange import Exchange
@@ -68,14 +61,14 @@ def router(house: House) -> APIRouter:
 
 def _showing(routes: APIRouter, house: House) -> None:
     @routes.get("/list", responses=problems(*OF_HOUSE))
-    async def tools() -> ToolsShown:
+    async def tools() -> ToolList:
         """Custom tools with their schemas, tools of MCP servers that agents name, and the built-in ones."""
-        return ToolsShown(tools=[ToolShown(**tool) for tool in _listed(house)])
+        return ToolList(tools=[ToolInfo(**tool) for tool in _listed(house)])
 
     @routes.get("/config/status", responses=problems(*OF_HOUSE))
     async def status() -> ToolsStatus:
         """Which built-in tools are switched on, which would work, and what the others lack."""
-        found = [BuiltinStatus(**one) for one in house.catalogue.builtin_status()]
+        found = [BuiltinToolStatus(**one) for one in house.catalogue.builtin_status()]
         return ToolsStatus(model_kind=house.catalogue.kind or "unknown", builtins=found)
 
 
@@ -95,12 +88,12 @@ def _listed(house: House) -> list[dict[str, Any]]:
 def _executing(routes: APIRouter, house: House) -> None:
     @routes.post(
         "/execute",
-        response_model=ToolDone,
+        response_model=ToolRunResponse,
         responses={
-            202: {"model": Accepted, "description": "Still under way: follow the session after `seq`"},
+            202: {"model": AcceptedResponse, "description": "Still under way: follow the session after `seq`"},
             **problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 502, 507),
         },
-        openapi_extra=json_body(ToolRequest),
+        openapi_extra=json_body(ToolRunRequest),
     )
     async def execute(request: Request) -> Response:
         """Run a tool of the session's active agent, on a worker, and wait for its result.
@@ -109,7 +102,7 @@ def _executing(routes: APIRouter, house: House) -> None:
         `client_message_id` it is run once, however often it is posted: a repeat gets the same result, another call
         under the same key is 409.
         """
-        wanted = await parsed(request, house, ToolRequest)
+        wanted = await parsed(request, house, ToolRunRequest)
         principal = asked_by(request)
         session = await existing(house, wanted.session_id, principal)
         call = await _called(house, session, wanted) or await _call(house, session, principal, wanted)
@@ -126,7 +119,7 @@ def _executing(routes: APIRouter, house: House) -> None:
         return underway(house, session.session_id, call.delivered, "in_progress", call.seen)
 
 
-def check_call(house: House, session: Session, wanted: ToolRequest) -> str:
+def check_call(house: House, session: Session, wanted: ToolRunRequest) -> str:
     """The agent in whose name the tool is run. In doubt, no: an agent that the roster does not have may use nothing."""
     catalogue = house.catalogue
     scenario_id = scenario_id_of(session)
@@ -152,7 +145,7 @@ class _Call:
     seen: int
 
 
-async def _call(house: House, session: Session, principal: Principal, wanted: ToolRequest) -> _Call:
+async def _call(house: House, session: Session, principal: Principal, wanted: ToolRunRequest) -> _Call:
     """Mail that is a call: no part of the talk, so nothing of it shows as a message."""
     agent = check_call(house, session, wanted)
     envelope = MessageEnvelope(
@@ -178,7 +171,7 @@ async def _call(house: House, session: Session, principal: Principal, wanted: To
     return _Call(agent, delivered, session.last)
 
 
-async def _called(house: House, session: Session, wanted: ToolRequest) -> _Call | None:
+async def _called(house: House, session: Session, wanted: ToolRunRequest) -> _Call | None:
     """The call that was made under this key, whoever was active then and whatever the agent may use by now."""
     if wanted.client_message_id is None:
         return None

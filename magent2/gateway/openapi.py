@@ -1,0 +1,98 @@
+"""What the gateway adds to the OpenAPI document that FastAPI generates: errors, streams and credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from magent2.models.api.base import ProblemDocument
+from magent2.models.api.messages import SendResponse
+from magent2.models.envelope import MessageEnvelope
+
+PROBLEM_TYPE = "application/problem+json"
+BEARER = "bearer"
+
+EVENT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "one event of the stream; `data` is JSON",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+}
+EVENT_DATA_EXAMPLE = '{"event":"token","conversation_id":"s-1","text":"it is ","index":2,"seq":8}'
+SEND_RESPONSE: dict[str, Any] = {"model": SendResponse, "description": "Accepted, now or by an earlier request"}
+EVENT_STREAM_RESPONSE: dict[str, Any] = {
+    "description": "Server-sent events: `id` is the seq, `event` the kind, `data` the record as JSON",
+    "content": {
+        "text/event-stream": {
+            "schema": EVENT_SCHEMA,
+            "example": {"id": "8", "event": "token", "data": EVENT_DATA_EXAMPLE},
+        }
+    },
+}
+
+# One example of an error for each status: code and detail. docs/http.md lists all codes.
+PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
+    400: ("bad_json", "the body is not JSON: EOF while parsing an object at line 1 column 1"),
+    401: ("unauthorized", "give the gateway's token, or a key, as 'Authorization: Bearer TOKEN'"),
+    403: ("foreign_origin", "pages of other origins may not call this gateway"),
+    404: ("unknown_session", "there is no session 's-1'; create it first"),
+    408: ("body_too_slow", "the body did not arrive within 30 s; send it again"),
+    409: ("id_conflict", "the same id was used for another body; take another id"),
+    410: ("conversation_deleted", "session 's-1' was deleted"),
+    413: ("too_large", "a body takes at most 1114112 bytes"),
+    415: ("not_json", "send JSON, with the header 'Content-Type: application/json'"),
+    421: ("foreign_host", "unknown Host header; allow it with --allowed-host"),
+    422: ("bad_envelope", "the body cannot be used: session_id: Field required"),
+    429: ("rate_limited", "too many requests of the kind 'send'; try again in 1 s"),
+    501: ("needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use another"),
+    502: ("run_failed", "the run failed: the model did not answer"),
+    503: ("bus_unavailable", "the bus does not answer; try again"),
+    507: ("storage_full", "the disk is full; make room and send the same body again"),
+}
+
+
+def envelope_body() -> dict[str, Any]:
+    """Return the request body of `POST /send`: an envelope whose `sender` may be omitted."""
+    schema = MessageEnvelope.model_json_schema()
+    schema["required"].remove("sender")  # defaults to the caller's principal
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of a route, and 421, which every route can answer."""
+    return {status: _problem_response(status) for status in sorted({*statuses, 421})}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    code, detail = PROBLEM_EXAMPLES[status]
+    phrase = HTTPStatus(status).phrase
+    document = {"type": f"/problems/{code}", "title": phrase, "status": status, "detail": detail, "code": code}
+    content = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}, "example": document}
+    return {"description": phrase, "content": {PROBLEM_TYPE: content}}
+
+
+def complete(document: dict[str, Any], is_open: Callable[[str], bool]) -> None:
+    """Add the schema of errors, which routes only refer to, and the credential that each route needs."""
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas[ProblemDocument.__name__] = ProblemDocument.model_json_schema()
+    about = "the gateway's token (`magent2 token show`), or a key (`magent2 keys create`)"
+    components["securitySchemes"] = {BEARER: {"type": "http", "scheme": "bearer", "description": about}}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [] if is_open(path) else [{BEARER: []}]
+    for schema in schemas.values():
+        if "examples" in schema:
+            schema["examples"] = [_with_nulls(schema, example, schemas) for example in schema["examples"]]
+
+
+def _with_nulls(schema: Mapping[str, Any], value: Any, schemas: Mapping[str, Any]) -> Any:
+    """Restore the nulls of an example, which FastAPI drops. Without them it does not match its own schema."""
+    schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if isinstance(value, list):
+        return [_with_nulls(schema.get("items", {}), item, schemas) for item in value]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    wanted = {*value, *schema.get("required", ())}
+    properties = schema["properties"].items()
+    return {name: _with_nulls(part, value.get(name), schemas) for name, part in properties if name in wanted}

@@ -1,0 +1,149 @@
+"""Schemas for administration: probes, workers, dead letters, the caller's identity, connectors and their outboxes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from magent2.models.api.base import ApiModel, StrictRequest, example
+
+
+class HealthResponse(ApiModel):
+    """The gateway process is running."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ReadyResponse(ApiModel):
+    """The gateway can reach its bus and accepts requests."""
+
+    status: Literal["ready"] = "ready"
+    engine: str
+
+
+class LaneCounts(ApiModel):
+    """Number of an agent's lanes in each state."""
+
+    ready: int = 0
+    held: int = 0
+    later: int = 0
+    parked: int = 0
+
+
+class AgentInfo(ApiModel):
+    """A registered agent, or one that a worker serves now.
+
+    `lanes` counts the conversations with messages for it; `pending` counts those messages.
+    """
+
+    name: str
+    alive: bool
+    workers: list[str]
+    lanes: LaneCounts
+    pending: int
+
+
+class AgentList(ApiModel):
+    """All registered or served agents."""
+
+    agents: list[AgentInfo]
+
+
+class DeadLetterInfo(ApiModel):
+    """A message that could not be processed."""
+
+    model_config = example(
+        agent="general", seq=1, conversation_id="s-1", reason="gave up after 3 attempts", attempts=3,
+        buried_at="2026-09-21T14:13:20Z", envelope_id="msg-8c…", text="weather in Oslo",
+    )  # fmt: skip
+
+    agent: str
+    seq: int
+    conversation_id: str
+    reason: str
+    attempts: int
+    buried_at: datetime
+    envelope_id: str
+    text: str | None
+
+
+class DeadLetterPage(ApiModel):
+    """Dead letters, oldest first."""
+
+    model_config = example(letters=[], next=None)
+
+    letters: list[DeadLetterInfo]
+    next: int | None = Field(description="pass it as `after` to get the next page; null on the last page")
+
+
+class PrincipalInfo(ApiModel):
+    """The caller. `principal` owns the conversations that they start and signs the messages that they send."""
+
+    model_config = example(principal="user:ann", scopes=["user:ann"])
+
+    principal: str
+    scopes: list[str] = Field(description="`admin`, the user that the credential is limited to, or both")
+
+
+class ConnectorRequest(StrictRequest):
+    """Create or replace a connector."""
+
+    model_config = example(
+        id="hook",
+        kind="webhook",
+        config={"url": "https://example.com/in", "secret": "at-least-16-characters"},  # pragma: allowlist secret
+    )
+
+    id: str = Field(min_length=1, max_length=80)
+    kind: Literal["console", "webhook"]
+    config: dict[str, str | bool] = Field(default_factory=dict, description="of a webhook: url, secret, takes_key, …")
+
+
+class ConnectorInfo(ApiModel):
+    """A connector and what it can deliver."""
+
+    model_config = example(
+        id="hook", kind="webhook", capabilities={"text": True, "files": True, "reply_to": True, "takes_key": False}
+    )
+
+    id: str
+    kind: str
+    capabilities: dict[str, bool]
+
+
+class ConnectorList(ApiModel):
+    """All connectors."""
+
+    model_config = example(connectors=[{"id": "web", "kind": "web", "capabilities": {
+        "text": True, "files": True, "reply_to": True, "takes_key": True}}])  # fmt: skip
+
+    connectors: list[ConnectorInfo]
+
+
+class OutboxItemInfo(ApiModel):
+    """An outgoing message. One that is `dead` or `unknown` waits until an operator retries or drops it."""
+
+    model_config = example(
+        id="send-0a1b", connector="hook", target="ann", conversation_id="s-1", state="unknown", tries=1,
+        reason="hook.example was lost before it had answered", receipt=None, at_ms=1790000000000,
+    )  # fmt: skip
+
+    id: str
+    connector: str
+    target: str
+    conversation_id: str
+    state: Literal["waiting", "begun", "sent", "dead", "unknown", "dropped"]
+    tries: int
+    reason: str | None
+    receipt: str | None
+    at_ms: int
+
+
+class OutboxItemList(ApiModel):
+    """Outgoing messages."""
+
+    model_config = example(items=[])
+
+    items: list[OutboxItemInfo]

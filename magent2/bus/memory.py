@@ -1,4 +1,4 @@
-"""The engine without a file: the same store, in memory, for tests and for one process. Nothing survives it."""
+"""The memory engine: the SQLite engine on a database in memory, for tests and single processes. Nothing is kept."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from magent2.bus.face import EngineBase
-from magent2.bus.operations import Operation
+from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
 from magent2.bus.sqlite_engine.clock import Clock, SystemClock
-from magent2.bus.sqlite_engine.errors import explain
+from magent2.bus.sqlite_engine.connection import WriteConnection
+from magent2.bus.sqlite_engine.dispatch import READS, run_group
+from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.sqlite_engine.schema import connect, create_tables, write_backup
-from magent2.bus.sqlite_engine.state import State
-from magent2.bus.sqlite_engine.store import READS, run_group
 from magent2.bus.watch import Watch, WatchHub
 from magent2.errors import InvalidInput
 from magent2.settings import PAYLOAD_MAX_BYTES
 
-WHERE = "the log in memory"
+LOG_NAME = "the log in memory"  # in place of a path in error messages
 
 R = TypeVar("R")
 
 
 class MemoryBus(EngineBase):
-    """Runs every operation where it is called, one at a time."""
+    """A bus in memory. Operations run on the thread of the caller, one at a time."""
 
     def __init__(self, *, payload_max_bytes: int = PAYLOAD_MAX_BYTES, clock: Clock | None = None) -> None:
         self._lock = threading.Lock()
         self._hub = WatchHub()
         self._closed = False
-        self._state = State(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
+        self._db = WriteConnection(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(":memory:")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup is a file like any other
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup has the settings of a log in a file
         create_tables(connection)
         return connection
 
@@ -50,9 +50,9 @@ class MemoryBus(EngineBase):
                 if type(operation) in READS:
                     return cast("R", self._read(operation))
                 outcome = self._write(operation)
-                changed = self._state.changed
+                changed = self._db.changed
             except sqlite3.Error as error:
-                raise explain(error, WHERE) from error
+                raise translate_error(error, LOG_NAME) from error
         self._hub.notify(changed)
         if isinstance(outcome, Exception):
             raise outcome
@@ -66,36 +66,36 @@ class MemoryBus(EngineBase):
         return self._hub.watch(topics)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """The log as it is now, as a file that `SqliteBus` opens."""
+        """Write the log in its current state to a file that `SqliteBus` opens."""
         with self._lock:
             self._check_open()
             try:
-                write_backup(self._state.connection, Path(path))
+                write_backup(self._db.connection, Path(path))
             except (sqlite3.Error, OSError) as error:
-                raise explain(error, str(path)) from error
+                raise translate_error(error, str(path)) from error
 
     def close(self) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._state.connection.close()
+                self._db.connection.close()
 
-    def _read(self, operation: Operation[Any]) -> Any:
-        outcome = READS[type(operation)](self._state, operation)
+    def _read(self, operation: AnyOperation) -> object:
+        outcome = READS[type(operation)](self._db, operation)
         return replace(outcome, engine="memory") if isinstance(outcome, LogInfo) else outcome
 
-    def _write(self, operation: Operation[Any]) -> Any:
-        connection = self._state.connection
+    def _write(self, operation: AnyOperation) -> object:
+        connection = self._db.connection
         connection.execute("BEGIN")
         try:
-            outcome = run_group(self._state, (operation,))[0]
+            outcome = run_group(self._db, (operation,))[0]
             connection.execute("COMMIT")
         except BaseException:
-            self._state.reset()
+            self._db.reset()
             connection.execute("ROLLBACK")
             raise
         return outcome
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidInput("this MemoryBus is closed; make another")
+            raise InvalidInput("this MemoryBus is closed; create another")

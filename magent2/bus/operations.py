@@ -68,6 +68,9 @@ class Operation(Generic[R_co]):
     __slots__ = ()
 
 
+AnyOperation: TypeAlias = Operation[Any]
+
+
 def _check_range(what: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise LimitError(f"{what} must be between {low:g} and {high:g}, not {value!r}")

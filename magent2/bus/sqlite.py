@@ -1,4 +1,4 @@
-"""The embedded engine: a log in one SQLite file, for any number of processes on one machine."""
+"""The SQLite engine: a log in one file, shared by any number of processes on one machine."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from magent2.bus.face import EngineBase
-from magent2.bus.operations import Operation
+from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
 from magent2.bus.sqlite_engine import writer as sqlite_writer
 from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
-from magent2.bus.sqlite_engine.errors import explain
-from magent2.bus.sqlite_engine.lock import FileLock
+from magent2.bus.sqlite_engine.connection import ReadConnection, WriteConnection
+from magent2.bus.sqlite_engine.dispatch import READS
+from magent2.bus.sqlite_engine.errors import translate_error
+from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.poll import PollingHub
 from magent2.bus.sqlite_engine.schema import connect, prepare_file, write_backup
-from magent2.bus.sqlite_engine.state import State, View
-from magent2.bus.sqlite_engine.store import READS
-from magent2.bus.sqlite_engine.writer import ThreadWaiter, Writer
+from magent2.bus.sqlite_engine.writer import ThreadWaiter, WriterThread
 from magent2.bus.watch import Watch
 from magent2.errors import BusUnavailable, InvalidInput
 from magent2.settings import PAYLOAD_MAX_BYTES
@@ -31,10 +31,10 @@ R = TypeVar("R")
 
 
 class SqliteBus(EngineBase):
-    """What is acknowledged is on disk: operations that wait together share one commit with `synchronous=FULL`.
+    """A bus on a SQLite file. An acknowledged write is on disk (`synchronous=FULL`).
 
-    Reads go to the file directly, from any thread. Writes go through one thread of this process, which takes turns with
-    those of other processes.
+    Reads use connections of their own, on the thread of the caller. Writes go through one thread of this process, which
+    commits the operations that wait together in one transaction, and takes turns with the writers of other processes.
     """
 
     def __init__(
@@ -42,26 +42,25 @@ class SqliteBus(EngineBase):
     ) -> None:
         self._path = Path(path).absolute()
         self._clock = clock or SystemClock()
-        self._boot = boot_id()
+        self._boot_id = boot_id()
         self._pid = os.getpid()
         self._closed = False
         self._closing = threading.Lock()
-        self._views: list[View] = []  # connections for reading that nobody uses now
+        self._idle_readers: list[ReadConnection] = []
         try:
             self._lock, connection = self._open()
         except (sqlite3.Error, OSError) as error:
-            raise explain(error, str(self._path)) from error
-        self._hub = PollingHub(self._reader, str(self._path))
-        state = State(connection, self._clock, self._boot, payload_max_bytes)
-        self._state = state
-        self._writer = Writer(state, self._lock, str(self._path), self._hub.committed)
+            raise translate_error(error, str(self._path)) from error
+        self._hub = PollingHub(self._connect_reader, str(self._path))
+        self._db = WriteConnection(connection, self._clock, self._boot_id, payload_max_bytes)
+        self._writer = WriterThread(self._db, self._lock, str(self._path), self._hub.committed)
 
     def _open(self) -> tuple[FileLock, sqlite3.Connection]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path.with_name(self._path.name + ".lock"))
         try:
             if not lock.acquire_within(sqlite_writer.LOCK_WAIT_MAX_S):
-                raise BusUnavailable(sqlite_writer.held_elsewhere(str(self._path)))
+                raise BusUnavailable(sqlite_writer.lock_held_message(str(self._path)))
             connection = connect(str(self._path))
             try:
                 prepare_file(connection, self._path)
@@ -99,64 +98,68 @@ class SqliteBus(EngineBase):
         return self._hub.watch(topics)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """A copy of the log as it is now, in a new file; writers go on meanwhile."""
+        """Write a copy of the log in its current state to a new file. Writers are not blocked."""
         self._check_usable()
         connection = connect(str(self._path))
         try:
             write_backup(connection, Path(path))
         except (sqlite3.Error, OSError) as error:
-            raise explain(error, str(path)) from error
+            raise translate_error(error, str(path)) from error
         finally:
             connection.close()
 
     def close(self) -> None:
-        """Commit what waits, then let go of the file. A bus of a process that was forked is only forgotten."""
+        """Commit the queued operations, then close the file. Does nothing in a forked child."""
         with self._closing:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
         ended = self._writer.close()
         self._hub.close()
-        self._close_views()
-        if ended:  # else they belong to the thread that still waits
-            self._state.connection.close()
+        self._close_idle_readers()
+        if ended:  # otherwise the writer thread still waits for the lock and uses both
+            self._db.connection.close()
             self._lock.close()
 
-    def _close_views(self) -> None:
-        for view in [self._views.pop() for _ in range(len(self._views))]:
-            view.connection.close()
+    def _close_idle_readers(self) -> None:
+        for reader in [self._idle_readers.pop() for _ in range(len(self._idle_readers))]:
+            reader.connection.close()
 
     # --- reading ---
 
-    def _reader(self) -> sqlite3.Connection:
+    def _connect_reader(self) -> sqlite3.Connection:
         return connect(str(self._path), read_only=True)
 
-    def _read(self, operation: Operation[Any]) -> Any:
-        try:
-            view = self._views.pop()
-        except IndexError:
-            view = View(self._reader(), self._clock, self._boot)
-        try:
-            return self._read_from(view, operation)
-        finally:
-            self._views.append(view)
-            if self._closed:
-                self._close_views()
+    def _read(self, operation: AnyOperation) -> object:
+        """Run a read operation on an idle connection, or on a new one if all are in use.
 
-    def _read_from(self, view: View, operation: Operation[Any]) -> Any:
+        `list.pop` and `list.append` are atomic, so the pool needs no lock.
+        """
         try:
-            view.connection.execute("BEGIN")
+            reader = self._idle_readers.pop()
+        except IndexError:
+            reader = ReadConnection(self._connect_reader(), self._clock, self._boot_id)
+        try:
+            return self._read_from(reader, operation)
+        finally:
+            self._idle_readers.append(reader)
+            if self._closed:  # `close` ran during the read and did not see this connection
+                self._close_idle_readers()
+
+    def _read_from(self, reader: ReadConnection, operation: AnyOperation) -> object:
+        try:
+            reader.execute("BEGIN")  # one snapshot for all queries of the operation
             try:
-                outcome = READS[type(operation)](view, operation)
+                outcome = READS[type(operation)](reader, operation)
             finally:
-                view.connection.execute("ROLLBACK")
+                reader.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise explain(error, str(self._path)) from error
+            raise translate_error(error, str(self._path)) from error
         return replace(outcome, engine="sqlite") if isinstance(outcome, LogInfo) else outcome
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise InvalidInput(sqlite_writer.closed(str(self._path)))
+            raise InvalidInput(sqlite_writer.closed_message(str(self._path)))
         if os.getpid() != self._pid:
             raise InvalidInput(
                 f"the bus on {self._path} was opened in process {self._pid} and cannot be used in its fork;"

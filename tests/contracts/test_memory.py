@@ -18,4 +18,4 @@ class TestMemoryBus(BusContract):
 
     def scribble(self, engine: Engine, topic: str) -> None:
         assert isinstance(engine, MemoryBus)
-        spoil_next_record(engine, topic, engine._state.connection)
+        spoil_next_record(engine, topic, engine._db.connection)

@@ -18,7 +18,7 @@ from magent2.bus.operations import Append, Claim, Erase, Info, Read
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine import writer as sqlite_writer
-from magent2.bus.sqlite_engine.lock import FileLock
+from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.errors import (
     BusUnavailable,
     Magent2Error,

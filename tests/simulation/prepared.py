@@ -22,7 +22,7 @@ def image_of(prepare: Callable[[Engine], None]) -> bytes:
     bus = MemoryBus()
     try:
         prepare(bus)
-        return bus._state.connection.serialize()
+        return bus._db.connection.serialize()
     finally:
         bus.close()
 

@@ -1,1 +1,1 @@
-"""The store behind the SQLite and the memory engine; `magent2.bus.sqlite` and `magent2.bus.memory` are their faces."""
+"""Internals of the SQLite and memory engines, which `magent2.bus.sqlite` and `magent2.bus.memory` provide."""

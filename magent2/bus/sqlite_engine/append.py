@@ -1,4 +1,4 @@
-"""Appends: what is checked, in the order that `operations` promises, and what is then written."""
+"""Appends: makes the checks in the order that `operations` documents, then writes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from magent2.bus.operations import (
     head_too_large,
 )
 from magent2.bus.records import AppendResult, NewRecord
-from magent2.bus.sqlite_engine.state import Known, State, Topic
+from magent2.bus.sqlite_engine.connection import KnownId, TopicRow, WriteConnection
 from magent2.errors import BlobMissing, ConditionFailed, HeadTooLarge, IdConflict, PayloadTooLarge, TopicDeleted
 
 
-def append(state: State, operation: Append) -> AppendResult:
-    check_sizes(state, operation)
+def append(db: WriteConnection, operation: Append) -> AppendResult:
+    check_sizes(db, operation)
     key = operation.records[0]
-    topic = state.topic(key.topic)
-    known = _repeat(state, topic, key)
+    topic = db.topic(key.topic)
+    known = _repeated_id(db, topic, key)
     if known is not None:
         return AppendResult(known.answer or (known.seq,), repeat=True)
     if len(operation.records) > 1 or operation.conditions or operation.heads or key.blobs:
-        return AppendResult(put(state, operation, keyed=True))
-    _check_not_deleted(topic)  # one record and no more is what most appends are
-    seq = state.next_seq(topic)
-    state.add(key, topic.tid, seq)
+        return AppendResult(check_and_write(db, operation, keyed=True))
+    _check_not_deleted(topic)  # most appends have a single record and nothing else: only this check is left
+    seq = db.next_seq(topic)
+    db.add_record(key, topic.tid, seq)
     return AppendResult((seq,))
 
 
-def check_sizes(state: State, operation: Write) -> None:
-    limit = state.payload_max_bytes
+def check_sizes(db: WriteConnection, operation: Write) -> None:
+    limit = db.payload_max_bytes
     for record in operation.records:
         if len(record.body) > limit:
             raise PayloadTooLarge(
@@ -42,58 +42,67 @@ def check_sizes(state: State, operation: Write) -> None:
             )
 
 
-def put(state: State, operation: Write, *, keyed: bool = False) -> tuple[int, ...]:
-    """Check all, then append all. The seq of each record."""
-    repeats = check(state, operation, first=1 if keyed else 0)
-    topics = [state.topic(record.topic) for record in operation.records]
-    seqs = tuple(repeats.get(index) or state.next_seq(topic) for index, topic in enumerate(topics))
+def check_and_write(db: WriteConnection, operation: Write, *, keyed: bool = False) -> tuple[int, ...]:
+    """Make all checks, then append all records and set all heads; return the seq of each record.
+
+    `keyed`: the first record is the key, whose id the caller has checked already. Its row keeps the seqs of the whole
+    append, which answer a repeat.
+    """
+    repeats = _check(db, operation, first=1 if keyed else 0)
+    topics = [db.topic(record.topic) for record in operation.records]
+    seqs = tuple(repeats.get(index) or db.next_seq(topic) for index, topic in enumerate(topics))
     for index, record in enumerate(operation.records):
         if index not in repeats:
             answer = seqs if keyed and index == 0 and len(seqs) > 1 else ()
-            state.add(record, topics[index].tid, seqs[index], answer)
+            db.add_record(record, topics[index].tid, seqs[index], answer)
     for head in operation.heads:
-        set_head(state, head)
+        topic = db.topic(head.topic)
+        topic.head = _merged_head(db, head)
+        db.mark_dirty(topic)
+        topic.active_ms = db.now_ms
     return seqs
 
 
-def check(state: State, operation: Write, *, first: int) -> dict[int, int]:
-    """Refuse the append, or say which of its records exist already, and as what."""
+def _check(db: WriteConnection, operation: Write, *, first: int) -> dict[int, int]:
+    """Refuse the append, or return the records that the log has already: their index in the append → their seq."""
     touched = [*(record.topic for record in operation.records), *(head.topic for head in operation.heads)]
     for name in dict.fromkeys(touched):
-        _check_not_deleted(state.topic(name))
+        _check_not_deleted(db.topic(name))
     repeats = {}
     for index, record in enumerate(operation.records[first:], first):
-        if record.id is None:  # tokens are many, and have none
+        if record.id is None:  # true of tokens, which are the most frequent records
             continue
-        known = _repeat(state, state.topic(record.topic), record)
+        known = _repeated_id(db, db.topic(record.topic), record)
         if known is not None:
             repeats[index] = known.seq
     for condition in operation.conditions:
-        _check_condition(state, condition)
+        _check_condition(db, condition)
     for record in operation.records:
         for blob in record.blobs:
-            _check_blob(state, blob)
+            if db.one("SELECT 1 FROM blobs WHERE name = ?", blob) is None:
+                raise BlobMissing(f"there is no blob {blob}; put it before the append that names it")
     for head in operation.heads:
-        _merge_head(state, head)
+        _merged_head(db, head)
     return repeats
 
 
-def _repeat(state: State, topic: Topic, record: NewRecord) -> Known | None:
+def _repeated_id(db: WriteConnection, topic: TopicRow, record: NewRecord) -> KnownId | None:
+    """Return what the log knows of the record's id, or refuse the id if it was used with another body."""
     if record.id is None:
         return None
-    known = state.known(topic, record.id)
+    known = db.known_id(topic, record.id)
     if known is not None and known.digest != record.digest:
         raise IdConflict(f"id {record.id!r} of {record.topic!r} was used with another body; take a new id")
     return known
 
 
-def _check_not_deleted(topic: Topic) -> None:
+def _check_not_deleted(topic: TopicRow) -> None:
     if topic.deleted:
         raise TopicDeleted(f"{topic.name!r} was deleted; write to a topic with another name")
 
 
-def _check_condition(state: State, condition: Condition) -> None:
-    topic = state.topic(condition.topic)
+def _check_condition(db: WriteConnection, condition: Condition) -> None:
+    topic = db.topic(condition.topic)
     if isinstance(condition, LastSeqIs):
         if topic.last != condition.seq:
             raise ConditionFailed(
@@ -108,22 +117,11 @@ def _check_condition(state: State, condition: Condition) -> None:
         )
 
 
-def _check_blob(state: State, name: str) -> None:
-    if state.one("SELECT 1 FROM blobs WHERE name = ?", name) is None:
-        raise BlobMissing(f"there is no blob {name}; put it before the append that names it")
-
-
-def _merge_head(state: State, head: SetHead) -> dict[str, str]:
-    merged = {**state.topic(head.topic).head, **head.texts}
+def _merged_head(db: WriteConnection, head: SetHead) -> dict[str, str]:
+    """Return the head of the topic with these fields set or removed, or refuse it if it is too large."""
+    merged = {**db.topic(head.topic).head, **head.texts}
     merged = {name: text for name, text in merged.items() if text}
     size = head_size(merged)
     if size > HEAD_MAX_BYTES:
         raise HeadTooLarge(head_too_large(head.topic, size))
     return merged
-
-
-def set_head(state: State, head: SetHead) -> None:
-    topic = state.topic(head.topic)
-    topic.head = _merge_head(state, head)
-    state.reshape(topic)
-    topic.active_ms = state.now_ms

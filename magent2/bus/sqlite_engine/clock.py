@@ -1,4 +1,4 @@
-"""Time as the store sees it: the wall for records and delays, a steady clock for leases."""
+"""Clocks of the SQLite and memory engines: wall time for records and delays, monotonic time for leases."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """Milliseconds. A test or a simulation may pass its own."""
+    """Source of time in milliseconds. A test or a simulation may pass its own."""
 
     def wall_ms(self) -> int:
-        """Since 1970; may step when somebody sets the clock."""
+        """Milliseconds since 1970. They may jump when the system clock is set."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Since any moment; never steps, and is the same for all processes that share the log."""
+        """Milliseconds since an arbitrary moment. They never jump and are the same for all processes on the log."""
         ...
 
 
 class SystemClock:
+    """The clocks of the operating system."""
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -30,7 +32,11 @@ class SystemClock:
 
 
 def boot_id() -> str:
-    """Which start of the machine the steady clock counts from; empty where the system does not say."""
+    """Identify the current boot, from which the monotonic clock counts; empty where the system does not tell.
+
+    Lease deadlines are stored as monotonic times, which mean nothing after a reboot. The boot id stored beside them
+    tells such deadlines apart.
+    """
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

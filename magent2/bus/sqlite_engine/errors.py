@@ -1,4 +1,4 @@
-"""What SQLite and the file system complain about, in our words."""
+"""Translates errors of SQLite and of the operating system into errors of the bus."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from magent2.errors import (
     StorageUnwritable,
 )
 
-_PRIMARY_CODE = 0xFF  # SQLite's extended codes carry the plain one in the low byte
+_PRIMARY_CODE = 0xFF  # the low byte of SQLite's extended error codes is the primary code
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT}
 
 
-def code_of(error: BaseException) -> int:
+def primary_code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY_CODE
 
 
 def is_busy(error: BaseException) -> bool:
-    return code_of(error) in _BUSY
+    return primary_code(error) in _BUSY
 
 
-def explain(error: Exception, where: str) -> Exception:
-    """The error to raise in place of one from below; our own and bugs stay as they are."""
+def translate_error(error: Exception, where: str) -> Exception:
+    """Return the error to raise in place of this one. Errors of the bus and bugs are returned unchanged.
+
+    `where` names the file or the log for the message.
+    """
     if isinstance(error, Magent2Error):
         return error
     if isinstance(error, sqlite3.Error):
-        return _explain_sqlite(error, where)
+        return _translate_sqlite_error(error, where)
     if isinstance(error, OSError):
-        return _explain_system(error, where)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(f"no space left for {where} ({error}); free some space on its disk and try again")
+        return StorageUnwritable(f"{where} cannot be opened or written ({error}); check path and permissions")
     return error
 
 
-def _explain_sqlite(error: sqlite3.Error, where: str) -> Magent2Error:
-    code = code_of(error)
+def _translate_sqlite_error(error: sqlite3.Error, where: str) -> Magent2Error:
+    code = primary_code(error)
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(f"no space left for {where} ({error}); free some space on its disk and try again")
     if code in _UNWRITABLE:
@@ -52,9 +57,3 @@ def _explain_sqlite(error: sqlite3.Error, where: str) -> Magent2Error:
     if code in _BUSY:
         return BusUnavailable(f"{where} is locked by another program ({error}); let it finish, then try again")
     return StorageError(f"{where} failed: {type(error).__name__}: {error}; check the disk and the system's log")
-
-
-def _explain_system(error: OSError, where: str) -> Magent2Error:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"no space left for {where} ({error}); free some space on its disk and try again")
-    return StorageUnwritable(f"{where} cannot be opened or written ({error}); check path and permissions")

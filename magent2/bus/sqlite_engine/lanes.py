@@ -1,4 +1,13 @@
-"""Lanes: the mail of one agent in one conversation, worked by one worker at a time."""
+"""Lanes and leases: claiming a lane, writing as its owner, giving it back.
+
+A lane is the mail of one agent in one conversation; one worker owns it at a time. A lane without owner is ready (it has
+an order number in `ready`), waits until `due_ms`, is parked until control mail comes, or is idle (it has no mail).
+Order numbers grow at the back of the queue and shrink at the front, so that taking lanes is one indexed query.
+
+A lease belongs to a worker, not to a lane: renewing it is one row however many lanes the worker holds. An expired lease
+changes nothing by itself. The next claim of any worker takes the lanes away; until then the owner may still write,
+because nothing else can own the lane.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +18,24 @@ import orjson
 
 from magent2.bus.operations import CLAIM_MAIL_MAX, LEASE_MAX_S, Claim, Later, Leave, OwnedAppend, Renew, Settle, Write
 from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, Owner
-from magent2.bus.sqlite_engine.append import check_sizes, put
+from magent2.bus.sqlite_engine.append import check_and_write, check_sizes
+from magent2.bus.sqlite_engine.connection import WriteConnection, pack_seqs, unpack_seqs
+from magent2.bus.sqlite_engine.lane_intake import CONTROL, sort_inboxes
 from magent2.bus.sqlite_engine.reads import fenced, mail_of
-from magent2.bus.sqlite_engine.sort import CONTROL, sort_inboxes
-from magent2.bus.sqlite_engine.state import State, pack_seqs, unpack_seqs
 from magent2.errors import CounterGap
 
-LANE_MEMORY_S = 86_400  # how long a finished lane still knows its last owner
-LANES_FORGOTTEN_MAX = 256  # per claim
+LANE_MEMORY_S = 86_400  # how long an idle lane is kept, so that a repeated settle is recognized
+IDLE_LANES_DROPPED_MAX = 256  # per claim
 LEASE_MAX_MS = int(LEASE_MAX_S * 1000)
 
 _HAS_MAIL = "SELECT 1 FROM mail WHERE lid = ? LIMIT 1"
 _HAS_CONTROL = f"SELECT 1 FROM mail WHERE lid = ? AND chat = {CONTROL} LIMIT 1"  # noqa: S608  a constant
-_GIVE_UP = (
+_RELEASE = (
     "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = ?, ready = ?, due_ms = ?,"
     " parked = ?, done = ?, done_answer = ?, idle_ms = ? WHERE lid = ?"
 )
-_RETURN = "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, ready = ? WHERE lid = ?"
-_REST = (
+_MAKE_READY = "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, ready = ? WHERE lid = ?"
+_MAKE_IDLE = (
     "UPDATE lanes SET owner = NULL, worker = NULL, nonce = NULL, answer = NULL, attempt = 0, due_ms = NULL, idle_ms = ?"
     " WHERE lid = ?"
 )
@@ -37,7 +46,12 @@ _TAKE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LaneRow:
+    """Row of a lane, as far as its owner's operations need it.
+
+    `n` and `answer` belong to the last owned append, `done` and `done_answer` to the last owner that gave the lane up.
+    """
+
     lid: int
     owner: str | None
     n: int
@@ -47,74 +61,80 @@ class Lane:
     done_answer: str | None
 
 
-def _lane(state: State, owner: Owner) -> Lane | None:
-    row = state.one(
+def _select_lane(db: WriteConnection, owner: Owner) -> LaneRow | None:
+    row = db.one(
         "SELECT lid, owner, n, answer, attempt, done, done_answer FROM lanes WHERE conversation = ? AND agent = ?",
         owner.conversation,
         owner.agent,
     )
-    return None if row is None else Lane(*row)
+    return None if row is None else LaneRow(*row)
 
 
-# --- what an owner does ---
+# --- operations of an owner ---
 
 
-def owned_append(state: State, operation: OwnedAppend) -> AppendResult:
-    check_sizes(state, operation)
-    lane = _lane(state, operation.owner)
+def owned_append(db: WriteConnection, operation: OwnedAppend) -> AppendResult:
+    check_sizes(db, operation)
+    lane = _select_lane(db, operation.owner)
     if lane is None or lane.owner != operation.owner.token:
         raise fenced(operation.owner)
     if operation.n <= lane.n:
         return AppendResult(unpack_seqs(lane.answer) if operation.n == lane.n else (), repeat=True)
     if operation.n > lane.n + 1:
         raise CounterGap(f"append {operation.n} comes after {lane.n}; run the appends in between first")
-    seqs = put(state, operation)
-    _remove_mail(state, lane, operation.mail)
+    seqs = check_and_write(db, operation)
+    _remove_mail(db, lane, operation.mail)
     sql = "UPDATE lanes SET n = ?, answer = ? WHERE lid = ?"
-    state.connection.execute(sql, (operation.n, pack_seqs(seqs), lane.lid))
+    db.execute(sql, (operation.n, pack_seqs(seqs), lane.lid))
     return AppendResult(seqs)
 
 
-def settle(state: State, operation: Settle) -> AppendResult:
-    lane, repeat = _finishing(state, operation, operation.owner)
+def settle(db: WriteConnection, operation: Settle) -> AppendResult:
+    lane, repeat = _check_release(db, operation, operation.owner)
     if repeat is not None:
         return repeat
-    seqs = put(state, operation)
-    _remove_mail(state, lane, operation.mail)
-    if state.one(_HAS_MAIL, lane.lid) is None:
-        _give_up(state, lane, seqs, idle_ms=state.now_ms)
+    seqs = check_and_write(db, operation)
+    _remove_mail(db, lane, operation.mail)
+    if db.one(_HAS_MAIL, lane.lid) is None:
+        _release(db, lane, seqs, idle_ms=db.now_ms)
     else:
-        _give_up(state, lane, seqs, ready=state.back())
-        state.wake(operation.owner.agent)
+        _release(db, lane, seqs, ready=db.next_back())
+        db.wake(operation.owner.agent)
     return AppendResult(seqs)
 
 
-def later(state: State, operation: Later) -> AppendResult:
-    lane, repeat = _finishing(state, operation, operation.owner)
+def later(db: WriteConnection, operation: Later) -> AppendResult:
+    lane, repeat = _check_release(db, operation, operation.owner)
     if repeat is not None:
         return repeat
-    seqs = put(state, operation)
+    seqs = check_and_write(db, operation)
     attempt = max(0, lane.attempt - 1) if operation.refund else lane.attempt
-    if state.one(_HAS_CONTROL, lane.lid) is not None:  # it may have come while the lane was held: no sleep now
-        _give_up(state, lane, seqs, attempt=attempt, ready=state.front())
-        state.wake(operation.owner.agent)
+    if db.one(_HAS_CONTROL, lane.lid) is not None:
+        # The command came while the lane was held, and intake leaves held lanes alone. So nothing else would make the
+        # lane ready: it would wait, or stay parked, with the command in it.
+        _release(db, lane, seqs, attempt=attempt, ready=db.next_front())
+        db.wake(operation.owner.agent)
     elif operation.delay_s is None:
-        _give_up(state, lane, seqs, attempt=attempt, parked=True)
+        _release(db, lane, seqs, attempt=attempt, parked=True)
     elif operation.delay_s > 0:
-        due_ms = state.now_ms + max(1, round(operation.delay_s * 1000))
-        _give_up(state, lane, seqs, attempt=attempt, due_ms=due_ms)
-    elif state.one(_HAS_MAIL, lane.lid) is None:
-        _give_up(state, lane, seqs, idle_ms=state.now_ms)
+        due_ms = db.now_ms + max(1, round(operation.delay_s * 1000))
+        _release(db, lane, seqs, attempt=attempt, due_ms=due_ms)
+    elif db.one(_HAS_MAIL, lane.lid) is None:
+        _release(db, lane, seqs, idle_ms=db.now_ms)
     else:
-        _give_up(state, lane, seqs, attempt=attempt, ready=state.front())
-        state.wake(operation.owner.agent)
+        _release(db, lane, seqs, attempt=attempt, ready=db.next_front())
+        db.wake(operation.owner.agent)
     return AppendResult(seqs)
 
 
-def _finishing(state: State, operation: Write, owner: Owner) -> tuple[Lane, AppendResult | None]:
-    """The lane that its owner gives up, or the answer if it has done so before."""
-    check_sizes(state, operation)
-    lane = _lane(state, owner)
+def _check_release(db: WriteConnection, operation: Write, owner: Owner) -> tuple[LaneRow, AppendResult | None]:
+    """Return the lane that its owner gives up, and the first answer if this operation is a repeat.
+
+    The lane keeps the token of the last owner that gave it up, so that a repeat after a lost reply is told from a
+    worker that has lost the lane. Only a later settle or later of another owner overwrites that token.
+    """
+    check_sizes(db, operation)
+    lane = _select_lane(db, owner)
     if lane is not None and lane.owner == owner.token:
         return lane, None
     if lane is not None and lane.done == owner.token:
@@ -122,9 +142,9 @@ def _finishing(state: State, operation: Write, owner: Owner) -> tuple[Lane, Appe
     raise fenced(owner)
 
 
-def _give_up(
-    state: State,
-    lane: Lane,
+def _release(
+    db: WriteConnection,
+    lane: LaneRow,
     seqs: tuple[int, ...],
     *,
     attempt: int = 0,
@@ -134,146 +154,157 @@ def _give_up(
     idle_ms: int | None = None,
 ) -> None:
     values = (attempt, ready, due_ms, parked, lane.owner, pack_seqs(seqs), idle_ms, lane.lid)
-    state.connection.execute(_GIVE_UP, values)
+    db.execute(_RELEASE, values)
 
 
-def _remove_mail(state: State, lane: Lane, mail: Iterable[MailRef]) -> None:
+def _remove_mail(db: WriteConnection, lane: LaneRow, mail: Iterable[MailRef]) -> None:
     rows = [(lane.lid, ref.topic.startswith("chat:"), ref.seq) for ref in mail]
     if rows:
-        state.connection.executemany("DELETE FROM mail WHERE lid = ? AND chat = ? AND seq = ?", rows)
+        db.executemany("DELETE FROM mail WHERE lid = ? AND chat = ? AND seq = ?", rows)
 
 
-# --- what a worker does ---
+# --- operations of a worker ---
 
 
-def claim(state: State, operation: Claim) -> ClaimResult:
-    state.flush()
-    steady_ms = state.clock.monotonic_ms()
-    repeat = _take_lease(state, operation, steady_ms)
-    _return_expired(state, steady_ms)
-    _forget_idle(state)
-    _ready_due(state, operation.agents)
-    more = sort_inboxes(state, operation.agents)
-    lanes = _held(state, operation) if repeat else _take(state, operation)
-    return ClaimResult(lanes, more, _wait_s(state, operation, steady_ms))
+def claim(db: WriteConnection, operation: Claim) -> ClaimResult:
+    db.flush()
+    monotonic_ms = db.clock.monotonic_ms()
+    # The own lease comes first: a worker whose lease has expired must not lose its lanes to its own claim.
+    repeat = _take_lease(db, operation, monotonic_ms)
+    _return_expired(db, monotonic_ms)
+    _drop_idle_lanes(db)
+    _make_due_lanes_ready(db, operation.agents)
+    more = sort_inboxes(db, operation.agents)
+    lanes = _lanes_of_nonce(db, operation) if repeat else _take_lanes(db, operation)
+    return ClaimResult(lanes, more, _wait_s(db, operation, monotonic_ms))
 
 
-def _take_lease(state: State, operation: Claim, steady_ms: int) -> bool:
-    """Renew the lease; whether this very claim was run before."""
-    row = state.one("SELECT nonce FROM workers WHERE worker = ?", operation.worker)
-    deadline = steady_ms + round(operation.lease_s * 1000)
+def _take_lease(db: WriteConnection, operation: Claim, monotonic_ms: int) -> bool:
+    """Renew the worker's lease; return whether this claim is a repeat.
+
+    The nonce of the last claim is stored with the lease. A worker whose reply was lost claims again with the same nonce
+    and gets the same lanes. Without the nonce those lanes would stay held, without a run, until the lease expires.
+    """
+    row = db.one("SELECT nonce FROM workers WHERE worker = ?", operation.worker)
+    deadline = monotonic_ms + round(operation.lease_s * 1000)
     agents = orjson.dumps(operation.agents).decode()
-    state.connection.execute(
+    db.execute(
         "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)",
-        (operation.worker, agents, deadline, state.boot, operation.nonce),
+        (operation.worker, agents, deadline, db.boot_id, operation.nonce),
     )
     return row is not None and row[0] == operation.nonce
 
 
-def _return_expired(state: State, steady_ms: int) -> None:
-    """A deadline further off than any lease was written before the machine started anew."""
-    expired = state.all(
+def _return_expired(db: WriteConnection, monotonic_ms: int) -> None:
+    """End the leases that have run out.
+
+    Deadlines are monotonic times, so that setting the system clock ends no lease. They count from the boot of the
+    machine: a lease of another boot has expired, and so has one whose deadline is further off than any lease can be,
+    which is how a reboot shows where the system has no boot id.
+    """
+    expired = db.all(
         "SELECT worker FROM workers WHERE deadline <= ? OR deadline > ? OR boot <> ?",
-        steady_ms,
-        steady_ms + LEASE_MAX_MS,
-        state.boot,
+        monotonic_ms,
+        monotonic_ms + LEASE_MAX_MS,
+        db.boot_id,
     )
     for (worker,) in expired:
-        _dismiss(state, worker)
+        _end_lease(db, worker)
 
 
-def _dismiss(state: State, worker: str) -> int:
-    """End a worker's lease: its lanes go to the front, in the order they were opened."""
-    held = state.all("SELECT lid, agent FROM lanes WHERE worker = ? ORDER BY lid DESC", worker)
+def _end_lease(db: WriteConnection, worker: str) -> int:
+    """End a worker's lease and return the number of its lanes, which go to the front in the order of their creation."""
+    held = db.all("SELECT lid, agent FROM lanes WHERE worker = ? ORDER BY lid DESC", worker)
     for lid, agent in held:
-        if state.one(_HAS_MAIL, lid) is None:
-            state.connection.execute(_REST, (state.now_ms, lid))
+        if db.one(_HAS_MAIL, lid) is None:
+            db.execute(_MAKE_IDLE, (db.now_ms, lid))
         else:
-            state.connection.execute(_RETURN, (state.front(), lid))
-            state.wake(agent)
-    state.connection.execute("DELETE FROM workers WHERE worker = ?", (worker,))
+            db.execute(_MAKE_READY, (db.next_front(), lid))
+            db.wake(agent)
+    db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
     return len(held)
 
 
-def _forget_idle(state: State) -> None:
-    state.connection.execute(
+def _drop_idle_lanes(db: WriteConnection) -> None:
+    db.execute(
         "DELETE FROM lanes WHERE lid IN (SELECT lid FROM lanes WHERE idle_ms < ? LIMIT ?)",
-        (state.now_ms - LANE_MEMORY_S * 1000, LANES_FORGOTTEN_MAX),
+        (db.now_ms - LANE_MEMORY_S * 1000, IDLE_LANES_DROPPED_MAX),
     )
 
 
-def _ready_due(state: State, agents: Iterable[str]) -> None:
+def _make_due_lanes_ready(db: WriteConnection, agents: Iterable[str]) -> None:
     for agent in agents:
-        due = state.all("SELECT lid FROM lanes WHERE agent = ? AND due_ms <= ? ORDER BY due_ms", agent, state.now_ms)
+        due = db.all("SELECT lid FROM lanes WHERE agent = ? AND due_ms <= ? ORDER BY due_ms", agent, db.now_ms)
         for (lid,) in due:
-            if state.one(_HAS_MAIL, lid) is None:
-                state.connection.execute(_REST, (state.now_ms, lid))
+            if db.one(_HAS_MAIL, lid) is None:
+                db.execute(_MAKE_IDLE, (db.now_ms, lid))
             else:
                 sql = "UPDATE lanes SET due_ms = NULL, ready = ? WHERE lid = ?"
-                state.connection.execute(sql, (state.back(), lid))
+                db.execute(sql, (db.next_back(), lid))
 
 
-def _take(state: State, operation: Claim) -> tuple[ClaimedLane, ...]:
+def _take_lanes(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...]:
+    """Take up to `limit` ready lanes. The order numbers are shared by all agents, so no agent starves another."""
     ready: list[tuple[int, int, str]] = []
     for agent in dict.fromkeys(operation.agents) if operation.limit else ():
-        rows = state.all(
+        rows = db.all(
             "SELECT ready, lid FROM lanes WHERE agent = ? AND ready IS NOT NULL ORDER BY ready LIMIT ?",
             agent,
             operation.limit,
         )
         ready += [(order, lid, agent) for order, lid in rows]
     ready.sort()
-    return tuple(_hand_out(state, operation, lid, agent) for _, lid, agent in ready[: operation.limit])
+    return tuple(_hand_out(db, operation, lid, agent) for _, lid, agent in ready[: operation.limit])
 
 
-def _hand_out(state: State, operation: Claim, lid: int, agent: str) -> ClaimedLane:
-    token = f"{operation.worker}/{operation.nonce}/{state.epoch()}"
-    conversation, attempt = state.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
-    return _claimed(state, Owner(operation.worker, agent, conversation, token), lid, attempt)
+def _hand_out(db: WriteConnection, operation: Claim, lid: int, agent: str) -> ClaimedLane:
+    token = f"{operation.worker}/{operation.nonce}/{db.next_epoch()}"
+    conversation, attempt = db.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
+    return _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt)
 
 
-def _held(state: State, operation: Claim) -> tuple[ClaimedLane, ...]:
-    rows = state.all(
+def _lanes_of_nonce(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...]:
+    rows = db.all(
         "SELECT lid, agent, conversation, owner, attempt FROM lanes WHERE worker = ? AND nonce = ? ORDER BY lid",
         operation.worker,
         operation.nonce,
     )
     return tuple(
-        _claimed(state, Owner(operation.worker, agent, conversation, token), lid, attempt)
+        _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt)
         for lid, agent, conversation, token, attempt in rows
     )
 
 
-def _claimed(state: State, owner: Owner, lid: int, attempt: int) -> ClaimedLane:
-    mail = mail_of(state, owner.agent, lid, CLAIM_MAIL_MAX)
+def _claimed(db: WriteConnection, owner: Owner, lid: int, attempt: int) -> ClaimedLane:
+    mail = mail_of(db, owner.agent, lid, CLAIM_MAIL_MAX)
     count = len(mail)
     if count == CLAIM_MAIL_MAX:
-        count = state.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
+        count = db.all("SELECT count(*) FROM mail WHERE lid = ?", lid)[0][0]
     return ClaimedLane(owner, attempt, mail, count)
 
 
-def _wait_s(state: State, operation: Claim, steady_ms: int) -> float | None:
-    """Until a delayed lane is due, or another worker's lease runs out under lanes that it holds."""
+def _wait_s(db: WriteConnection, operation: Claim, monotonic_ms: int) -> float | None:
+    """Return the time until a delayed lane is due or the lease of another worker that holds lanes expires."""
     waits = []
     for agent in operation.agents:
-        row = state.one("SELECT min(due_ms) FROM lanes WHERE agent = ? AND due_ms IS NOT NULL", agent)
+        row = db.one("SELECT min(due_ms) FROM lanes WHERE agent = ? AND due_ms IS NOT NULL", agent)
         if row is not None and row[0] is not None:
-            waits.append(row[0] - state.now_ms)
-    row = state.one(
+            waits.append(row[0] - db.now_ms)
+    row = db.one(
         "SELECT min(deadline) FROM workers WHERE worker <> ?"
         " AND EXISTS (SELECT 1 FROM lanes WHERE worker = workers.worker)",
         operation.worker,
     )
     if row is not None and row[0] is not None:
-        waits.append(row[0] - steady_ms)
+        waits.append(row[0] - monotonic_ms)
     return max(0, min(waits)) / 1000 if waits else None
 
 
-def renew(state: State, operation: Renew) -> bool:
-    deadline = state.clock.monotonic_ms() + round(operation.lease_s * 1000)
+def renew(db: WriteConnection, operation: Renew) -> bool:
+    deadline = db.clock.monotonic_ms() + round(operation.lease_s * 1000)
     sql = "UPDATE workers SET deadline = ?, boot = ? WHERE worker = ?"
-    return state.connection.execute(sql, (deadline, state.boot, operation.worker)).rowcount > 0
+    return db.execute(sql, (deadline, db.boot_id, operation.worker)).rowcount > 0
 
 
-def leave(state: State, operation: Leave) -> int:
-    return _dismiss(state, operation.worker)
+def leave(db: WriteConnection, operation: Leave) -> int:
+    return _end_lease(db, operation.worker)

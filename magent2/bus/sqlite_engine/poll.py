@@ -1,4 +1,4 @@
-"""News from other processes: a thread that looks, while somebody in this process watches."""
+"""Notifications between processes: a thread that polls for commits of others while this process has watches."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from magent2.bus.sqlite_engine.errors import explain
+from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.watch import LocalWatch, WatchHub
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.01
 POLL_AFTER_ERROR_S = 1.0
-LINGER_S = 1.0  # the thread stays this long after the last watch has gone
+LINGER_S = 1.0  # the thread ends this long after the last watch was closed
 
-_NEWS = (
+_CHANGED_SINCE = (
     "SELECT name, version FROM topics WHERE version > ?1"
     " UNION ALL SELECT 'chat:' || agent, version FROM wakes WHERE version > ?1"
 )
 
 
 class PollingHub(WatchHub):
-    """A hub that also hears of what other processes have committed."""
+    """A hub that also notifies of commits by other processes."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], path: str) -> None:
         super().__init__()
         self._connect = connect
         self._path = path
         self._starting = threading.Lock()
-        self._poller: Poller | None = None
+        self._poller: CommitPoller | None = None
 
     def committed(self, topics: set[str], version: int) -> None:
-        """This process has committed: tell at once, and leave it out of the next look."""
+        """Notify at once of a commit by this process, and exclude it from the next poll."""
         poller = self._poller
         if poller is not None:
             poller.own.add(version)
@@ -41,8 +41,8 @@ class PollingHub(WatchHub):
 
     def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:
-            if self._poller is None or not self._poller.keep():
-                self._poller = Poller(self, self._connect(), self._path)
+            if self._poller is None or not self._poller.is_running():
+                self._poller = CommitPoller(self, self._connect(), self._path)
 
     def close(self) -> None:
         with self._starting:
@@ -51,8 +51,13 @@ class PollingHub(WatchHub):
                 self._poller = None
 
 
-class Poller:
-    """Asks every 10 ms whether anything was committed, and if so what."""
+class CommitPoller:
+    """Thread that asks every 10 ms whether another process has committed, and which topics have changed.
+
+    SQLite cannot notify other processes. `PRAGMA data_version` is the cheapest question to poll with: it compares a
+    counter in shared memory, which every commit of another connection changes. The topics are queried only after a
+    change, by the number of the last change that was seen.
+    """
 
     def __init__(self, hub: WatchHub, connection: sqlite3.Connection, path: str) -> None:
         self.own: set[int] = set()  # versions that this process has committed
@@ -62,14 +67,14 @@ class Poller:
         self._lock = threading.Lock()
         self._ended = False
         self._stop = threading.Event()
-        # Before the thread begins, so that no change after `add` is missed.
-        self._seen_data = self._data_version()
-        self._seen = int(connection.execute("SELECT version FROM counters").fetchone()[0])
+        # Both are read before the first `Watch.add` returns, so that every commit after it is noticed.
+        self._seen_data_version = self._data_version()
+        self._seen_version = int(connection.execute("SELECT version FROM counters").fetchone()[0])
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-poll", daemon=True)
         self._thread.start()
 
-    def keep(self) -> bool:
-        """Whether the thread still looks; if so, it goes on for the new watch."""
+    def is_running(self) -> bool:
+        """Return whether the thread still polls. The new watch is in the hub already, so it does not end after this."""
         with self._lock:
             return not self._ended
 
@@ -81,7 +86,7 @@ class Poller:
         idle_s, pause_s = 0.0, POLL_S
         while not self._stop.wait(pause_s) and not self._may_end(idle_s):
             idle_s = 0.0 if self._hub.watched() else idle_s + pause_s
-            pause_s = self._look()
+            pause_s = self._poll()
         with self._lock:
             self._ended = True
         self._connection.close()
@@ -93,24 +98,25 @@ class Poller:
             self._ended = not self._hub.watched()
             return self._ended
 
-    def _look(self) -> float:
-        """Tell the hub what is new; how long to wait before the next look."""
+    def _poll(self) -> float:
+        """Notify the hub of changes; return how long to wait before the next poll."""
         try:
-            seen_data = self._data_version()
-            if seen_data != self._seen_data:
-                self._tell()
-                self._seen_data = seen_data
+            data_version = self._data_version()
+            if data_version != self._seen_data_version:
+                self._notify_changes()
+                self._seen_data_version = data_version  # read before the query: a commit in between is polled again
         except sqlite3.Error as error:
-            log.warning("watching waits for the log", extra={"error": str(explain(error, self._path))})
-            self._hub.notify_all()
+            cause = str(translate_error(error, self._path))
+            log.warning("polling the sqlite log for changes failed", extra={"path": self._path, "error": cause})
+            self._hub.notify_all()  # changes may be missed meanwhile, so every watcher has to read again
             return POLL_AFTER_ERROR_S
         return POLL_S
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _tell(self) -> None:
-        news = self._connection.execute(_NEWS, (self._seen,)).fetchall()
+    def _notify_changes(self) -> None:
+        news = self._connection.execute(_CHANGED_SINCE, (self._seen_version,)).fetchall()
         self._hub.notify([topic for topic, version in news if version not in self.own])
-        self._seen = max((version for _, version in news), default=self._seen)
-        self.own = {version for version in self.own if version > self._seen}
+        self._seen_version = max((version for _, version in news), default=self._seen_version)
+        self.own = {version for version in self.own if version > self._seen_version}

@@ -1,9 +1,8 @@
-"""Reading. Each function runs in one short read transaction, or under the writer's."""
+"""Read operations. Each runs in a read transaction of its own, or inside the write transaction of a claim."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
@@ -33,7 +32,7 @@ from magent2.bus.records import (
     assigned_seq,
     decode_object,
 )
-from magent2.bus.sqlite_engine.state import SEQ_BITS, SEQ_MASK, View, rid_of
+from magent2.bus.sqlite_engine.connection import SEQ_BITS, SEQ_MASK, ReadConnection, SqlRow, rid_of
 from magent2.errors import BlobMissing, Fenced, MalformedRecord, UnknownCursor
 
 COLUMNS = "rid, id, at_ms, headers, draft, closes, blobs, payload"
@@ -42,8 +41,8 @@ _BEFORE = f"SELECT {COLUMNS} FROM records WHERE rid > ? AND rid < ? ORDER BY rid
 _BY_RID = f"SELECT {COLUMNS} FROM records WHERE rid = ?"  # noqa: S608
 
 
-def decode(topic: str, row: tuple[Any, ...]) -> Record:
-    """A stored row as a record; `ValueError` when somebody else has written it."""
+def decode(topic: str, row: SqlRow) -> Record:
+    """Decode a stored row; raises `ValueError` for a row that was not written by this engine."""
     rid, record_id, at_ms, headers, draft, closes, blobs, payload = row
     seq = rid & SEQ_MASK
     return Record(
@@ -60,45 +59,45 @@ def decode(topic: str, row: tuple[Any, ...]) -> Record:
     )
 
 
-def read(view: View, operation: Read) -> Page:
-    row = view.one("SELECT tid, last, floor, deleted FROM topics WHERE name = ?", operation.topic)
+def read(db: ReadConnection, operation: Read) -> Page:
+    row = db.one("SELECT tid, last, floor, deleted FROM topics WHERE name = ?", operation.topic)
     tid, last, floor, deleted = row or (0, 0, 0, 0)
-    if deleted:  # whatever the cursor was: a follower has to learn that the topic is gone
+    if deleted:  # before the cursor is checked: a follower with an old cursor has to learn that the topic is gone
         return Page((), last, floor, True)
-    rows = _rows(view, operation, tid, last, floor)
+    rows = _rows(db, operation, tid, last, floor)
     return Page(_decode_until_malformed(operation.topic, rows), last, floor, False)
 
 
-def _rows(view: View, operation: Read, tid: int, last: int, floor: int) -> list[tuple[Any, ...]]:
+def _rows(db: ReadConnection, operation: Read, tid: int, last: int, floor: int) -> list[SqlRow]:
     base = rid_of(tid, 0)
     if operation.after is None:
         before = last + 1 if operation.before is None else min(operation.before, last + 1)
-        rows = view.all(_BEFORE, base, base + before, operation.limit)
+        rows = db.all(_BEFORE, base, base + before, operation.limit)
         rows.reverse()
         return rows
-    cursor = _cursor(view, operation, tid, floor)
+    cursor = _cursor(db, operation, tid, floor)
     if not floor <= cursor <= last:
         raise UnknownCursor(
             f"{operation.topic!r} has records {floor + 1} to {last}, nothing at cursor {operation.after!r};"
             f" start over with after=OLDEST"
         )
-    return view.all(_AFTER, base + cursor, base + last, operation.limit)
+    return db.all(_AFTER, base + cursor, base + last, operation.limit)
 
 
-def _cursor(view: View, operation: Read, tid: int, floor: int) -> int:
+def _cursor(db: ReadConnection, operation: Read, tid: int, floor: int) -> int:
     after = operation.after
     if isinstance(after, int):
         return floor if after == OLDEST else after
     seq = assigned_seq(after or "")
     if seq is not None:
         return seq
-    known = view.resolve_id(tid, after or "")
-    if known is None or view.one("SELECT 1 FROM records WHERE rid = ?", rid_of(tid, known.seq)) is None:
+    known = db.resolve_id(tid, after or "")
+    if known is None or db.one("SELECT 1 FROM records WHERE rid = ?", rid_of(tid, known.seq)) is None:
         raise UnknownCursor(f"{operation.topic!r} has no record with id {after!r}; start over with after=OLDEST")
     return known.seq
 
 
-def _decode_until_malformed(topic: str, rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
+def _decode_until_malformed(topic: str, rows: Iterable[SqlRow]) -> tuple[Record, ...]:
     records: list[Record] = []
     for row in rows:
         try:
@@ -110,24 +109,24 @@ def _decode_until_malformed(topic: str, rows: Iterable[tuple[Any, ...]]) -> tupl
     return tuple(records)
 
 
-def find(view: View, operation: Find) -> Record | None:
-    row = view.one("SELECT tid, last FROM topics WHERE name = ?", operation.topic)
+def find(db: ReadConnection, operation: Find) -> Record | None:
+    row = db.one("SELECT tid, last FROM topics WHERE name = ?", operation.topic)
     if row is None:
         return None
     tid, last = row
     seq = assigned_seq(operation.id)
     if seq is None:
-        known = view.resolve_id(tid, operation.id)
+        known = db.resolve_id(tid, operation.id)
         seq = known.seq if known else 0
-    found = view.one(_BY_RID, rid_of(tid, seq)) if 0 < seq <= last else None
+    found = db.one(_BY_RID, rid_of(tid, seq)) if 0 < seq <= last else None
     return None if found is None else _decode_until_malformed(operation.topic, [found])[0]
 
 
-def describe(view: View, operation: Describe) -> tuple[TopicInfo, ...]:
+def describe(db: ReadConnection, operation: Describe) -> tuple[TopicInfo, ...]:
     sql = "SELECT last, floor, deleted, head, active_ms FROM topics WHERE name = ?"
     found = []
     for topic in operation.topics:
-        row = view.one(sql, topic)
+        row = db.one(sql, topic)
         found.append(_topic_info(topic, *row) if row else TopicInfo(topic))
     return tuple(found)
 
@@ -136,7 +135,7 @@ def _topic_info(topic: str, last: int, floor: int, deleted: int, head: str, acti
     return TopicInfo(topic, last, floor, bool(deleted), decode_object(head), active_ms)
 
 
-def topics(view: View, operation: Topics) -> TopicList:
+def topics(db: ReadConnection, operation: Topics) -> TopicList:
     wanted = ["deleted = 0"]
     values: list[str | int] = []
     if operation.owner is not None:
@@ -152,7 +151,7 @@ def topics(view: View, operation: Topics) -> TopicList:
         "SELECT name, last, floor, deleted, head, active_ms FROM topics"  # noqa: S608 - only the constants above
         f" WHERE {' AND '.join(wanted)} ORDER BY active_ms DESC, name DESC LIMIT ?"
     )
-    rows = view.all(sql, *values, operation.limit + 1)
+    rows = db.all(sql, *values, operation.limit + 1)
     found = tuple(_topic_info(*row) for row in rows[: operation.limit])
     more = len(rows) > operation.limit
     return TopicList(found, (found[-1].active_ms, found[-1].topic) if more else None)
@@ -161,19 +160,19 @@ def topics(view: View, operation: Topics) -> TopicList:
 # --- lanes ---
 
 
-def mail_of(view: View, agent: str, lid: int, limit: int) -> tuple[Record, ...]:
-    """A lane's first mail. What cannot be read comes along, to be buried in sight."""
-    rows = view.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq LIMIT ?", lid, limit)
-    return tuple(_mail_record(view, mail_ref(agent, chat, seq)) for chat, seq in rows)
+def mail_of(db: ReadConnection, agent: str, lid: int, limit: int) -> tuple[Record, ...]:
+    """Return the first mail of a lane, malformed records included: a worker has to move them to the dead letters."""
+    rows = db.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq LIMIT ?", lid, limit)
+    return tuple(_mail_record(db, mail_ref(agent, chat, seq)) for chat, seq in rows)
 
 
 def mail_ref(agent: str, chat: int, seq: int) -> MailRef:
     return MailRef(f"chat:{agent}" if chat else f"control:{agent}", seq)
 
 
-def _mail_record(view: View, ref: MailRef) -> Record:
+def _mail_record(db: ReadConnection, ref: MailRef) -> Record:
     sql = f"SELECT {COLUMNS} FROM records WHERE rid = (SELECT tid FROM topics WHERE name = ?) << {SEQ_BITS} | ?"  # noqa: S608
-    row = view.one(sql, ref.topic, ref.seq)
+    row = db.one(sql, ref.topic, ref.seq)
     if row is None:
         return Record(ref.topic, {}, assigned_id(ref.seq), ref.seq, malformed="the record is not in the log")
     try:
@@ -189,27 +188,27 @@ def fenced(owner: Owner) -> Fenced:
     )
 
 
-def pending(view: View, operation: Pending) -> tuple[Record, ...]:
+def pending(db: ReadConnection, operation: Pending) -> tuple[Record, ...]:
     owner = operation.owner
-    row = view.one("SELECT lid, owner FROM lanes WHERE conversation = ? AND agent = ?", owner.conversation, owner.agent)
+    row = db.one("SELECT lid, owner FROM lanes WHERE conversation = ? AND agent = ?", owner.conversation, owner.agent)
     if row is None or row[1] != owner.token:
         raise fenced(owner)
-    return mail_of(view, owner.agent, row[0], operation.limit)
+    return mail_of(db, owner.agent, row[0], operation.limit)
 
 
-def lanes(view: View, operation: Lanes) -> tuple[LaneInfo, ...]:
-    rows = view.all(
+def lanes(db: ReadConnection, operation: Lanes) -> tuple[LaneInfo, ...]:
+    rows = db.all(
         "SELECT conversation, (SELECT count(*) FROM mail WHERE mail.lid = lanes.lid), attempt, worker, due_ms, parked"
         " FROM lanes WHERE agent = ? AND EXISTS (SELECT 1 FROM mail WHERE mail.lid = lanes.lid)"
         " ORDER BY since_ms, lid LIMIT ?",
         operation.agent,
         operation.limit,
     )
-    now_ms = view.clock.wall_ms()
+    now_ms = db.clock.wall_ms()
     return tuple(_lane_info(operation.agent, row, now_ms) for row in rows)
 
 
-def _lane_info(agent: str, row: tuple[Any, ...], now_ms: int) -> LaneInfo:
+def _lane_info(agent: str, row: SqlRow, now_ms: int) -> LaneInfo:
     conversation, count, attempt, worker, due_ms, parked = row
     if worker is not None:
         return LaneInfo(agent, conversation, count, attempt, "held", worker)
@@ -220,29 +219,33 @@ def _lane_info(agent: str, row: tuple[Any, ...], now_ms: int) -> LaneInfo:
     return LaneInfo(agent, conversation, count, attempt, "ready")
 
 
-def workers(view: View, _operation: Workers) -> tuple[WorkerInfo, ...]:
-    rows = view.all(
+def workers(db: ReadConnection, _operation: Workers) -> tuple[WorkerInfo, ...]:
+    rows = db.all(
         "SELECT worker, agents, deadline, boot, (SELECT count(*) FROM lanes WHERE lanes.worker = workers.worker)"
         " FROM workers ORDER BY worker"
     )
-    now_ms = view.clock.monotonic_ms()
+    now_ms = db.clock.monotonic_ms()
     return tuple(
-        WorkerInfo(worker, tuple(orjson.loads(agents)), (deadline - now_ms) / 1000 if boot == view.boot else -1.0, held)
+        WorkerInfo(
+            worker, tuple(orjson.loads(agents)), (deadline - now_ms) / 1000 if boot == db.boot_id else -1.0, held
+        )
         for worker, agents, deadline, boot, held in rows
     )
 
 
-# --- the rest ---
+# --- blobs and the log ---
 
 
-def get_blob(view: View, operation: GetBlob) -> bytes:
-    row = view.one("SELECT data FROM blobs WHERE name = ?", operation.name)
+def get_blob(db: ReadConnection, operation: GetBlob) -> bytes:
+    row = db.one("SELECT data FROM blobs WHERE name = ?", operation.name)
     if row is None:
-        raise BlobMissing(f"there is no blob {operation.name}; it was never put, or no record named it for long")
+        raise BlobMissing(
+            f"there is no blob {operation.name}; it was never put, or it was swept because no record named it"
+        )
     data: bytes = row[0]
     return data
 
 
-def info(view: View, _operation: Info) -> LogInfo:
-    facts = dict(view.all("SELECT key, value FROM meta"))
+def info(db: ReadConnection, _operation: Info) -> LogInfo:
+    facts: dict[str, str] = dict(db.all("SELECT key, value FROM meta"))
     return LogInfo("", int(facts["schema"]), facts["log_id"], facts["release"])

@@ -1,4 +1,4 @@
-"""The file: its tables, how a connection is opened, how an older file is brought up to date."""
+"""Schema of the database file: its tables, opening a connection, migrations, backups."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from magent2 import __version__
 from magent2.errors import SchemaTooNew, StorageCorrupt, StorageUnwritable
 
 SCHEMA = 1
-APPLICATION_ID = 0x6D616732  # "mag2" in the file's header tells our files from any other SQLite file
-BUSY_TIMEOUT_MS = 10_000  # how long to wait for a program that does not take our file lock
-CACHE_KIB, READER_CACHE_KIB = 16_384, 4_096  # pages a connection keeps in memory
+APPLICATION_ID = 0x6D616732  # "mag2" in the header of the file tells it from databases of other programs
+BUSY_TIMEOUT_MS = 10_000  # how long to wait for a program that writes without taking the file lock
+CACHE_KIB, READER_CACHE_KIB = 16_384, 4_096  # page cache per connection
 STATEMENTS_CACHED = 256
-WAL_KEPT_BYTES = 16 << 20  # a write-ahead log that grew under a slow reader is cut back to this
+WAL_KEPT_BYTES = 16 << 20  # a write-ahead log that a slow reader made grow is truncated to this
 
-# `rid` is tid << 36 | seq, so a topic's records lie together in order, and finding one is one descent.
-# What a record does not have is an empty text; a payload of NULL is an erased record. Mail has `=` before its lane.
-# `ids` and `fresh` hold tid << 36 | 36 bits of a hash of the id: new ones go to
-# the small `fresh` and move to `ids` in bulk, because every random place written costs a page in the write-ahead log.
+# records    `rid` is tid << 36 | seq: a topic's records are adjacent and in order, and one B-tree descent finds any.
+#            Absent values are empty strings. A payload of NULL is an erased record. Mail has `=` before its lane.
+# fresh, ids `key` is tid << 36 | 36 bits of a hash of the id. New ids go into the small `fresh` and move to `ids` in
+#            bulk, because each random position that is written costs a whole page in the write-ahead log.
+# old_ids    ids of records that retention has dropped; their repeats are still recognized.
+# counters   `version` numbers the changes of topics, `front` and `back` order the ready lanes, `epoch` makes owner
+#            tokens unique, `fresh` counts the rows of that table.
+# lanes      a lane without owner has `ready` (its place in the queue), `due_ms` (delayed), `parked` or `idle_ms`.
+# mail       what is in a lane: `chat` is 0 for control mail, 1 for chat mail; `seq` is the record's in that inbox.
+# wakes      the last change that made a lane of an agent ready, for watchers in other processes.
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE counters (
@@ -66,7 +72,7 @@ CREATE TABLE blob_refs (rid INTEGER, name TEXT, PRIMARY KEY (rid, name)) WITHOUT
 CREATE INDEX blob_refs_name ON blob_refs (name);
 """
 
-# From schema n to n + 1, each inside the transaction of the whole migration.
+# Schema n → the function that migrates to n + 1. All steps of one migration share a transaction.
 MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
 
 
@@ -82,20 +88,22 @@ def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, or bring an older file up to date. The caller holds the file lock."""
+    """Create the tables, or migrate an older file. The caller holds the file lock."""
     if _is_empty(connection):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # must come before the first table
     _check_ours(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, not only let go
+    connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted content with zeros
+    # The writer thread runs checkpoints itself, between groups, after the waiting callers have their results.
+    # SQLite would run them inside a COMMIT, and the callers of that group would wait for the checkpoint too.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
     if _is_empty(connection):
         create_tables(connection)
     else:
         migrate(connection, path)
-    with transaction(connection):  # a file that cannot be written says so now, not at the first append
+    with transaction(connection):  # report a file that cannot be written now, not at the first append
         pass
 
 
@@ -115,7 +123,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 class transaction:  # noqa: N801 - used as a statement
-    """All or nothing."""
+    """Run a block in a write transaction: commit at its end, roll back on an error."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -137,13 +145,13 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     if mark != APPLICATION_ID and not _is_empty(connection):
-        raise StorageCorrupt(f"{path} is an SQLite file of another program; choose another path")
+        raise StorageCorrupt(f"{path} is a SQLite database of another program; choose another path")
 
 
 def schema_of(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     if row is None:
-        raise StorageCorrupt("the log does not say its schema; restore a backup")
+        raise StorageCorrupt("the schema version is missing from the log; restore a backup")
     return int(row[0])
 
 
@@ -163,8 +171,11 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def write_backup(connection: sqlite3.Connection, target: Path) -> None:
-    """A copy of the whole log at one moment, on disk when this returns. Never by copying the file: closing a plain
-    handle on it would drop the locks that SQLite holds for this process."""
+    """Write a consistent copy of the whole log; it is on disk when this returns.
+
+    Copying the file itself would be wrong even with all writers stopped: POSIX drops every lock that a process has on a
+    file when the process closes any handle of that file, and with them the locks of SQLite.
+    """
     if target.exists():
         raise StorageUnwritable(f"{target} exists already; choose another name or move it away")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,50 +1,51 @@
-"""Moving house: the whole log as rows of the neutral form, and back."""
+"""Export and import: the whole log as rows that no engine is specific to, and back.
+
+A dump goes through the tables in a fixed order, each by its key, so a cursor is the name of a section and the last key.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from magent2.bus.operations import Dump, DumpRow, Info, Load
 from magent2.bus.records import MailRef, NewRecord, canonical, decode_object
-from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
-from magent2.bus.sqlite_engine.schema import SCHEMA
-from magent2.bus.sqlite_engine.sort import CHAT, CONTROL, inbox, save_inbox
-from magent2.bus.sqlite_engine.state import (
+from magent2.bus.sqlite_engine.connection import (
     SEQ_BITS,
     SEQ_MASK,
-    State,
-    View,
+    ReadConnection,
+    SqlRow,
+    WriteConnection,
     pack_seqs,
     record_row,
     rid_of,
     unpack_seqs,
 )
+from magent2.bus.sqlite_engine.lane_intake import CHAT, CONTROL, intake_cursors, save_intake_cursors
+from magent2.bus.sqlite_engine.reads import COLUMNS, decode, info, mail_ref
+from magent2.bus.sqlite_engine.schema import SCHEMA
 from magent2.errors import InvalidInput, MalformedRecord, NotEmpty, SchemaTooNew
 
-DUMP_BYTES = 4 << 20  # about how much one chunk of a dump may hold
-
-Cells = tuple[Any, ...]
+CHUNK_BYTES = 4 << 20  # a chunk of a dump ends after the row that exceeds this
 
 
-# --- out ---
+# --- export ---
 
 
-def dump(view: View, operation: Dump) -> tuple[tuple[DumpRow, ...], str | None]:
+def dump(db: ReadConnection, operation: Dump) -> tuple[tuple[DumpRow, ...], str | None]:
     section, _, position = operation.cursor.partition(":")
     names = list(_SECTIONS)
     if section and section not in names:
-        raise InvalidInput(f"{operation.cursor!r} is not a cursor of a dump; start with none")
+        raise InvalidInput(f"{operation.cursor!r} is not a cursor of a dump; start without a cursor")
     rows: list[DumpRow] = []
-    room = DUMP_BYTES
+    room = CHUNK_BYTES
     for name in names[names.index(section) if section else 0 :]:
         sql, start, shape = _SECTIONS[name]
-        for cells in view.connection.execute(sql, (_position(start, position),)):
+        for cells in db.execute(sql, (_position(start, position),)):
             if len(rows) >= operation.limit or room <= 0:
                 return tuple(rows), f"{name}:{position}"
-            rows.append(shape(view, cells))
+            rows.append(shape(db, cells))
             position = str(cells[0])
             room -= sum(len(cell) for cell in cells if isinstance(cell, bytes | str))
         position = ""
@@ -57,17 +58,17 @@ def _position(start: int | str, position: str) -> int | str:
     return int(position) if isinstance(start, int) else position
 
 
-def _log_row(view: View, _cells: Cells) -> DumpRow:
-    facts = info(view, Info())
+def _log_row(db: ReadConnection, _cells: SqlRow) -> DumpRow:
+    facts = info(db, Info())
     return {"kind": "log", "log_id": facts.log_id, "schema": facts.schema, "release": facts.release}
 
 
-def _blob_row(_view: View, cells: Cells) -> DumpRow:
+def _blob_row(_db: ReadConnection, cells: SqlRow) -> DumpRow:
     name, at_ms, data = cells
     return {"kind": "blob", "name": name, "at_ms": at_ms, "data": base64.b64encode(data).decode()}
 
 
-def _topic_row(_view: View, cells: Cells) -> DumpRow:
+def _topic_row(_db: ReadConnection, cells: SqlRow) -> DumpRow:
     _, name, last, floor, deleted, head, active_ms = cells
     return {
         "kind": "topic", "topic": name, "last": last, "floor": floor, "deleted": bool(deleted),
@@ -75,8 +76,8 @@ def _topic_row(_view: View, cells: Cells) -> DumpRow:
     }  # fmt: skip
 
 
-def _record_row(view: View, cells: Cells) -> DumpRow:
-    topic = _topic_name(view, cells[0])
+def _record_row(db: ReadConnection, cells: SqlRow) -> DumpRow:
+    topic = _topic_name(db, cells[0])
     try:
         record = decode(topic, cells)
     except (ValueError, TypeError, AttributeError) as error:
@@ -88,27 +89,27 @@ def _record_row(view: View, cells: Cells) -> DumpRow:
     }  # fmt: skip
 
 
-def _id_row(view: View, cells: Cells) -> DumpRow:
+def _id_row(db: ReadConnection, cells: SqlRow) -> DumpRow:
     rid, record_id, digest, answer = cells
     seq = rid & SEQ_MASK
     return {
-        "kind": "id", "topic": _topic_name(view, rid), "id": record_id, "seq": seq, "digest": digest,
+        "kind": "id", "topic": _topic_name(db, rid), "id": record_id, "seq": seq, "digest": digest,
         "answer": list(unpack_seqs(answer)) or [seq],
     }  # fmt: skip
 
 
-def _topic_name(view: View, rid: int) -> str:
-    return str(view.all("SELECT name FROM topics WHERE tid = ?", rid >> SEQ_BITS)[0][0])
+def _topic_name(db: ReadConnection, rid: int) -> str:
+    return str(db.all("SELECT name FROM topics WHERE tid = ?", rid >> SEQ_BITS)[0][0])
 
 
-def _inbox_row(_view: View, cells: Cells) -> DumpRow:
+def _inbox_row(_db: ReadConnection, cells: SqlRow) -> DumpRow:
     agent, chat, control = cells
     return {"kind": "inbox", "agent": agent, "chat": chat, "control": control}
 
 
-def _lane_row(view: View, cells: Cells) -> DumpRow:
+def _lane_row(db: ReadConnection, cells: SqlRow) -> DumpRow:
     lid, agent, conversation, attempt, due_ms, parked = cells
-    mail = view.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq", lid)
+    mail = db.all("SELECT chat, seq FROM mail WHERE lid = ? ORDER BY chat, seq", lid)
     return {
         "kind": "lane", "agent": agent, "conversation": conversation,
         "mail": [list(mail_ref(agent, chat, seq)) for chat, seq in mail], "attempt": attempt, "due_ms": due_ms,
@@ -116,8 +117,9 @@ def _lane_row(view: View, cells: Cells) -> DumpRow:
     }  # fmt: skip
 
 
-# Where each section starts, and what follows a position; the first column is the position.
-_SECTIONS: dict[str, tuple[str, int | str, Callable[[View, Cells], DumpRow]]] = {
+# Section → (query for the rows after a position, the position to start from, the function that makes a row).
+# The first column of each query is the position of its row.
+_SECTIONS: dict[str, tuple[str, int | str, Callable[[ReadConnection, SqlRow], DumpRow]]] = {
     "log": ("SELECT 1 WHERE 1 > ?", 0, _log_row),
     "blob": ("SELECT name, at_ms, data FROM blobs WHERE name > ? ORDER BY name", "", _blob_row),
     "topic": (
@@ -138,25 +140,25 @@ _SECTIONS: dict[str, tuple[str, int | str, Callable[[View, Cells], DumpRow]]] = 
 }
 
 
-# --- in ---
+# --- import ---
 
 
-def load(state: State, operation: Load) -> None:
+def load(db: WriteConnection, operation: Load) -> None:
     if operation.first:
-        _check_empty(state)
+        _check_empty(db)
     for write in [_parse(row) for row in operation.rows]:
-        write(state)
+        write(db)
 
 
-def _check_empty(state: State) -> None:
-    state.flush()
+def _check_empty(db: WriteConnection) -> None:
+    db.flush()
     for table in ("topics", "blobs", "lanes"):
-        if state.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
-            raise NotEmpty("the log has content already; load into a fresh one")
+        if db.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
+            raise NotEmpty("the log has content already; load into an empty one")
 
 
-def _parse(row: DumpRow) -> Callable[[State], None]:
-    """What the row asks for. All rows are read before the first is written."""
+def _parse(row: DumpRow) -> Callable[[WriteConnection], None]:
+    """Return a function that writes the row. `load` parses all rows before it writes any: a bad row changes nothing."""
     kind = row.get("kind")
     parser = _PARSERS.get(str(kind))
     if parser is None:
@@ -169,41 +171,41 @@ def _parse(row: DumpRow) -> Callable[[State], None]:
         ) from error
 
 
-def _parse_log(row: DumpRow) -> Callable[[State], None]:
+def _parse_log(row: DumpRow) -> Callable[[WriteConnection], None]:
     if int(row["schema"]) > SCHEMA:
         raise SchemaTooNew(f"the dump has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
     log_id = str(row["log_id"])
 
-    def write(state: State) -> None:
-        state.connection.execute("UPDATE meta SET value = ? WHERE key = 'log_id'", (log_id,))
+    def write(db: WriteConnection) -> None:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'log_id'", (log_id,))
 
     return write
 
 
-def _parse_blob(row: DumpRow) -> Callable[[State], None]:
+def _parse_blob(row: DumpRow) -> Callable[[WriteConnection], None]:
     values = (str(row["name"]), int(row["at_ms"]), base64.b64decode(row["data"], validate=True))
 
-    def write(state: State) -> None:
-        state.connection.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", values)
+    def write(db: WriteConnection) -> None:
+        db.execute("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", values)
 
     return write
 
 
-def _parse_topic(row: DumpRow) -> Callable[[State], None]:
+def _parse_topic(row: DumpRow) -> Callable[[WriteConnection], None]:
     name, last, floor = str(row["topic"]), int(row["last"]), int(row["floor"])
     deleted, active_ms = bool(row["deleted"]), int(row["active_ms"])
     head = {str(field): canonical(value) for field, value in row["head"].items()}
 
-    def write(state: State) -> None:
-        topic = state.topic(name)
-        state.reshape(topic)
+    def write(db: WriteConnection) -> None:
+        topic = db.topic(name)
+        db.mark_dirty(topic)
         topic.last, topic.floor, topic.deleted = max(topic.last, last), max(topic.floor, floor), deleted
         topic.head, topic.active_ms = head, active_ms
 
     return write
 
 
-def _parse_record(row: DumpRow) -> Callable[[State], None]:
+def _parse_record(row: DumpRow) -> Callable[[WriteConnection], None]:
     erased = row["payload"] is None
     record = NewRecord(
         str(row["topic"]),
@@ -216,73 +218,73 @@ def _parse_record(row: DumpRow) -> Callable[[State], None]:
     )
     seq, at_ms = int(row["seq"]), int(row["at_ms"])
 
-    def write(state: State) -> None:
-        topic = state.topic(record.topic)
-        state.reshape(topic)
+    def write(db: WriteConnection) -> None:
+        topic = db.topic(record.topic)
+        db.mark_dirty(topic)
         topic.last = max(topic.last, seq)
         rid = rid_of(topic.tid, seq)
-        state.connection.execute(
+        db.execute(
             "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", record_row(rid, record, at_ms)
         )
         if erased:
-            state.connection.execute("UPDATE records SET payload = NULL, lane = '' WHERE rid = ?", (rid,))
-        state.refer(rid, record.blobs)
+            db.execute("UPDATE records SET payload = NULL, lane = '' WHERE rid = ?", (rid,))
+        db.add_blob_refs(rid, record.blobs)
 
     return write
 
 
-def _parse_id(row: DumpRow) -> Callable[[State], None]:
+def _parse_id(row: DumpRow) -> Callable[[WriteConnection], None]:
     name, record_id, seq = str(row["topic"]), str(row["id"]), int(row["seq"])
     digest = str(row["digest"])
     seqs = [int(value) for value in row["answer"]]
     answer = pack_seqs(seqs) if len(seqs) > 1 else ""
 
-    def write(state: State) -> None:
-        topic = state.topic(name)
+    def write(db: WriteConnection) -> None:
+        topic = db.topic(name)
         if not topic.tid:
-            state.reshape(topic)
+            db.mark_dirty(topic)
         rid = rid_of(topic.tid, seq)
         sql = "UPDATE records SET digest = ?, answer = ? WHERE rid = ? AND id = ?"
-        if not state.connection.execute(sql, (digest, answer, rid, record_id)).rowcount:
+        if not db.execute(sql, (digest, answer, rid, record_id)).rowcount:
             values = (rid, record_id, digest, answer)
-            state.connection.execute("INSERT OR REPLACE INTO old_ids VALUES (?, ?, ?, ?)", values)
-        state.connection.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (state.id_key(topic.tid, record_id), seq))
+            db.execute("INSERT OR REPLACE INTO old_ids VALUES (?, ?, ?, ?)", values)
+        db.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (db.id_key(topic.tid, record_id), seq))
 
     return write
 
 
-def _parse_inbox(row: DumpRow) -> Callable[[State], None]:
+def _parse_inbox(row: DumpRow) -> Callable[[WriteConnection], None]:
     agent, chat, control = str(row["agent"]), int(row["chat"]), int(row["control"])
 
-    def write(state: State) -> None:
-        cursors = list(inbox(state, agent))
+    def write(db: WriteConnection) -> None:
+        cursors = list(intake_cursors(db, agent))
         cursors[CHAT], cursors[CONTROL] = chat, control
-        save_inbox(state, agent, cursors)
+        save_intake_cursors(db, agent, cursors)
 
     return write
 
 
-def _parse_lane(row: DumpRow) -> Callable[[State], None]:
+def _parse_lane(row: DumpRow) -> Callable[[WriteConnection], None]:
     agent, conversation, attempt = str(row["agent"]), str(row["conversation"]), int(row["attempt"])
     parked, due_ms = bool(row["parked"]), None if row["due_ms"] is None else int(row["due_ms"])
     mail = [MailRef(str(topic), int(seq)) for topic, seq in row["mail"]]
 
-    def write(state: State) -> None:
-        ready = None if parked or due_ms is not None or not mail else state.back()
-        lid = state.all(
+    def write(db: WriteConnection) -> None:
+        ready = None if parked or due_ms is not None or not mail else db.next_back()
+        lid = db.all(
             "INSERT INTO lanes (conversation, agent, attempt, since_ms, ready, due_ms, parked)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (conversation, agent) DO UPDATE SET attempt = excluded.attempt, ready = excluded.ready,"
             " due_ms = excluded.due_ms, parked = excluded.parked RETURNING lid",
-            *(conversation, agent, attempt, state.now_ms, ready, due_ms, parked),
+            *(conversation, agent, attempt, db.now_ms, ready, due_ms, parked),
         )[0][0]
-        rows: Iterable[Cells] = [(lid, ref.topic.startswith("chat:"), ref.seq) for ref in mail]
-        state.connection.executemany("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", rows)
+        rows: Iterable[SqlRow] = [(lid, ref.topic.startswith("chat:"), ref.seq) for ref in mail]
+        db.executemany("INSERT OR IGNORE INTO mail VALUES (?, ?, ?)", rows)
 
     return write
 
 
-_PARSERS: dict[str, Callable[[DumpRow], Callable[[State], None]]] = {
+_PARSERS: dict[str, Callable[[DumpRow], Callable[[WriteConnection], None]]] = {
     "log": _parse_log,
     "blob": _parse_blob,
     "topic": _parse_topic,

@@ -1,139 +1,155 @@
-"""The writer thread: operations that wait together are committed together."""
+"""The writer thread: runs write operations in groups, with one commit per group.
+
+A commit waits for the disk, which takes far longer than the operations in it. While one group is committed, the next
+operations queue up; they become the next group. So the number of operations per second is not bounded by the number of
+commits per second that the disk manages, and a single caller waits for one commit only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
-from magent2.bus.sqlite_engine.errors import explain, is_busy
-from magent2.bus.sqlite_engine.lock import FileLock, WalSize
+from magent2.bus.operations import AnyOperation
+from magent2.bus.sqlite_engine.connection import WriteConnection
+from magent2.bus.sqlite_engine.dispatch import run_group
+from magent2.bus.sqlite_engine.errors import is_busy, translate_error
+from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.bus.sqlite_engine.schema import BUSY_TIMEOUT_MS
-from magent2.bus.sqlite_engine.state import State
-from magent2.bus.sqlite_engine.store import AnyOperation, run_group
 from magent2.errors import BusUnavailable, InvalidInput
 
 log = logging.getLogger(__name__)
 
 GROUP_MAX = 1024  # operations per commit
-WAL_MAX_BYTES = 8 << 20
-CHECKPOINT_WAIT_MS = 50  # how long a checkpoint may wait for readers before the next group goes on
-LOCK_WAIT_MAX_S = 30.0  # how long to wait for a process that holds the lock and does not move
+LOCK_WAIT_MAX_S = 30.0  # how long operations wait for a process that holds the file lock and does not release it
 LOCK_WATCH_S = 0.5
-FREED_ROWS_MIN = 1000  # dropped rows that make it worth while to look for free pages
-VACUUM_PAGES_MAX = 1024  # pages given back per group, so that nobody waits long
-FREE_PAGES_KEPT = 1024  # left in the file for what comes next
-SCRUB_MAX_BYTES = 512 << 20  # a larger file is not written anew while it is in use: that would take longer than a lease
-SCRUB_SHARE = 20  # of the writer's time, one part in so many may go into that
-CHECKPOINT_RETRY_S = 1.0  # after one that a reader stood in the way of
+
+WAL_MAX_BYTES = 8 << 20  # size of the write-ahead log that triggers a checkpoint
+CHECKPOINT_WAIT_MS = 50  # how long a checkpoint may wait for readers
+CHECKPOINT_RETRY_S = 1.0  # pause after a checkpoint that a reader has blocked
+
+DROPPED_ROWS_MIN = 1000  # deleted rows after which free pages are given back
+VACUUM_PAGES_MAX = 1024  # pages given back per group, so that the next group does not wait long
+FREE_PAGES_KEPT = 1024  # pages left in the file for the next appends
+
+SCRUB_MAX_BYTES = 512 << 20  # a larger file is not rewritten while it is in use: that would take longer than a lease
+SCRUB_TIME_SHARE = 20  # scrubbing may take one part in this many of the writer's time
 
 
-def closed(path: str) -> str:
+def closed_message(path: str) -> str:
     return f"the bus on {path} is closed; open another with SqliteBus({path!r})"
 
 
-def held_elsewhere(path: str) -> str:
-    return f"another process has held the lock of {path} for {LOCK_WAIT_MAX_S:g} s; continue or end it, then try again"
+def lock_held_message(path: str) -> str:
+    return f"another process has held the lock of {path} for {LOCK_WAIT_MAX_S:g} s; resume or end it, then try again"
 
 
 class ThreadWaiter:
-    """A thread that waits for one outcome."""
+    """Hands one outcome to a blocked thread. A bare lock is faster than an Event or a concurrent Future."""
 
     __slots__ = ("_lock", "outcome")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
-        self.outcome: Any = None
+        self.outcome: object = None
 
-    def finish(self, outcome: Any) -> None:
+    def finish(self, outcome: object) -> None:
         self.outcome = outcome
         self._lock.release()
 
-    def wait(self) -> Any:
+    def wait(self) -> object:
         self._lock.acquire()
         return self.outcome
 
 
-Waiter = ThreadWaiter | asyncio.Future[Any]
-Notify = Callable[[set[str], int], None]
+AnyFuture: TypeAlias = asyncio.Future[Any]
+Waiter: TypeAlias = ThreadWaiter | AnyFuture
+QueuedOperation: TypeAlias = tuple[AnyOperation, Waiter]
+Notify: TypeAlias = Callable[[set[str], int], None]
 
 
-class Writer:
-    """Runs operations in groups on a thread of its own, for waiters on threads and on event loops."""
+class WriterThread:
+    """Runs the write operations of this process on one thread, for callers on threads and on event loops.
 
-    def __init__(self, state: State, lock: FileLock, path: str, notify: Notify) -> None:
-        self._state = state
-        self._connection = state.connection
+    `notify` is called after each commit with the topics that changed and the number of the change.
+    """
+
+    def __init__(self, db: WriteConnection, lock: FileLock, path: str, notify: Notify) -> None:
+        self._db = db
+        self._connection = db.connection
         self._lock = lock
         self._path = path
         self._notify = notify
         self._page_bytes = int(self._connection.execute("PRAGMA page_size").fetchone()[0])
         self._wal = WalSize(f"{path}-wal", self._page_bytes, WAL_MAX_BYTES)
-        self._queue: deque[tuple[AnyOperation, Waiter]] = deque()
-        self._bursts: dict[asyncio.AbstractEventLoop, list[tuple[AnyOperation, Waiter]]] = {}
+        self._queue: deque[QueuedOperation] = deque()
+        self._batches: dict[asyncio.AbstractEventLoop, list[QueuedOperation]] = {}
         self._wake = threading.Event()
         self._idle = False
         self._closing = False
-        self._ended = ""  # why the thread takes nothing more
+        self._ended = ""  # why operations are refused, once the thread has ended
         self._vacuuming = False
         self._checkpoint_at = 0.0
         self._scrub_at = 0.0
         self._blocked_since: float | None = None
-        self._watchman: threading.Thread | None = None
+        self._lock_watcher: threading.Thread | None = None
         self._thread = threading.Thread(target=self._work, name="magent2-sqlite-writer", daemon=True)
         self._thread.start()
 
     def submit(self, operation: AnyOperation, waiter: Waiter) -> None:
         self._queue.append((operation, waiter))
-        self._call()
+        self._wake_thread()
 
-    def submit_soon(self, operation: AnyOperation, future: asyncio.Future[Any]) -> None:
-        """For an event loop: what its tasks ask for in one round goes out together at the end of it.
+    def submit_soon(self, operation: AnyOperation, future: AnyFuture) -> None:
+        """Submit an operation at the end of this iteration of the event loop, together with those of other tasks.
 
-        The thread that was called at the first would fight with the loop over the interpreter for all the others.
+        Submitted at once, the first one would wake the writer thread, which would then compete with the loop for the
+        GIL while the other tasks still make their operations. The group would be small and the loop slow.
         """
         loop = future.get_loop()
-        burst = self._bursts.get(loop)
-        if burst is None:
-            self._bursts[loop] = [(operation, future)]
-            loop.call_soon(self.submit_burst, loop)
+        batch = self._batches.get(loop)
+        if batch is None:
+            self._batches[loop] = [(operation, future)]
+            loop.call_soon(self.submit_batch, loop)
         else:
-            burst.append((operation, future))
+            batch.append((operation, future))
 
-    def submit_burst(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the thread of the loop."""
-        burst = self._bursts.pop(loop, None)
-        if burst is None:
+    def submit_batch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Submit the operations that `submit_soon` has collected. Runs on the thread of the loop."""
+        batch = self._batches.pop(loop, None)
+        if batch is None:
             return
-        if not self._thread.is_alive():  # closed from another thread between the asking and now
-            finish_all([waiter for _, waiter in burst], [InvalidInput(closed(self._path)) for _ in burst])
+        if not self._thread.is_alive():  # the bus was closed from another thread meanwhile
+            finish_all([waiter for _, waiter in batch], [InvalidInput(closed_message(self._path)) for _ in batch])
             return
-        self._queue.extend(burst)
-        self._call()
+        self._queue.extend(batch)
+        self._wake_thread()
 
-    def _call(self) -> None:
+    def _wake_thread(self) -> None:
         if self._idle:
-            self._idle = False  # one call is enough: the thread may need a while to get the interpreter
+            self._idle = False  # one `set` is enough: later callers skip it while the thread waits for the GIL
             self._wake.set()
         elif self._ended:
             self._refuse_waiting(self._ended)
 
     def close(self) -> bool:
-        """Run what waits, then stop; whether that was possible while another process may hold the lock."""
-        with suppress(RuntimeError):  # when no loop runs on this thread
-            self.submit_burst(asyncio.get_running_loop())
+        """Run the queued operations, then stop. Return False if the thread still waits for the file lock."""
+        with suppress(RuntimeError):  # raised when no event loop runs on this thread
+            self.submit_batch(asyncio.get_running_loop())
         self._closing = True
         self._wake.set()
         self._thread.join(2 * LOCK_WAIT_MAX_S)
         if self._thread.is_alive():
-            log.error("sqlite log could not be closed: another process holds its lock", extra={"path": self._path})
+            log.error("sqlite log was not closed: another process holds its lock", extra={"path": self._path})
             return False
         self._wal.close()
         return True
@@ -143,133 +159,165 @@ class Writer:
     def _work(self) -> None:
         try:
             while self._wait_for_work():
-                self._take_turn()
+                # The file lock comes before BEGIN IMMEDIATE, and the group is taken after it. A process that waits here
+                # is queued by the kernel, while one that waits in BEGIN sleeps, retries and starves. And all that is
+                # submitted during the wait joins the group, so a busy log has fewer and larger commits.
+                self._acquire_lock()
                 group = self._take_group()
                 outcomes = self._run([operation for operation, _ in group])
+                # The callers get their outcomes before maintenance: it may take longer than the commit.
                 finish_all([waiter for _, waiter in group], outcomes)
-                self._tidy()
+                self._maintain_file()
                 self._lock.release()
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # also after an unexpected error: no caller may wait for ever
             self._ended = f"the bus on {self._path} was closed; open another"
             self._refuse_waiting(self._ended)
 
     def _wait_for_work(self) -> bool:
+        """Wait until operations are queued or a scrub is due; return False when the thread has to end.
+
+        `_idle` is set before the queue is checked once more. A caller appends first and reads `_idle` then, so either
+        this thread sees the operation or the caller sees `_idle` and wakes the thread.
+        """
         while not self._queue:
             if self._closing:
                 return False
             self._idle = True
             called = True
             if not self._queue and not self._closing:
-                called = self._wake.wait(CHECKPOINT_RETRY_S if self._state.stale else None)
+                called = self._wake.wait(CHECKPOINT_RETRY_S if self._db.scrub_needed else None)
             self._idle = False
             self._wake.clear()
             if not called:
-                return True  # nothing to run, but something to tidy
+                return True  # no operations, but a scrub to try again
         return True
 
     def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
-        group: list[tuple[AnyOperation, Waiter]] = []
-        with suppress(IndexError):  # until it is empty, whoever else takes from it
+        group: list[QueuedOperation] = []
+        with suppress(IndexError):  # the lock watcher may take from the queue at the same time
             while len(group) < GROUP_MAX:
                 group.append(self._queue.popleft())
         return group
 
-    def _run(self, operations: Sequence[AnyOperation]) -> list[Any]:
+    def _run(self, operations: Sequence[AnyOperation]) -> list[object]:
+        """Run a group; return the outcome of each operation.
+
+        An unexpected error rolls the whole group back. One operation may be its cause, and the others must not fail
+        with it, so each is then run again in a transaction of its own. That is safe: the rollback left no trace.
+        A busy database is no operation's fault and would only cost each of them the same wait again.
+        """
         try:
             return self._commit(operations)
-        except Exception as error:  # noqa: BLE001 - the thread bridge: whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the callers get the error; the thread has to go on
             self._roll_back()
             failure = error
         if len(operations) == 1 or is_busy(failure):
-            return [explain(failure, self._path) for _ in operations]
+            return [translate_error(failure, self._path) for _ in operations]
         return [self._run([operation])[0] for operation in operations]
 
-    def _commit(self, operations: Sequence[AnyOperation]) -> list[Any]:
+    def _commit(self, operations: Sequence[AnyOperation]) -> list[object]:
         if not operations:
             return []
         self._connection.execute("BEGIN IMMEDIATE")
-        outcomes = run_group(self._state, operations)
+        outcomes = run_group(self._db, operations)
         self._connection.execute("COMMIT")
-        if self._state.changed:
-            self._notify(self._state.changed, self._state.version)
+        if self._db.changed:
+            self._notify(self._db.changed, self._db.version)
         return outcomes
 
     def _roll_back(self) -> None:
-        self._state.reset()
+        self._db.reset()
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:  # the next BEGIN tells whether anything is left to be saved
-            log.warning("sqlite log could not be rolled back", extra={"path": self._path, "error": str(error)})
+        except sqlite3.Error as error:  # if the connection is unusable, the next BEGIN fails and is reported
+            log.warning("rollback of the sqlite log failed", extra={"path": self._path, "error": str(error)})
 
-    # --- taking turns ---
+    # --- the file lock ---
 
-    def _take_turn(self) -> None:
+    def _acquire_lock(self) -> None:
         if self._lock.try_acquire():
             return
         self._blocked_since = time.monotonic()
-        if self._watchman is None or not self._watchman.is_alive():
-            self._watchman = threading.Thread(target=self._watch_lock, name="magent2-sqlite-lock", daemon=True)
-            self._watchman.start()
+        if self._lock_watcher is None or not self._lock_watcher.is_alive():
+            self._lock_watcher = threading.Thread(target=self._watch_lock, name="magent2-sqlite-lock", daemon=True)
+            self._lock_watcher.start()
         try:
             self._lock.acquire()
         finally:
             self._blocked_since = None
 
     def _watch_lock(self) -> None:
-        """While another process does not let go of the lock, refuse what has waited for too long."""
+        """Refuse queued operations while another process has held the file lock for too long.
+
+        Runs on a thread of its own, because the writer thread is blocked in the kernel until it gets the lock.
+        """
         while True:
             time.sleep(LOCK_WATCH_S)
             since = self._blocked_since
             if since is None:
                 return
             if time.monotonic() - since > LOCK_WAIT_MAX_S:
-                self._refuse_waiting(held_elsewhere(self._path))
+                self._refuse_waiting(lock_held_message(self._path))
 
     def _refuse_waiting(self, why: str) -> None:
         while self._queue:
             group = self._take_group()
             finish_all([waiter for _, waiter in group], [BusUnavailable(why) for _ in group])
 
-    # --- between groups ---
+    # --- maintenance of the file, between groups ---
 
-    def _tidy(self) -> None:
-        """A log that cannot be tidied now is still a good log: say so and go on."""
+    def _maintain_file(self) -> None:
+        """Shrink the file, remove deleted text and run checkpoints as needed. A failure is only logged.
+
+        This runs under the file lock, so VACUUM and the checkpoint compete with no other writer.
+        """
         try:
-            if self._vacuuming or self._state.freed >= FREED_ROWS_MIN:
-                self._give_pages_back()
-            if self._state.stale and time.monotonic() >= self._scrub_at:
+            if self._vacuuming or self._db.dropped_rows >= DROPPED_ROWS_MIN:
+                self._vacuum_some_pages()
+            if self._db.scrub_needed and time.monotonic() >= self._scrub_at:
                 self._scrub()
             if self._wal.is_past_limit() and time.monotonic() >= self._checkpoint_at:
-                self._checkpoint("RESTART")
+                self._checkpoint("RESTART")  # the next group writes from the start of the write-ahead log again
         except (sqlite3.Error, OSError) as error:
-            log.warning("sqlite log could not be tidied", extra={"path": self._path, "error": str(error)})
+            log.warning("maintenance of the sqlite log failed", extra={"path": self._path, "error": str(error)})
 
-    def _give_pages_back(self) -> None:
-        self._state.freed = 0
-        # `execute` would stop after the first page.
+    def _vacuum_some_pages(self) -> None:
+        """Give free pages back to the file system, a bounded number per group.
+
+        A full VACUUM would rewrite the file and block writers meanwhile; an incremental one moves pages from the end
+        of the file. Some free pages stay, because a file that shrinks and grows with every sweep costs more than it
+        saves.
+        """
+        self._db.dropped_rows = 0
+        # The pragma frees one page per step, and `execute` makes a single step; `executescript` runs it to its end.
         self._connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES_MAX})")
         (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         self._vacuuming = free > FREE_PAGES_KEPT
 
     def _scrub(self) -> None:
-        """Write the file anew without what was deleted, and empty the write-ahead log.
+        """Remove deleted text from the file: rewrite it, then empty the write-ahead log.
 
-        SQLite overwrites what it deletes where it stands. But when a page is split, rows move to another page, and what
-        they said stays behind in the free space of the first.
+        `secure_delete` overwrites a deleted row where it is. But when a page is split, rows move to another page, and
+        copies of them stay in the free space of the first, out of reach of a later delete. Only VACUUM removes those.
         """
-        begun = time.monotonic()
-        self._scrub_at = begun + CHECKPOINT_RETRY_S
+        started = time.monotonic()
+        self._scrub_at = started + CHECKPOINT_RETRY_S
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         if pages * self._page_bytes <= SCRUB_MAX_BYTES:
             self._connection.execute("VACUUM")
         else:
-            log.warning("sqlite log is too large to be rid of deleted text while in use", extra={"path": self._path})
-        self._state.stale = not self._checkpoint("TRUNCATE")
-        self._scrub_at = max(self._scrub_at, begun + SCRUB_SHARE * (time.monotonic() - begun))
+            log.warning("sqlite log is too large to remove deleted text while in use", extra={"path": self._path})
+        self._db.scrub_needed = not self._checkpoint("TRUNCATE")
+        self._scrub_at = max(self._scrub_at, started + SCRUB_TIME_SHARE * (time.monotonic() - started))
 
     def _checkpoint(self, mode: str) -> bool:
-        """Whether all of it went into the file. Truncating also empties the write-ahead log of what was deleted."""
+        """Move the write-ahead log into the database file; return whether all of it was moved.
+
+        Both modes wait until no reader needs the old frames. That wait is short, because the next group waits too;
+        after a failure the next attempt comes a second later. RESTART keeps the file of the write-ahead log at its
+        size, so that it need not be allocated again; TRUNCATE empties it, with the deleted text that it holds.
+        """
         self._connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
         try:
             busy, _, _ = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -279,9 +327,39 @@ class Writer:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 
 
-def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[Any]) -> None:
-    """Hand every outcome to whoever waits for it; an event loop is woken once for all of its own."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+class WalSize:
+    """Tells whether the write-ahead log has grown past a limit.
+
+    The length of the file does not tell: after a checkpoint SQLite writes from its start again and keeps its size. But
+    each frame carries the salt of its round, and the header the salt of the current one. If the frame at the limit has
+    the salt of the header, the current round has come that far. Opening and closing this file is safe: SQLite keeps its
+    locks on the database file and on the `-shm` file.
+    """
+
+    _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
+    _SALT_BYTES, _HEADER_SALT_OFFSET, _FRAME_SALT_OFFSET = 8, 16, 8
+
+    def __init__(self, path: str, page_bytes: int, limit_bytes: int) -> None:
+        self._path = path
+        frame_bytes = self._FRAME_HEADER_BYTES + page_bytes
+        self._offset = self._HEADER_BYTES + limit_bytes // frame_bytes * frame_bytes + self._FRAME_SALT_OFFSET
+        self._handle = -1
+
+    def is_past_limit(self) -> bool:
+        if self._handle < 0:
+            self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        salt = os.pread(self._handle, self._SALT_BYTES, self._HEADER_SALT_OFFSET)
+        return bool(salt) and os.pread(self._handle, self._SALT_BYTES, self._offset) == salt
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[object]) -> None:
+    """Hand each outcome to its waiter. Each event loop is woken once, for all of its waiters."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[AnyFuture, object]]] = {}
     for waiter, outcome in zip(waiters, outcomes, strict=True):
         if isinstance(waiter, ThreadWaiter):
             waiter.finish(outcome)
@@ -290,11 +368,11 @@ def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[Any]) -> None:
     for loop, pairs in loops.items():
         try:
             loop.call_soon_threadsafe(_finish_futures, pairs)
-        except RuntimeError:  # the loop was closed while its tasks waited: nobody is left to tell
-            log.info("an event loop was closed before its operations ended", extra={"operations": len(pairs)})
+        except RuntimeError:  # the loop was closed, and its tasks with it
+            log.info("event loop was closed before its operations ended", extra={"operations": len(pairs)})
 
 
-def _finish_futures(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
+def _finish_futures(pairs: list[tuple[AnyFuture, object]]) -> None:
     for future, outcome in pairs:
         if future.done():  # cancelled
             continue

@@ -248,7 +248,7 @@ async def test_a_record_that_cannot_be_read_is_told_and_passed_over(
     reading = asyncio.create_task(follow(client, max_events=3)) if live else None
     if live:
         await streams_open(app, 1)
-    spoil_next_record(bus, TOPIC, bus._state.connection)
+    spoil_next_record(bus, TOPIC, bus._db.connection)
     publish(bus, "output")
 
     events = await (reading or follow(client, max_events=3))

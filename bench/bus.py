@@ -24,7 +24,7 @@ from bench.support_size import (
     redis_bytes_per_record,
 )
 from bench.support_wake import redis_wake
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 
 GOALS = {
     "redis_publish_ratio": Goal(0.7),

@@ -18,11 +18,11 @@ import httpx2
 
 from bench.support import Connect
 from bench.support_redis import redis_server
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import Gateway, listen
 from magent2.models.envelope import MessageEnvelope, OutputEvent
 from magent2.runner.context import RunContext
-from magent2.worker.drive import Event
+from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 
 STEERS = 200

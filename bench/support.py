@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 
 R = TypeVar("R")
 S = TypeVar("S")

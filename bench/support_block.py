@@ -24,8 +24,8 @@ from magent2.bus.sqlite import SqliteBus
 from magent2.bus.sqlite_engine.schema import CACHE_KIB
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
-from magent2.tools.standard import standard_tools
 
 SENDS = 3
 MANY_SENDS = 40  # of a block whose calls are timed one by one

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from bench.support import SENTENCE, Connect, Envelope, Pair, Stopwatch, compare, envelope, run
 from bench.support_worker import Backlog, WorkerScale, answer_s, check_answers, new_backlog
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import CONCURRENCY
 

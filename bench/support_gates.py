@@ -18,8 +18,8 @@ from magent2.bus.connect import connect
 from magent2.bus.flow import run as run_flow
 from magent2.bus.interface import Engine
 from magent2.directory.keys import making_key
-from magent2.gateway.auth import Access
-from magent2.gateway.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.access.auth import Access
+from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
 from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import WorkerService

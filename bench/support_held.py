@@ -15,8 +15,8 @@ from bench.support import Connect, run
 from bench.support_runs import QUESTION, Scripted
 from bench.support_size import resident_bytes
 from bench.support_worker import LOOK_AGAIN_S, Backlog, deliver, new_backlog
-from magent2.bus.face import EngineBase
-from magent2.runner.demo_script import Say
+from magent2.bus.base import EngineBase
+from magent2.runner.demo.script import Say
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.service import WorkerService
 

@@ -11,7 +11,7 @@ from bench.support_processes import ECHO_AGENT, SDK_AGENT
 from bench.support_runs import talker
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from magent2.gateway.auth import Access
+from magent2.gateway.access.auth import Access
 from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner

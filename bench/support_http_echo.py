@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from bench.support import run
-from magent2.gateway.limits import Limits
-from magent2.gateway.protocol import limited
+from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.protocol import limited
 from magent2.gateway.server import BACKLOG, listen
 
 

@@ -6,7 +6,7 @@ import asyncio
 from statistics import median
 
 from bench.support import Envelope, Scale, Stopwatch, envelope
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Append, Claim, OwnedAppend, SetHead, Settle
 from magent2.bus.records import ClaimedLane, NewRecord
 

@@ -13,13 +13,13 @@ from openai.types.responses import ResponseTextDeltaEvent
 
 from bench.support import run
 from magent2.bus.memory import MemoryBus
-from magent2.gateway.auth import Access
+from magent2.gateway.access.auth import Access
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.default import default_roster
 from magent2.runner.config import RunnerConfig
-from magent2.runner.demo import DemoModel, build_response, stream_events
-from magent2.runner.demo_script import Say
-from magent2.runner.team import TeamRunner
+from magent2.runner.demo.model import DemoModel, build_response, stream_events
+from magent2.runner.demo.script import Say
+from magent2.runner.team.runner import TeamRunner
 from magent2.tools.builtins import BuiltinTools
 from magent2.worker.service import WorkerService
 

@@ -15,7 +15,7 @@ import redis.asyncio
 
 from bench.support import Connect, Envelope, Pair, Scale, Stopwatch, compare, envelopes, paired, run
 from bench.support_redis import raw_publish_s, raw_sync_publish_s
-from magent2.bus.face import EngineBase, publishing
+from magent2.bus.base import EngineBase, publishing
 from magent2.bus.interface import BusMessage
 
 REDIS_CONCURRENCY = 64

@@ -12,9 +12,9 @@ from agents.items import TResponseStreamEvent
 
 from bench.support import Connect, Measure, Pair, Stopwatch, compare, run
 from bench.support_worker import WorkerScale, answer_s, check_answers, new_backlog
-from magent2.bus.face import EngineBase
-from magent2.runner.demo import build_response, stream_events
-from magent2.runner.demo_script import Line, Say, Use
+from magent2.bus.base import EngineBase
+from magent2.runner.demo.model import build_response, stream_events
+from magent2.runner.demo.script import Line, Say, Use
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
 QUESTION = "Which offer is the cheapest?"

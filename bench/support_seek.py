@@ -8,7 +8,7 @@ import time
 from statistics import median
 
 from bench.support import Pair, Scale, paired, run
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Append
 from magent2.bus.records import NewRecord, assigned_seq
 

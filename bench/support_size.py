@@ -17,7 +17,7 @@ from bench.support import Connect, Scale, envelope, envelopes, run
 from bench.support_lanes import converse
 from bench.support_publish import REDIS_CONCURRENCY, publish_s
 from bench.support_redis import used_bytes
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 
 CONVERSATION = "sized"
 WARM_UP = 500  # records

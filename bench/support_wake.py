@@ -13,7 +13,7 @@ import redis.asyncio
 
 from bench.support import Connect, Pair, Scale, envelope, paired, run
 from bench.support_redis import cancelled, raw_follow
-from magent2.bus.face import EngineBase, publishing
+from magent2.bus.base import EngineBase, publishing
 from magent2.bus.interface import BusMessage
 
 PAUSE_S = 0.001  # between samples, so that each begins with everybody asleep

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.support import Stopwatch, envelope
-from magent2.bus.delivery import delivering
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.flow import arun
 from magent2.bus.operations import READ_LIMIT_MAX, Read
+from magent2.mail.delivery import delivering
 from magent2.models.envelope import MessageEnvelope
-from magent2.worker.drive import Runner
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 
 SENDERS = 64  # deliveries under way at a time

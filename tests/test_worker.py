@@ -17,7 +17,7 @@ from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, To
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.__main__ import build_runner
-from magent2.worker.drive import Event
+from magent2.worker.runner_adapter import Event
 from magent2.worker.worker import Runner, Worker
 from tests.support.engines import ENGINES, new_engines
 from tests.support.runners import Failing, Gated, GatedThread, SyncOnly, output, token

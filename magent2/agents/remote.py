@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.context.message import BusMessage
 from magent2.errors import InvalidInput
+from magent2.mail.delivery import Sending
 from magent2.models.address import check_name, history_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import Histories

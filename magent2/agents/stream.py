@@ -13,14 +13,14 @@ from agents import Runner as SDKRunner
 from magent2.agents.create import AgentRuntime
 from magent2.agents.filter import BusInjection
 from magent2.agents.model import Watch
-from magent2.agents.telling import Telling
+from magent2.agents.stream_events import Telling
 from magent2.context.agent import MAIN
 from magent2.context.inject import Item
 from magent2.errors import InvalidInput
 from magent2.events import BaseStreamEvent, StreamEvent
 from magent2.runner.build import run_config
-from magent2.runner.failures import sorted_failures
-from magent2.runner.result import check_ended, final_output, followed, usage_of_run
+from magent2.runner.sdk_errors import sorted_failures
+from magent2.runner.sdk_result import check_ended, final_output, followed, usage_of_run
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
 from magent2.bus.sqlite_engine.clock import Clock, SystemClock

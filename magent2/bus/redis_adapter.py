@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.operations import Dump, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
 from magent2.bus.redis_engine.codec import decode_news

@@ -35,7 +35,7 @@ def demo(pause_s: float) -> None:
     from magent2.cli.running import Place, keep_house, leaving_on_signals
     from magent2.client import AsyncClient
     from magent2.loop import run_on_loop
-    from magent2.runner.demo_team import demo_team
+    from magent2.runner.demo.model import demo_team
     from magent2.worker.service import WorkerService
 
     token = secrets.token_urlsafe(24)

@@ -34,7 +34,7 @@ def connectors() -> None:
 @json_option
 def add(connector: str, kind: str, bus: str | None, as_json: bool, **given: Any) -> None:
     """Set a connector up; workers relay to it from then on."""
-    from magent2.connectors.kinds import capabilities_of
+    from magent2.connectors.builtin import capabilities_of
     from magent2.directory.connectors import registering
 
     secret = given.pop("secret_file")
@@ -104,7 +104,7 @@ def list_items(connector: str | None, state: str | None, bus: str | None, as_jso
 
 
 def _items(connector: str | None) -> Flow[list[Item]]:
-    from magent2.connectors.desk import reading_outbox
+    from magent2.connectors.outbox import reading_outbox
     from magent2.directory.connectors import reading_roll
 
     names = (yield from reading_roll()) if connector is None else [connector]
@@ -120,7 +120,7 @@ def _items(connector: str | None) -> Flow[list[Item]]:
 @bus_option
 def retry(connector: str, item: str, bus: str | None) -> None:
     """Send a message again that is dead, or whose outcome nobody knows."""
-    from magent2.connectors.desk import retrying_item
+    from magent2.connectors.outbox import retrying_item
 
     told(bus, retrying_item(connector, item))
     note(f"message {item} is sent again")
@@ -132,7 +132,7 @@ def retry(connector: str, item: str, bus: str | None) -> None:
 @bus_option
 def drop(connector: str, item: str, bus: str | None) -> None:
     """Give such a message up for good."""
-    from magent2.connectors.desk import dropping_item
+    from magent2.connectors.outbox import dropping_item
 
     told(bus, dropping_item(connector, item))
     note(f"message {item} is dropped")

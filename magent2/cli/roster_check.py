@@ -58,7 +58,7 @@ def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, s
     """Read a file of agents as a server would; the environment fills in `${NAME}`."""
     from magent2.errors import RosterError
     from magent2.roster.config import load
-    from magent2.tools.standard import known_tools
+    from magent2.tools.default_tools import known_tools
 
     try:
         roster = load(path, known_tools(), os.environ if environ is None else environ).roster

@@ -19,16 +19,16 @@ from magent2.bus.operations import Info
 from magent2.cli.options import AGENT, Listening
 from magent2.cli.printing import note
 from magent2.errors import SettingsError
-from magent2.gateway.auth import Access
+from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.front import Front
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
+from magent2.gateway.proxy import Front
 from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, read_again_on_signal
 from magent2.roster.registry import Registry, read_again
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
-from magent2.worker.relaying import relaying
+from magent2.worker.relay import relaying
 from magent2.worker.service import WorkerService
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def serve(
     check_system()  # before what Windows has not is asked for
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
-    from magent2.gateway.limits import Limits
+    from magent2.gateway.limits.limits import Limits
     from magent2.loop import run_on_loop
     from magent2.telemetry import Metrics, setup_logging
     from magent2.telemetry.run_metrics import RunMetrics
@@ -49,7 +49,7 @@ def serve(
     setup_logging(log_format)
     place = Place.open(listening, bus)  # before the SDK is loaded, which takes a while
     with place.closed_on_error():
-        from magent2.worker.team import choose_team
+        from magent2.worker.team_selection import choose_team
 
         team = choose_team(agents, model, config, without_key="demo")
     runner, metrics = team.runner, Metrics()
@@ -90,7 +90,7 @@ def gateway(config: Path | None, listening: Listening, bus: str | None, log_form
     check_system()  # before what Windows has not is asked for
     from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
     from magent2.gateway.catalogue import Catalogue
-    from magent2.gateway.limits import Limits
+    from magent2.gateway.limits.limits import Limits
     from magent2.loop import run_on_loop
     from magent2.roster.default import default_roster
     from magent2.roster.environment import Override
@@ -99,7 +99,7 @@ def gateway(config: Path | None, listening: Listening, bus: str | None, log_form
     from magent2.settings import Settings
     from magent2.telemetry import setup_logging
     from magent2.telemetry.tracing import traced_process
-    from magent2.tools.standard import known_tools
+    from magent2.tools.default_tools import known_tools
 
     setup_logging(log_format)
     over = Override(limits=limits_of(Settings.read().limits))

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, Claim, Leave, Renew
-from magent2.bus.patience import insist, persist
 from magent2.bus.records import ClaimedLane, ClaimResult
+from magent2.bus.retry import insist, persist
 from magent2.bus.watch import Watch
-from magent2.connectors.attempt import work_on
+from magent2.connectors.builtin import make_connector
+from magent2.connectors.delivery_attempt import work_on
 from magent2.connectors.interface import Connector
-from magent2.connectors.kinds import make_connector
-from magent2.connectors.tidying import tidying_outbox
+from magent2.connectors.outbox_retention import tidying_outbox
 from magent2.directory.connectors import ROLL, Registration, reading_roll
 from magent2.errors import Fenced, Magent2Error, MalformedRecord
 from magent2.models.address import chat_topic, relay_agent

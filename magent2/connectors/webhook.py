@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import orjson
 
-from magent2.connectors.guard import Door, Resolve, addresses_of, parse_door, resolve_name
 from magent2.connectors.interface import Outgoing, Receipt
+from magent2.connectors.ssrf_guard import Door, Resolve, addresses_of, parse_door, resolve_name
 from magent2.directory.connectors import Capabilities
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from magent2.bus.enlistment import enlistment
 from magent2.bus.flow import Flow
 from magent2.bus.operations import OLDEST, Append, LastSeqIs, Read
 from magent2.bus.records import NewRecord, Page, Record
 from magent2.directory.entity import PAGE, Found, Kind, changing, finding, listing
 from magent2.directory.users import WEB
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
+from magent2.mail.registration import enlistment
 from magent2.models.address import entity_topic, relay_agent
 
 CONNECTOR_MAX_CHARS = 64

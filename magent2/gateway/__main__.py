@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.errors import InvalidInput, Magent2Error
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, run_on_loop
 from magent2.machine import check_system

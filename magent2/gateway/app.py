@@ -11,22 +11,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.memory import MemoryBus
 from magent2.gateway import openapi, problems
-from magent2.gateway.auth import Access
-from magent2.gateway.awaiting import Waiters
+from magent2.gateway.access.auth import Access
+from magent2.gateway.access.middleware import Count, Guard, is_open, secured
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.counts import SharedRates
-from magent2.gateway.front import Front, route_path
-from magent2.gateway.guard import Count, Guard, is_open, secured
-from magent2.gateway.house import House, Served, Unaskable
-from magent2.gateway.limits import Limits
-from magent2.gateway.lists import SessionLists
-from magent2.gateway.plain import PlainBus
-from magent2.gateway.queues import QueuedSessions
-from magent2.gateway.ratelimit import RateLimits
-from magent2.gateway.routes import agents, api, conversations, dead, page, sending, streaming
-from magent2.gateway.routes import house as house_routes
-from magent2.gateway.streams import Streams
-from magent2.gateway.traced import Traced
+from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.queue_depth import QueuedSessions
+from magent2.gateway.limits.rate_limits import RateLimits, SharedRates
+from magent2.gateway.proxy import Front, route_path
+from magent2.gateway.reply_waiter import Waiters
+from magent2.gateway.request_spans import Traced
+from magent2.gateway.routes import agents, api, conversations, dead, page
+from magent2.gateway.routes import probes as house_routes
+from magent2.gateway.routes import send as sending
+from magent2.gateway.routes import stream as streaming
+from magent2.gateway.services import House, Served, Unaskable
+from magent2.gateway.streaming.open_streams import Streams
+from magent2.gateway.streaming.session_list import SessionLists
+from magent2.gateway.v1_bus import PlainBus
 from magent2.roster.registry import Registry
 from magent2.sessions.history import Histories
 from magent2.sessions.store import SessionStore

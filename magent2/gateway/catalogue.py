@@ -13,8 +13,8 @@ from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import ToolRegistry
-from magent2.tools.standard import standard_tools
 
 LOOK_S = 1.0  # how often the files of a roster are looked at, at most
 ROUTING_KINDS: frozenset[ModelKind] = frozenset({"openai", "compatible"})  # models that can be made to call a function

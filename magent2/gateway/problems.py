@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from magent2 import errors
-from magent2.gateway.limits import RETRY_AFTER_S
-from magent2.gateway.sse import BadCursor, UnknownKind
+from magent2.gateway.limits.limits import RETRY_AFTER_S
+from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 
 log = logging.getLogger(__name__)
 

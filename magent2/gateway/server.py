@@ -14,13 +14,13 @@ from fastapi import FastAPI
 
 from magent2.bus.interface import Bus
 from magent2.errors import SettingsError
+from magent2.gateway.access.auth import Access, parse_hosts
 from magent2.gateway.app import create_app
-from magent2.gateway.auth import Access, parse_hosts
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.front import Front
-from magent2.gateway.house import House
-from magent2.gateway.limits import DESCRIPTORS_KEPT, Limits
-from magent2.gateway.protocol import limited
+from magent2.gateway.limits.limits import DESCRIPTORS_KEPT, Limits
+from magent2.gateway.limits.protocol import limited
+from magent2.gateway.proxy import Front
+from magent2.gateway.services import House
 from magent2.machine import raise_open_files
 from magent2.settings import Settings, is_loopback
 from magent2.telemetry import Metrics

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from agents import Agent, Model, ModelProvider, RunConfig, Tool, ToolErrorFormatterArgs
+from agents import Agent, Model, ModelProvider, MultiProvider, RunConfig, Tool, ToolErrorFormatterArgs
+from openai import AsyncOpenAI
 
 from magent2.errors import InvalidInput, Refused
 from magent2.runner.config import RunnerConfig
-from magent2.runner.team_tools import function_tool_of, with_python
+from magent2.runner.team.graph import function_tool_of, with_python
 from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
-from magent2.tools.standard import standard_tools
+from magent2.tools.default_tools import standard_tools
 
 
 def build_agent(config: RunnerConfig, sandbox: Sandbox, model: Model | None = None) -> Agent[Any]:
@@ -59,3 +62,36 @@ def reason_of(failure: ToolErrorFormatterArgs[Any]) -> str:
     if failure.error is None:
         return failure.default_message
     return f"{type(failure.error).__name__}: {failure.error}"
+
+
+# --- Models by name, over HTTP.
+
+
+class LoopProvider(ModelProvider):
+    """One HTTP client per event loop.
+
+    The SDK shares one client in the whole process. Its pooled connections belong to the loop that opened them, so the
+    next run on another loop would fail with "Event loop is closed".
+    """
+
+    def __init__(self, api_key: str | None = None, base_url: str | None = None) -> None:
+        """What is not given comes from the environment, as the SDK reads it."""
+        self._api_key = api_key
+        self._base_url = base_url
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, MultiProvider]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get_model(self, model_name: str | None) -> Model:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            client = AsyncOpenAI(api_key=self._api_key, base_url=self._base_url)
+            self._by_loop[loop] = client, MultiProvider(openai_client=client)
+        _, provider = self._by_loop[loop]
+        return provider.get_model(model_name)
+
+    async def aclose(self) -> None:
+        """Close the connections of this loop."""
+        client, _ = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
+        if client is not None:
+            await client.close()

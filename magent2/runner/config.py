@@ -106,7 +106,7 @@ def _tools(text: str | None) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(name for name in names if name))
     if not chosen:
         return ()
-    from magent2.tools.standard import known_tools  # only an agent that has tools needs them
+    from magent2.tools.default_tools import known_tools  # only an agent that has tools needs them
 
     known = known_tools()
     unknown = [name for name in chosen if name not in known]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
-from magent2.bus.owner_log import OwnerLog
+from magent2.bus.lane_writer import OwnerLog
 from magent2.bus.records import MailRef, NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.steers import Steer, no_steers

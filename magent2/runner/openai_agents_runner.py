@@ -12,18 +12,17 @@ from agents import Runner as SDKRunner
 
 from magent2.errors import InvalidInput
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
-from magent2.runner.bridge import iterate
-from magent2.runner.build import build_agent, run_config
+from magent2.runner.build import LoopProvider, build_agent, run_config
 from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, Handoff
-from magent2.runner.failures import sorted_failures
-from magent2.runner.journal_run import JournalledRun
+from magent2.runner.journal.run import JournalledRun
 from magent2.runner.memory import MemorySession
-from magent2.runner.provider import LoopProvider
-from magent2.runner.result import accepted, check_ended, final_output, followed, usage_of_run
+from magent2.runner.sdk_errors import sorted_failures
+from magent2.runner.sdk_result import accepted, check_ended, final_output, followed, usage_of_run
+from magent2.runner.sync_stream import iterate
 from magent2.sandbox.interface import Sandbox
-from magent2.sandbox.loops import LoopSandbox
+from magent2.sandbox.monty import LoopSandbox
 
 SESSION_LIMIT = 256
 

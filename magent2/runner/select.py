@@ -14,7 +14,7 @@ from magent2.runner.echo import EchoRunner
 if TYPE_CHECKING:
     from magent2.roster.spec import Roster
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-    from magent2.runner.team import TeamRunner
+    from magent2.runner.team.runner import TeamRunner
     from magent2.tools.builtins import BuiltinTools, ModelKind
 
     AnyRunner: TypeAlias = EchoRunner | OpenAIAgentsRunner
@@ -54,13 +54,13 @@ def select_team(
 
     `pause_s` between two words makes the demo model look alive.
     """
-    from magent2.runner.team import TeamRunner
+    from magent2.runner.team.runner import TeamRunner
     from magent2.tools.builtins import BuiltinTools
 
     tools = BuiltinTools.read() if builtins is None else builtins
     chosen = RunnerConfig.read() if config is None else config
     if model == DEMO:
-        from magent2.runner.demo import DemoModel
+        from magent2.runner.demo.model import DemoModel
 
         return TeamRunner(roster, kind=DEMO, config=chosen, model=DemoModel(pause_s), builtins=tools, folder=folder)
     if model == LOCAL:
@@ -81,9 +81,9 @@ def _with_model(config: RunnerConfig, model: str | None) -> RunnerConfig:
 
 def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
     from magent2.runner.build import build_agent
-    from magent2.runner.demo import DemoModel
+    from magent2.runner.demo.model import DemoModel
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-    from magent2.sandbox.loops import LoopSandbox
+    from magent2.sandbox.monty import LoopSandbox
 
     sandbox = LoopSandbox()
     return OpenAIAgentsRunner(build_agent(config, sandbox, DemoModel()), sandbox=sandbox)

@@ -14,8 +14,8 @@ from typing import Any
 from magent2.bus.records import MailRef
 from magent2.context.block import bus_message_block
 from magent2.models.events import ReceiptEvent, ReceivedMessage
+from magent2.sessions.folds import Item, steer_items
 from magent2.sessions.history import RunRecord
-from magent2.sessions.views import Item, steer_items
 
 TURN_MAX_BYTES = 128 << 10  # of new steers in one request; the rest is for the next one
 

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +19,8 @@ from typing import Any, TypeVar
 
 from pydantic_monty import Monty, MontyError
 
-from magent2.sandbox.feed import Asked, Feed, TooMuch, failure_of, raised
-from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program, QuickCall
+from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program, QuickCall, Sandbox
+from magent2.sandbox.monty_session import Asked, Feed, TooMuch, failure_of, raised
 from magent2.tools.interface import Parking
 
 R = TypeVar("R")
@@ -205,3 +206,31 @@ def _refusal(program: Program) -> Failed | None:
     if size > CODE_MAX_BYTES:
         return Failed("refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; do it in several blocks")
     return None if "\0" not in program.code else Failed("refused", "the code has a NUL character in it; leave it out")
+
+
+# --- A sandbox for runs on several event loops, as a synchronous worker has them: one after another, or side by side.
+
+
+class LoopSandbox:
+    """A `Sandbox` with processes of its own on each loop. `aclose` ends those of the loop that it is called on."""
+
+    def __init__(self, make: Callable[[], Sandbox] = MontySandbox) -> None:
+        self._make = make
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = weakref.WeakKeyDictionary()
+
+    async def run(
+        self,
+        program: Program,
+        call: Call,
+        park: Callable[[Parking], None] | None = None,
+        quick: QuickCall | None = None,
+    ) -> Ended:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            self._by_loop[loop] = self._make()
+        return await self._by_loop[loop].run(program, call, park, quick)
+
+    async def aclose(self) -> None:
+        sandbox = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if sandbox is not None:
+            await sandbox.aclose()

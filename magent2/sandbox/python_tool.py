@@ -14,12 +14,12 @@ import orjson
 from magent2.bus.flow import arun
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.sandbox.held import BlockClosing, CutOff
+from magent2.sandbox.block_outcome import BlockClosing, CutOff
 from magent2.sandbox.interface import Abort, Ended, Failed, Program, Quick, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
+from magent2.tools.default_tools import DESCRIPTION, RUN_PYTHON, SCHEMA
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, Parking, call_scope
-from magent2.tools.python_signature import DESCRIPTION, RUN_PYTHON, SCHEMA
 from magent2.tools.sending import joined, planning_again, planning_rest
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Find
 from magent2.bus.records import Record
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
+from magent2.mail.delivery import Sending, delivering
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.folds import askable
 from magent2.sessions.history import History, RunRecord, reading_history
-from magent2.sessions.views import askable
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
 NOBODY = "system"  # who decides when nobody does

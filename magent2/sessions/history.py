@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
-from magent2.bus.marks import TRACE
 from magent2.bus.operations import OLDEST, Read
 from magent2.bus.records import NewRecord, Page, Record
 from magent2.errors import UnknownCursor
+from magent2.mail.headers import TRACE
 from magent2.models.address import history_topic
 
 HISTORY_PAGE = 1000

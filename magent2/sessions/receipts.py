@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from magent2.bus.flow import Flow
-from magent2.bus.marks import COPIES
 from magent2.bus.operations import Find
 from magent2.bus.records import Record
+from magent2.mail.headers import COPIES
 from magent2.models.address import chat_topic
 from magent2.sessions.history import History, RunRecord, reading_history
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.flow import Flow
-from magent2.bus.marks import ACTIVE_AGENT
 from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
+from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
 from magent2.models.principal import Principal

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from magent2.bus.delivery import DELIVERY_TRIES_MAX, Delivered, Sending, attempting
 from magent2.bus.flow import Flow
-from magent2.bus.marks import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.bus.operations import Condition, Find, HeadIs, Read
-from magent2.bus.recipients import addressed_agent, check_envelope
 from magent2.bus.records import Page, Record
-from magent2.bus.standing import Standing, looking
 from magent2.errors import ConditionFailed, InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
+from magent2.mail.addressing import addressed_agent, check_envelope
+from magent2.mail.conversation_state import Standing, looking
+from magent2.mail.delivery import DELIVERY_TRIES_MAX, Delivered, Sending, attempting
+from magent2.mail.headers import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.models.address import Address, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, RunRecord, reading_history

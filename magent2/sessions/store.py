@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from magent2.bus.delivery import Delivered, Sending, delivering
 from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
-from magent2.bus.marks import ACTIVE_AGENT, LAST_TEXT
 from magent2.bus.operations import Append, Delete, Describe, HeadIs, LastSeqIs, Read, SetHead, Topics
 from magent2.bus.records import AppendResult, NewRecord, Page, Record, TopicInfo, TopicList
-from magent2.bus.standing import ActiveAgents
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
+from magent2.mail.conversation_state import ActiveAgents
+from magent2.mail.delivery import Delivered, Sending, delivering
+from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent

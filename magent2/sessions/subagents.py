@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import Flow
-from magent2.bus.marks import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.bus.operations import Describe, HeadIs, Read, SetHead, Topics
 from magent2.bus.records import Page, TopicInfo, TopicList
 from magent2.errors import Refused
+from magent2.mail.delivery import Sending, delivering
+from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.models.address import chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.subagent import JOINT

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
+from magent2.errors import ArgumentsError, InvalidInput
 from magent2.tools.interface import CallScope, RunFacts, SendMark, current_scope
-from magent2.tools.parameters import check_arguments
 
 R = TypeVar("R")
 Repeat: TypeAlias = Literal["again", "never"]
@@ -104,3 +110,123 @@ class ToolDefinition:
 
     def shown(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}
+
+
+# --- The parameters of a tool as JSON Schema: taken from its function, and held against what a call brings.
+
+FAULTS_SHOWN = 3
+FAULT_MAX_CHARS = 300
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a function takes from its caller, but for the facts of the run. Fields are numbered, as any name is free."""
+
+    model: type[BaseModel]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, func: Callable[..., Any]) -> Parameters:
+        hints = _hints(func)
+        fields: dict[str, Any] = {}
+        names: list[str] = []
+        for name, parameter in inspect.signature(func).parameters.items():
+            if hints.get(name) is RunFacts:
+                continue
+            if parameter.kind not in NAMED:
+                raise InvalidInput(
+                    f"{_name(func)}: parameter {name!r} cannot be given by name; hand in a params_schema"
+                )
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[f"p{len(names)}"] = (hints.get(name, Any), Field(default, alias=name))
+            names.append(name)
+        return cls(_model(func, fields), tuple(names))
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema without the titles that pydantic makes up."""
+        schema = self.model.model_json_schema()
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        for inner in schema["properties"].values():
+            inner.pop("title", None)
+        return schema
+
+    def values(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as the function wants them: a date as a date, a model as a model."""
+        try:
+            made = self.model.model_validate(dict(arguments))
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+            raise _refusal(tool, (f"{_place(fault['loc'])}{fault['msg']}" for fault in faults)) from error
+        return {name: getattr(made, f"p{number}") for number, name in enumerate(self.names)}
+
+
+def facts_parameter(func: Callable[..., Any]) -> str | None:
+    """The parameter that wants the facts of the run, by its annotation `RunFacts`."""
+    return next((name for name, hint in _hints(func).items() if hint is RunFacts and name != "return"), None)
+
+
+def returns_of(func: Callable[..., Any]) -> dict[str, Any]:
+    """JSON Schema of what a function returns; an empty one where its annotation does not say, or says too much."""
+    hint = _hints(func).get("return", Any)
+    try:
+        return TypeAdapter(hint).json_schema(mode="serialization")
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return {}
+
+
+def check_schema(tool: str, schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that no call could be held against."""
+    jsonschema = import_module("jsonschema")
+    if schema.get("type") != "object":
+        raise InvalidInput(f'params_schema of tool {tool!r} must have "type": "object"')
+    try:
+        jsonschema.Draft202012Validator.check_schema(dict(schema))
+    except jsonschema.SchemaError as error:
+        raise InvalidInput(f"params_schema of tool {tool!r} is no JSON Schema: {error.message[:200]}") from error
+
+
+def check_arguments(tool: str, schema: Mapping[str, Any], arguments: object) -> None:
+    """Raise `ArgumentsError` with what does not fit; `$ref` stays inside the schema, nothing is fetched."""
+    jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
+    validator = jsonschema.Draft202012Validator(dict(schema), registry=referencing.Registry())
+    try:
+        faults = sorted(validator.iter_errors(arguments), key=lambda fault: [str(step) for step in fault.absolute_path])
+    except (referencing.exceptions.Unresolvable, RecursionError) as error:
+        raise ArgumentsError(f"the arguments of tool {tool!r} cannot be checked: {error}") from error
+    if faults:
+        raise _refusal(tool, (f"{_place(fault.absolute_path)}{fault.message}" for fault in faults))
+
+
+def _refusal(tool: str, faults: Iterator[str]) -> ArgumentsError:
+    told = list(faults)
+    shown = "; ".join(fault[:FAULT_MAX_CHARS] for fault in told[:FAULTS_SHOWN])
+    more = f"; and {len(told) - FAULTS_SHOWN} more" if len(told) > FAULTS_SHOWN else ""
+    return ArgumentsError(f"the arguments do not fit tool {tool!r}: {shown}{more}")
+
+
+def _place(path: Any) -> str:
+    place = ".".join(str(step) for step in path)
+    return f"{place}: " if place else ""
+
+
+def _model(func: Callable[..., Any], fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise InvalidInput(
+            f"{_name(func)}: its parameters have no JSON Schema ({error}); give a params_schema"
+        ) from error
+
+
+@lru_cache(maxsize=1024)
+def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(func, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise InvalidInput(f"{_name(func)}: an annotation cannot be read ({error}); give a params_schema") from error
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__qualname__", repr(func))

@@ -18,9 +18,9 @@ from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
-from magent2.tools.held_weight import HeldWeight
-from magent2.tools.outlook import Outlook
-from magent2.tools.pen import Pen
+from magent2.tools.call_writer import Pen
+from magent2.tools.hold_limit import HeldWeight
+from magent2.tools.plan_cache import Outlook
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent

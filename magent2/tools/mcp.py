@@ -20,9 +20,14 @@ from agents import FunctionTool
 from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp, MCPUtil
 
 from magent2.errors import InvalidInput, Magent2Error, UnknownTool
-from magent2.tools.allowlist import Grants
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.parameters import check_arguments
+from magent2.tools.definition import (
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+    check_arguments,
+)
+from magent2.tools.registry import Grants
 
 CONNECT_MAX_S = 10.0  # from the start of a server to the list of its tools
 CALL_MAX_S = 120.0

@@ -13,22 +13,27 @@ import asyncio
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 from magent2.errors import InvalidInput, SettingsError, UnknownTool
+from magent2.tools.builtins import BUILTINS
 from magent2.tools.definition import (
+    Parameters,
     Repeat,
     ToolDefinition,
     ToolExecutionContext,
     ToolExecutionResult,
     ToolSignature,
+    check_arguments,
+    check_schema,
+    facts_parameter,
+    returns_of,
 )
 from magent2.tools.interface import RunFacts
-from magent2.tools.parameters import Parameters, check_arguments, check_schema, facts_parameter, returns_of
 
 TOOL_MAX_S = 300.0  # what one call may take, unless its tool says otherwise
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what models take as the name of a function
@@ -220,3 +225,30 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | To
     if not callable(found):
         raise SettingsError(f"tool {name!r}: {path[:200]!r} is a {type(found).__name__}, not a function")
     return spec_of(found, name=name)
+
+
+# --- What an agent's two lists allow: its own tools by name, and those of MCP servers as `server.tool`.
+
+# Server → the tools of it that may be used; all of them where there is None.
+Grants: TypeAlias = Mapping[str, frozenset[str] | None]
+
+
+def grants_of(tools: Iterable[str], servers: Iterable[str]) -> Grants:
+    """What the lists allow of MCP servers."""
+    granted: dict[str, frozenset[str] | None] = {}
+    for name in tools:
+        server, dot, tool = name.partition(".")
+        if dot:
+            granted[server] = (granted.get(server) or frozenset()) | {tool}
+    return {**{name: None for name in servers if name not in granted}, **granted}
+
+
+def may_run(tools: Collection[str], servers: Iterable[str], name: str) -> bool:
+    """Whether the lists allow a tool to be run by name. Built-in tools are not: the model's provider runs them."""
+    if not name or name in BUILTINS:
+        return False
+    server, dot, tool = name.partition(".")
+    if not dot:
+        return name in tools
+    granted = grants_of(tools, servers).get(server, frozenset())
+    return granted is None or tool in granted

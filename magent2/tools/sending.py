@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from magent2.bus.delivery import Sending, planning
 from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Condition, HeadIs, SetHead
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
+from magent2.mail.delivery import Sending, planning
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import steering
+from magent2.tools.call_writer import Pen
 from magent2.tools.interface import CallScope, Failure, HeldSend, Planning, Prepared, SendMark, current_scope
-from magent2.tools.outlook import Outlook
-from magent2.tools.pen import Pen
+from magent2.tools.plan_cache import Outlook
 
 __all__ = [
     "Failure",

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow, arun
-from magent2.bus.marks import ACTIVE_AGENT, OWNER, wait_field
 from magent2.bus.operations import Append, Describe, SetHead
 from magent2.bus.records import TopicInfo
 from magent2.errors import Refused
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
 from magent2.models.address import check_name, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
@@ -29,7 +29,7 @@ from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolE
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Sent, planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.waiting import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
+from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
 
 TASK_MAX_CHARS = 20_000
 

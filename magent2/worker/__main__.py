@@ -25,10 +25,10 @@ from magent2.telemetry import setup_logging
 from magent2.telemetry.endpoint import metrics_endpoint, parse_address
 from magent2.telemetry.runs import Observer
 from magent2.telemetry.tracing import traced_process
-from magent2.worker.drive import Runner
-from magent2.worker.relaying import relaying
+from magent2.worker.relay import relaying
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import CONCURRENCY, WorkerService
-from magent2.worker.team import Team, choose_team
+from magent2.worker.team_selection import Team, choose_team
 
 FAILED, BAD_SETTINGS = 1, 2
 

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.marks import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
-from magent2.bus.owner_log import OwnerLog
-from magent2.bus.patience import insist
+from magent2.bus.lane_writer import OwnerLog
 from magent2.bus.records import ClaimedLane, MailRef
+from magent2.bus.retry import insist
 from magent2.errors import Fenced, UnknownAgent
+from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
 from magent2.sessions.history import RunRecord, run_id_of
 from magent2.telemetry.runs import ObservedRun, Observer, RunFacts
-from magent2.worker.brake import Brake, Interrupt
-from magent2.worker.drive import Runner
-from magent2.worker.plan import Letter
-from magent2.worker.receipts import input_receipt
-from magent2.worker.report import TALK, Report
+from magent2.worker.cancellation import Brake, Interrupt
+from magent2.worker.control_feed import LaneSteers
+from magent2.worker.lane_plan import Letter
+from magent2.worker.run_events import TALK, Report, input_receipt
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.shared import Shared
-from magent2.worker.steers import LaneSteers
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
-from magent2.bus.owner_log import OwnerLog
-from magent2.bus.patience import insist
+from magent2.bus.lane_writer import OwnerLog
+from magent2.bus.retry import insist
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expiring, now_ms
-from magent2.worker.ending import Ending, Outcome, Taken
-from magent2.worker.pausing import Overdue, Waiting, decision_records, plan_paused, with_decisions
-from magent2.worker.plan import Answer
-from magent2.worker.report import Report
+from magent2.worker.approvals import Overdue, Waiting, decision_records, plan_paused, with_decisions
+from magent2.worker.lane_plan import Answer
+from magent2.worker.run_events import Report
+from magent2.worker.settlement import Ending, Outcome, Taken
 
 
 class LaneApprovals:

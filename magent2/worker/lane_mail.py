@@ -6,13 +6,24 @@ from collections.abc import Sequence
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
-from magent2.bus.patience import persist
 from magent2.bus.records import ClaimedLane, MailRef, Record
-from magent2.worker.brake import Brake
-from magent2.worker.commands import COMMANDS, STOP, STOP_AFTER_TURN, STOPS, Halt, after_command, policy_of
-from magent2.worker.ending import Taken
-from magent2.worker.plan import Answer, Letter, is_meant, read_letter
-from magent2.worker.stopping import Below, is_whole, unspent
+from magent2.bus.retry import persist
+from magent2.worker.cancellation import Brake
+from magent2.worker.lane_plan import (
+    COMMANDS,
+    STOP,
+    STOP_AFTER_TURN,
+    STOPS,
+    Answer,
+    Halt,
+    Letter,
+    after_command,
+    is_meant,
+    policy_of,
+    read_letter,
+)
+from magent2.worker.settlement import Taken
+from magent2.worker.subagent_stop import Below, is_whole, unspent
 
 
 class LaneMail:

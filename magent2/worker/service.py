@@ -14,18 +14,18 @@ from typing import Any
 from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, CLAIM_LIMIT_MAX, Claim, Leave, Renew
-from magent2.bus.patience import persist
 from magent2.bus.records import ClaimedLane, ClaimResult, Record
+from magent2.bus.retry import persist
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput, LimitError, Magent2Error
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import Histories
 from magent2.telemetry.runs import Observer
-from magent2.worker.ending import DELAYED, Outcome
-from magent2.worker.roll import Roll, Runners, RunnersNow
-from magent2.worker.run import RUN_MAX_S, LaneRun
+from magent2.worker.control_feed import lanes_of, takes_steers
+from magent2.worker.lane_run import RUN_MAX_S, LaneRun
+from magent2.worker.served_agents import Roll, Runners, RunnersNow
+from magent2.worker.settlement import DELAYED, Outcome
 from magent2.worker.shared import Shared
-from magent2.worker.steers import lanes_of, takes_steers
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from magent2.sessions.history import Histories
 from magent2.tools.interface import Wait
-from magent2.worker.quarantine import Quarantine
+from magent2.worker.retry import Quarantine
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeGuard, TypeVar
 
-from magent2.bus.enlistment import enlisting
-from magent2.bus.face import EngineBase
+from magent2.bus.base import EngineBase
 from magent2.bus.flow import arun
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Operation, Renew
-from magent2.bus.patience import persist
+from magent2.bus.retry import persist
 from magent2.bus.watch import Watch
 from magent2.errors import LimitError, Magent2Error
+from magent2.mail.registration import enlisting
 from magent2.models.address import check_name
-from magent2.worker.drive import Runner
-from magent2.worker.ending import SETTLED, Outcome
-from magent2.worker.plain import PlainMailbox
-from magent2.worker.run import LaneRun
+from magent2.worker.lane_run import LaneRun
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import LEASE_S, new_worker_id
+from magent2.worker.settlement import SETTLED, Outcome
+from magent2.worker.v1_mailbox import PlainMailbox
 
 __all__ = ["Runner", "Worker"]
 

@@ -193,7 +193,7 @@ CONFIG = "magent2.runner.config:RunnerConfig.read"
 WORKER = "magent2.worker.worker"
 ADDRESS = "magent2.models.address"
 DEFINITION = "magent2.tools.definition"
-BLOCK_OUTCOME = "magent2.sandbox.held"
+BLOCK_OUTCOME = "magent2.sandbox.block_outcome"
 BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"
 NO_CONVERSATION = "conversation_id not available for agent recipient"
 
@@ -507,7 +507,7 @@ SEED_004: Names = {
         "magent2.tools.messaging.say:SayPayload", ("place: Place", "text: str", "reply_to: str | None = ...")
     ),
     "SayDeferredPayload.connector, targetId": Fields(
-        "magent2.tools.messaging.places:Place", ("connector: str", "target: str")
+        "magent2.tools.messaging.destinations:Place", ("connector: str", "target: str")
     ),
     "deferred payload of send_file": Fields(
         "magent2.tools.messaging.send_file:FilePayload", ("place: Place", "file: AttachmentFacts", "text: str")

@@ -15,10 +15,10 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sandbox.interface import Limits
 from magent2.sandbox.monty import MontySandbox
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import ToolSpec, tool
-from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers
 from tests.support.journalled import Mortal, recorded, work, work_and_die
 from tests.support.serving import command, serving, stream, until

@@ -12,8 +12,8 @@ import pytest
 
 from magent2.bus.flow import run
 from magent2.bus.memory import MemoryBus
-from magent2.connectors.desk import reading_outbox
-from magent2.connectors.kinds import capabilities_of
+from magent2.connectors.builtin import capabilities_of
+from magent2.connectors.outbox import reading_outbox
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import registering
 from magent2.directory.users import changing_user

@@ -20,7 +20,7 @@ from magent2.gateway.app import create_app
 from magent2.models.schemas import CONTRACT
 from magent2.roster.default import default_roster
 from magent2.tools.builtins import BUILTINS, BuiltinTools
-from magent2.tools.standard import standard_tools
+from magent2.tools.default_tools import standard_tools
 from tests.acceptance import seed_names as names
 
 ROOT = Path(__file__).parents[2]

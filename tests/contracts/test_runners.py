@@ -14,8 +14,8 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, function_call
 
 from magent2.errors import ModelError, TransientError
 from magent2.runner.config import RunnerConfig
-from magent2.runner.demo import DemoModel, build_response, stream_events
-from magent2.runner.demo_script import Say
+from magent2.runner.demo.model import DemoModel, build_response, stream_events
+from magent2.runner.demo.script import Say
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from tests.contracts.runner import Making, Runner, RunnerContract, envelope, text_of

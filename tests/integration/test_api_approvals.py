@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.api import answer_to, api, create, events, say, team_at_work
 from tests.support.serving import until

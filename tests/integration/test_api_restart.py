@@ -6,7 +6,7 @@ from typing import Any
 
 from magent2.bus.connect import connect
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.roster.registry import Registry
 from tests.support.api import (
     answer_to,

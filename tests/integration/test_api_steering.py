@@ -16,7 +16,7 @@ from magent2.models.events import ReceiptEvent
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.api import api, create
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import AGENT, serving, stream, until

@@ -10,19 +10,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from magent2.bus.delivery import Sending
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
+from magent2.mail.delivery import Sending
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
-from magent2.runner.demo import DemoModel
-from magent2.runner.team import TeamRunner
+from magent2.runner.demo.model import DemoModel
+from magent2.runner.team.runner import TeamRunner
 from magent2.sessions.store import SessionStore, routing_id
+from magent2.tools.default_tools import STANDARD
 from magent2.tools.registry import ToolRegistry, tool
-from magent2.tools.standard import STANDARD
 from tests.support.api import answer_to, api, create, events, say, team_at_work, types, until_served
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import history, stream, until

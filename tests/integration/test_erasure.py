@@ -14,10 +14,8 @@ import pytest
 import redis
 
 from magent2.bus.connect import connect
-from magent2.bus.dead import listing_dead, retrying_dead
 from magent2.bus.flow import arun, run
 from magent2.bus.interface import Engine
-from magent2.bus.mail import envelope_digest
 from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.connectors.interface import Outgoing
@@ -28,10 +26,12 @@ from magent2.directory.erasure import erasing_user
 from magent2.directory.friends import requesting
 from magent2.directory.swarms import making_swarm
 from magent2.directory.users import changing_user, making_user
+from magent2.mail.addressing import envelope_digest
+from magent2.mail.dead_letters import listing_dead, retrying_dead
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import creating, routing_id
-from magent2.worker.drive import Event
+from magent2.worker.runner_adapter import Event
 from tests.support.api import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
 from tests.support.redis_server import RedisServer, skip_if_left_out

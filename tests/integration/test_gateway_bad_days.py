@@ -15,8 +15,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
-from magent2.gateway.auth import Access
-from magent2.gateway.limits import Limits
+from magent2.gateway.access.auth import Access
+from magent2.gateway.limits.limits import Limits
 from magent2.token import TokenFile
 from tests.support.gateway import Served, last_id, message, parse_frames, served
 from tests.support.redis_server import RedisServer, skip_if_left_out

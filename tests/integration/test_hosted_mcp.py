@@ -13,7 +13,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.sessions.approvals import Decision, deciding, finding_approvals
 from magent2.tools.builtins import BuiltinTools
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.model_server import ModelServer, Reply
 from tests.support.serving import outputs, stream

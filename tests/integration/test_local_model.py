@@ -14,7 +14,7 @@ from magent2.runner.config import RunnerConfig
 from magent2.runner.local import MODEL_NAME, find_weights, local_server
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.select import select_runner
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.journalled import Mortal, work, work_and_die
 from tests.support.proxy import ModelProxy
 from tests.support.serving import AGENT, command, envelope, history, kinds, outputs, send, serving, stream, until

@@ -15,9 +15,8 @@ import pytest
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Leave
-from magent2.connectors.desk import reading_outbox, retrying_item
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued
+from magent2.connectors.outbox import queued, reading_outbox, retrying_item
 from magent2.directory.connectors import Capabilities, finding_connector, registering
 from magent2.sessions.store import creating
 from tests.support.processes import Child, Crew

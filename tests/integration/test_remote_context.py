@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from magent2.bus.connect import connect
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.processes import Child, Crew
 from tests.support.serving import AGENT, LEASE_S, send, until

@@ -12,8 +12,8 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.runner.team import TeamRunner
-from magent2.worker.run import Outcome
+from magent2.runner.team.runner import TeamRunner
+from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.journalled import Mortal
 from tests.support.model_server import Call, ModelServer, Reply

@@ -16,8 +16,8 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.roster.spec import McpServer, Roster
-from magent2.runner.team import TeamRunner
-from magent2.worker.run import Outcome
+from magent2.runner.team.runner import TeamRunner
+from magent2.worker.lane_run import Outcome
 from tests.support import mcp_server
 from tests.support.journalled import Mortal, letters
 from tests.support.model_server import Call, ModelServer, Reply

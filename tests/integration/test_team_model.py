@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.runner.team import TeamRunner
+from magent2.runner.team.runner import TeamRunner
 from magent2.tools.builtins import BuiltinTools
-from magent2.tools.standard import standard_tools
-from magent2.worker.run import Outcome
+from magent2.tools.default_tools import standard_tools
+from magent2.worker.lane_run import Outcome
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.serving import outputs, stream
 from tests.support.team import CHIEF, DESK, SHOP, active_agent, ask_route, mail, roster, set_session, team_on, work

@@ -43,7 +43,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.gateway.server import Gateway
 from magent2.telemetry.tracing import traced_process
 from magent2.worker.service import WorkerService
-from magent2.worker.team import choose_team
+from magent2.worker.team_selection import choose_team
 from tests.support.serving import outputs, send, until
 
 async def main(tracer):

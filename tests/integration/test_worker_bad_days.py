@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from magent2.bus.delivery import HOPS_MAX, Sending, delivering
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
@@ -21,12 +20,13 @@ from magent2.bus.operations import Lanes
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.errors import TransientError
+from magent2.mail.delivery import HOPS_MAX, Sending, delivering
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.worker.drive import Event
+from magent2.worker.lane_run import Outcome
 from magent2.worker.retry import CRASHES_MAX
-from magent2.worker.run import Outcome
+from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.support.audit import assert_clean, whole_log
 from tests.support.clock import HandClock

@@ -9,7 +9,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.runner.echo import EchoRunner
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.audit import assert_clean, whole_log
 from tests.support.processes import Crew
 from tests.support.run_audit import run_findings

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from magent2.runner.context import RunContext
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.interface import Abort, Call, Ended, Failed, Program, QuickCall
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.interface import CallScope, Parking, current_scope

@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 from magent2.bus.flow import Flow, arun
 from magent2.bus.operations import Append
-from magent2.bus.patience import insist
-from magent2.connectors.desk import dropping_item, reading_outbox, retrying_item
+from magent2.bus.retry import insist
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import OPEN_STATES, Item, queued
+from magent2.connectors.outbox import OPEN_STATES, Item, dropping_item, queued, reading_outbox, retrying_item
 from magent2.directory.connectors import finding_connector
 from magent2.directory.friends import removing
 from magent2.errors import IdConflict, InvalidInput

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.bus.flow import arun
-from magent2.bus.patience import insist
+from magent2.bus.retry import insist
 from magent2.errors import AlreadyDecided, TopicDeleted, UnknownCall
 from magent2.sessions.approvals import Approval, Decision, deciding
 from tests.simulation.calls import result_of

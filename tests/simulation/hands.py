@@ -11,8 +11,8 @@ from agents.tool_context import ToolContext
 
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.runner.team_tools import function_tool_of
-from magent2.tools.python_signature import RUN_PYTHON
+from magent2.runner.team.graph import function_tool_of
+from magent2.tools.default_tools import RUN_PYTHON
 from magent2.tools.sending import send
 from magent2.tools.subagents import NAMES, subagent_tools
 from tests.simulation.blocks import python_tool

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from magent2.bus.marks import MEANT, STEER
 from magent2.bus.records import Record
+from magent2.mail.headers import MEANT, STEER
 from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
 from magent2.models.subagent import JOINT
 from tests.simulation.blocks import Posted

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.marks import ERRAND, MEANT
 from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
 from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, NewRecord, Owner
 from magent2.errors import Fenced
+from magent2.mail.headers import ERRAND, MEANT
 from magent2.models.address import chat_topic, relay_agent
-from magent2.worker.commands import STOP
-from magent2.worker.ending import POSTPONED_S
+from magent2.worker.lane_plan import STOP
+from magent2.worker.settlement import POSTPONED_S
 from tests.support.broken import Broken
 
 Lane = tuple[str, str]

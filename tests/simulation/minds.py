@@ -12,8 +12,8 @@ from agents.testing import assistant_message, function_call
 
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.runner.demo import build_response, stream_events
-from magent2.runner.demo_script import Say
+from magent2.runner.demo.model import build_response, stream_events
+from magent2.runner.demo.script import Say
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.subagents import MESSAGE, RESULT, START
 from tests.simulation.blocks import code_of

@@ -7,15 +7,15 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import arun
 from magent2.bus.operations import Describe
-from magent2.bus.patience import insist
+from magent2.bus.retry import insist
 from magent2.errors import IdConflict, TopicDeleted
+from magent2.mail.delivery import Sending, delivering
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import deleting
-from magent2.worker.commands import STOP
+from magent2.worker.lane_plan import STOP
 from tests.simulation.calls import CALLS, FAMILIES, KINDS
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Line

@@ -11,23 +11,26 @@ import pytest
 
 from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
-from magent2.bus.mail import errand
 from magent2.bus.operations import Append, Delete, Operation
 from magent2.bus.records import NewRecord, Owner, Record
-from magent2.connectors import attempt, outbox
-from magent2.connectors.attempt import Again, Attempt, GiveUp, after_failure
+from magent2.connectors import delivery_attempt as attempt
+from magent2.connectors import outbox
+from magent2.connectors.delivery_attempt import Again, Attempt, GiveUp, after_failure
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
+from magent2.mail.addressing import errand
 from magent2.models.envelope import MessageEnvelope
-from magent2.runner import journal_graph, journal_tools
 from magent2.runner.context import RunContext
-from magent2.runner.journal_pen import CallPen
+from magent2.runner.journal import agents as journal_graph
+from magent2.runner.journal import tool_calls as journal_tools
+from magent2.runner.journal.call_writer import CallPen
 from magent2.sessions import approvals, store
 from magent2.sessions.approvals import Approval, Decision, letter_of
-from magent2.sessions.exchange import Exchange
+from magent2.sessions.message_outcome import Exchange
 from magent2.tools.interface import CallScope, HeldSend
-from magent2.worker import plan, retry
-from magent2.worker.controls import Controls
+from magent2.worker import lane_plan as plan
+from magent2.worker import retry
+from magent2.worker.control_feed import Controls
 from tests.simulation import people, world
 from tests.simulation.kinds import Kind
 from tests.simulation.town import SENDER

@@ -15,10 +15,10 @@ from magent2.directory.connectors import Capabilities, registering
 from magent2.directory.friends import accepting, requesting
 from magent2.directory.users import making_user
 from magent2.sessions.store import creating
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging.send_file import SendFile
 from magent2.tools.sending_tool import definition_of
-from magent2.tools.standard import standard_tools
 from tests.simulation.calls import chance_of
 
 FILES = Path(__file__).parent.parent / "fixtures" / "simulation"

@@ -12,8 +12,8 @@ from typing import Any
 
 from magent2.bus.interface import Engine
 from magent2.models.address import relay_agent
-from magent2.worker.drive import Runner
-from magent2.worker.relaying import relaying
+from magent2.worker.relay import relaying
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from tests.simulation.audit import Scene, world_findings
 from tests.simulation.clerks import Clerks

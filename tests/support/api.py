@@ -15,13 +15,13 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
 from magent2.runner.select import select_team
-from magent2.runner.team import TeamRunner
+from magent2.runner.team.runner import TeamRunner
 from magent2.worker.service import WorkerService
 from tests.support.gateway import calling_app
 from tests.support.serving import LEASE_S, until

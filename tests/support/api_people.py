@@ -9,10 +9,9 @@ from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
-from magent2.connectors.desk import dropping_item
+from magent2.connectors.builtin import shown
 from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import queued
-from magent2.connectors.web import shown
+from magent2.connectors.outbox import dropping_item, queued
 from magent2.directory.channels import making_channel, new_member
 from magent2.directory.connectors import Capabilities, registering
 from magent2.directory.swarms import making_swarm

@@ -23,15 +23,15 @@ from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.directory.keys import making_key
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.default import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
-from magent2.runner.demo import DemoModel
-from magent2.runner.team import TeamRunner
+from magent2.runner.demo.model import DemoModel
+from magent2.runner.team.runner import TeamRunner
+from magent2.tools.default_tools import STANDARD
 from magent2.tools.registry import ToolRegistry, tool
-from magent2.tools.standard import STANDARD
 from magent2.worker.service import WorkerService
 from tests.support.engines import NewEngine
 from tests.support.keys import ACCESS, ADMIN

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
+from magent2.mail.delivery import Sending
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import SendMark
 from magent2.tools.sending import planning_delivery
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.waiting import Lane, checking_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import Lane, checking_wait, wait_for_answer, with_wait
 
 
 class AskArguments(Arguments):

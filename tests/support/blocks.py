@@ -8,13 +8,13 @@ from typing import Any
 from agents.testing import function_call
 
 from magent2.bus.interface import Engine
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.interface import Limits, Sandbox
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.registry import ToolSpec
-from magent2.tools.standard import standard_tools
 from tests.support.journalled import Shown
 from tests.support.serving import stream
 

@@ -24,11 +24,11 @@ from magent2.models.principal import ADMIN
 from magent2.roster.default import default_roster
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
-from magent2.runner.demo import DemoModel
-from magent2.runner.team import TeamRunner
+from magent2.runner.demo.model import DemoModel
+from magent2.runner.team.runner import TeamRunner
 from magent2.tools.builtins import BuiltinTools
+from magent2.tools.default_tools import STANDARD
 from magent2.tools.registry import ToolRegistry, tool
-from magent2.tools.standard import STANDARD
 
 ABLE = ("chat_send", "run_python", "friend_send", "send_file", "part")
 STARTABLE = ("support",)

@@ -13,9 +13,9 @@ import orjson
 from fastapi import FastAPI
 
 from magent2.bus.interface import Bus
+from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
-from magent2.gateway.auth import Access
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import Gateway, listen
 from tests.support.serving import until
 

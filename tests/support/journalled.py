@@ -11,14 +11,14 @@ from agents.items import TResponseOutputItem, TResponseStreamEvent
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 
 from magent2.bus.interface import Engine
+from magent2.bus.lane_writer import OwnerLog
 from magent2.bus.operations import Leave, Operation, Write
-from magent2.bus.owner_log import OwnerLog
 from magent2.runner.context import RunContext
-from magent2.runner.demo import build_response, stream_events
-from magent2.runner.demo_script import Say as Line
+from magent2.runner.demo.model import build_response, stream_events
+from magent2.runner.demo.script import Say as Line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.history import History, RunRecord
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.audit import whole_log
 from tests.support.broken import Broken
 from tests.support.serving import AGENT, claim_one, envelope, history, stream

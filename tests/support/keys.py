@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.directory.keys import making_key, revoking_key
-from magent2.gateway.auth import Access
+from magent2.gateway.access.auth import Access
 
 TOKEN = "0123456789abcdefghij"
 ACCESS = Access.by_token(TOKEN, loopback=False)

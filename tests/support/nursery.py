@@ -25,10 +25,10 @@ HEAVY = (
     "magent2.cli.running",
     "magent2.client",
     "magent2.gateway.server",
-    "magent2.runner.demo",
-    "magent2.runner.team",
-    "magent2.worker.relaying",
-    "magent2.worker.team",
+    "magent2.runner.demo.model",
+    "magent2.runner.team.runner",
+    "magent2.worker.relay",
+    "magent2.worker.team_selection",
     "tests.support.serving",
 )
 REQUEST_MAX_BYTES = 200_000

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim
 from magent2.bus.records import ClaimedLane, Record
+from magent2.mail.delivery import Sending, delivering
 from magent2.models.envelope import MessageEnvelope
-from magent2.worker.drive import Runner
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from tests.support.audit import whole_log
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S

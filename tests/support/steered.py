@@ -10,13 +10,13 @@ from typing import Any
 from agents import Agent, function_tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.delivery import Delivered, Sending
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
+from magent2.mail.delivery import Delivered, Sending
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.steering import steering
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.journalled import Improviser, Items, is_block, results_in
 from tests.support.serving import AGENT, claim_one, envelope, history, stream, until
 

@@ -10,7 +10,7 @@ from typing import Any
 from agents.testing import assistant_message, function_call
 
 from magent2.roster.spec import AgentSpec, Roster, Scenario
-from magent2.runner.team import TeamRunner
+from magent2.runner.team.runner import TeamRunner
 from magent2.tools.registry import ToolRegistry, spec_of
 from tests.support.journalled import Improviser, Items
 from tests.support.steered import blocks

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Describe, Leave
+from magent2.mail.delivery import Sending, delivering
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.config import RunnerConfig
-from magent2.runner.team import TeamRunner
+from magent2.runner.team.runner import TeamRunner
 from magent2.sessions.history import settings_record
 from magent2.tools.builtins import BuiltinTools, ModelKind
-from magent2.worker.drive import Runner
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.runner_adapter import Runner
 from tests.support.journalled import TURNS_OF_LOOP, Mortal
 from tests.support.serving import LEASE_S
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
+from magent2.mail.registration import enlisting
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
-from magent2.tools.standard import standard_tools
 from tests.support.messaging import files_said, inbox, open_channel, open_swarm, said, settle, talk
 from tests.support.serving import send
 

@@ -14,7 +14,7 @@ PROGRAM = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({SOFT}, {HARD}))
 from magent2.telemetry import setup_logging
-from magent2.gateway.limits import Limits
+from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import within_descriptors
 setup_logging("json", "info")
 limits = within_descriptors(Limits())

@@ -12,7 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Operation, OwnedAppend, Write
 from magent2.bus.records import NewRecord
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.broken import Broken
 from tests.support.serving import send, serving, until
 from tests.support.steer_audit import steer_findings

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes, Topics, Workers
 from magent2.bus.records import LaneInfo, TopicList, WorkerInfo
-from magent2.gateway.house import House, agents_of
 from magent2.gateway.openapi import problems
+from magent2.gateway.services import House, agents_of
 from magent2.models.api.administration import AgentInfo, AgentList, LaneCounts
 
 AGENTS_MAX = 1000

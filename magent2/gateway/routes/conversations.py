@@ -12,18 +12,18 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from magent2.bus.delivery import Sending
-from magent2.bus.marks import FIRST_TEXT, LAST_TEXT
 from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
-from magent2.gateway import audit
-from magent2.gateway.body import check_json, read_body
-from magent2.gateway.house import House
-from magent2.gateway.identity import principal_of, signed
+from magent2.gateway.access import audit
+from magent2.gateway.access.identity import principal_of, signed
+from magent2.gateway.limits.body import check_json, read_body
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, bad_body
-from magent2.gateway.sse import parse_cursor
+from magent2.gateway.services import House
+from magent2.gateway.streaming.sse import parse_cursor
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
 from magent2.models.api.messages import RecordPage
 from magent2.models.api.sessions import Conversation, ConversationPage, StopRequest, StopResponse

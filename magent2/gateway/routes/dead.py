@@ -9,17 +9,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from magent2.bus.dead import DEAD_PAGE, DeadLetter, dropping_dead, retrying_dead
 from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.operations import OLDEST, Read
 from magent2.bus.records import Page
 from magent2.errors import UnknownCursor
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.agents import known_agents
-from magent2.gateway.sse import CURSOR_MAX
+from magent2.gateway.services import House
+from magent2.gateway.streaming.sse import CURSOR_MAX
+from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, dropping_dead, retrying_dead
 from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
 from magent2.models.api.administration import DeadLetterInfo, DeadLetterPage
 from magent2.models.api.base import OkResponse

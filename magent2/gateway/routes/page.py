@@ -13,8 +13,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from magent2.gateway.house import House
 from magent2.gateway.problems import Problem
+from magent2.gateway.services import House
 
 INDEX = "index.html"
 FOLDER = "page"

@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from magent2.bus.interface import Bus, BusMessage, Engine
-from magent2.bus.mail import mail_records
-from magent2.bus.recipients import check_envelope
 from magent2.errors import AddressError, InvalidInput, Refused
+from magent2.mail.addressing import check_envelope, mail_records
 from magent2.models.address import Address
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.sending import send

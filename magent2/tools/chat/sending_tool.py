@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow
 from magent2.bus.operations import Append
-from magent2.bus.recipients import check_place
 from magent2.errors import InvalidInput, Refused, TopicDeleted
+from magent2.mail.addressing import check_place
+from magent2.mail.delivery import Sending
 from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message

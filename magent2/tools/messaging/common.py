@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import Flow
-from magent2.bus.marks import LAST_TEXT, OWNER
 from magent2.bus.operations import Append, Condition, Describe, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.directory.agents import AGENTS
 from magent2.directory.entity import Found, Kind, looking
 from magent2.directory.users import USERS, User, check_user_id, gone
 from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import LAST_TEXT, OWNER
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN

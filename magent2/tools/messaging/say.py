@@ -9,7 +9,7 @@ from magent2.bus.operations import Append
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import Kind, SendMark
 from magent2.tools.messaging.common import checked_text, now_text
-from magent2.tools.messaging.places import Place, finding_place, sending_to
+from magent2.tools.messaging.destinations import Place, finding_place, sending_to
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 

@@ -12,7 +12,7 @@ from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import Letter, checked_text, mailing, now_text, sender_of, together
-from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS, spilling, with_attachments
+from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS, spilling, with_attachments
 from magent2.tools.messaging.targets import AgentTarget, checking_contact, finding_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 

@@ -14,9 +14,9 @@ from magent2.connectors.media import media_type_of
 from magent2.settings import Settings
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
-from magent2.tools.messaging.beneath import folder_of, read_beneath
 from magent2.tools.messaging.common import TEXT_MAX_CHARS, checked_text, now_text
-from magent2.tools.messaging.places import Place, finding_place, sending_to
+from magent2.tools.messaging.destinations import Place, finding_place, sending_to
+from magent2.tools.messaging.rooted_files import folder_of, read_beneath
 from magent2.tools.sending import Sent
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 

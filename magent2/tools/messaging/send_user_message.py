@@ -42,7 +42,7 @@ from magent2.tools.messaging.common import (
 )
 from magent2.tools.sending import Sent
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.waiting import Lane, checking_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import Lane, checking_wait, wait_for_answer, with_wait
 
 WAIT_S = 60.0
 WAIT_MIN_S, WAIT_MAX_S = 1.0, 600.0

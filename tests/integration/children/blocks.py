@@ -17,12 +17,12 @@ from agents import Agent
 
 from magent2.bus.connect import connect
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
-from magent2.tools.standard import standard_tools
 from magent2.worker.service import WorkerService
 from tests.integration.children.journal import Deadly, warm_up
 from tests.support.processes import await_line, report, settings

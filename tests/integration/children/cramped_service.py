@@ -11,7 +11,7 @@ import resource
 import threading
 from pathlib import Path
 
-from magent2.bus.patience import log as patience_log
+from magent2.bus.retry import log as patience_log
 from magent2.bus.sqlite import SqliteBus
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import WorkerService

@@ -24,8 +24,8 @@ from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Operation, OwnedAppend, Settle
-from magent2.runner.answers import answer_json, completed_event
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.stored_response import answer_json, completed_event
 from magent2.tools.chat import chat_send
 from magent2.worker.service import WorkerService
 from tests.support.broken import Broken

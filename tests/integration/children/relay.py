@@ -22,8 +22,8 @@ from magent2.bus.connect import connect
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Later, Operation, OwnedAppend, Settle
-from magent2.connectors.desk import reading_outbox
 from magent2.connectors.interface import Outgoing, Receipt
+from magent2.connectors.outbox import reading_outbox
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities
 from tests.support.broken import Broken

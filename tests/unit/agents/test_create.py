@@ -13,7 +13,7 @@ from agents.testing import ScriptedModel
 from magent2.agents import create_agent
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput
-from magent2.runner.demo import DemoModel
+from magent2.runner.demo.model import DemoModel
 from magent2.tools.registry import tool
 
 

@@ -10,7 +10,7 @@ from magent2.agents import RemoteContext
 from magent2.bus.interface import Engine
 from magent2.context import BusMessage
 from magent2.errors import IdConflict, InvalidInput, NoActiveRun
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import AGENT, send, serving, until
 from tests.support.steered import Talk, blocks, receipts

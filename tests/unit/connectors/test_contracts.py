@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magent2.connectors.console import ConsoleConnector
-from magent2.connectors.kinds import KINDS, capabilities_of, make_connector
+from magent2.connectors.builtin import KINDS, ConsoleConnector, capabilities_of, make_connector
 from magent2.connectors.webhook import WebhookConnector
 from magent2.directory.connectors import Registration
 from magent2.errors import SettingsError

@@ -10,11 +10,10 @@ from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Leave
 from magent2.bus.records import NewRecord
-from magent2.connectors import attempt as attempts
-from magent2.connectors.attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
-from magent2.connectors.desk import dropping_item, reading_outbox, retrying_item
+from magent2.connectors import delivery_attempt as attempts
+from magent2.connectors.delivery_attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import Item, queued
+from magent2.connectors.outbox import Item, dropping_item, queued, reading_outbox, retrying_item
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError

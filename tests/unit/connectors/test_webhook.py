@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from magent2.connectors import webhook
-from magent2.connectors.guard import Door, is_public, parse_door
 from magent2.connectors.interface import Attachment, Outgoing
+from magent2.connectors.ssrf_guard import Door, is_public, parse_door
 from magent2.connectors.webhook import WebhookConnector, signature
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
 from tests.support.receiver import HttpReceiver, answer, http_receiver, ok

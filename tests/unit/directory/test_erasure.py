@@ -6,7 +6,7 @@ import pytest
 
 from magent2.bus.flow import arun, run
 from magent2.bus.memory import MemoryBus
-from magent2.directory.erasure import PAGE, erasing_user
+from magent2.directory.erasure import SESSIONS_PAGE, erasing_user
 from magent2.directory.keys import listing_keys
 from magent2.sessions.store import creating
 from tests.support.api import everything
@@ -48,11 +48,11 @@ async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: Me
 
 
 def test_more_conversations_than_a_page_go_too(bus: MemoryBus) -> None:
-    for n in range(PAGE + 1):
+    for n in range(SESSIONS_PAGE + 1):
         run(bus, creating(f"a{n}", ANN))
     run(bus, creating("b0", BOB))
 
-    assert len(run(bus, erasing_user(ANN)).conversations) == PAGE + 1
+    assert len(run(bus, erasing_user(ANN)).conversations) == SESSIONS_PAGE + 1
     assert run(bus, erasing_user(BOB)).conversations == ("b0",)
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import httpx2
 
-from magent2.bus.dead import bury
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim
+from magent2.mail.dead_letters import bury
+from magent2.mail.registration import enlisting
 from tests.support.gateway import message
 
 

@@ -13,11 +13,11 @@ from magent2.errors import Refused
 from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec
-from magent2.runner.team_call import check_allowed
-from magent2.runner.team_spec import Member
-from magent2.tools.allowlist import may_run
+from magent2.runner.team.spec import Member
+from magent2.runner.team.tool_run import check_allowed
 from magent2.tools.builtins import BUILTINS, BuiltinTools
-from magent2.tools.standard import known_tools
+from magent2.tools.default_tools import known_tools
+from magent2.tools.registry import may_run
 from tests.support.api import api, create
 from tests.support.team import CHIEF, DESK, SHOP, roster
 from tests.unit.tools.test_builtins import NEEDED, NEVER

@@ -3,11 +3,11 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from magent2.bus.delivery import Sending, delivering
 from magent2.bus.flow import arun
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead, Trim
 from magent2.bus.records import NewRecord
+from magent2.mail.delivery import Sending, delivering
 from magent2.models.envelope import MessageEnvelope
 from tests.support.gateway import message
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from magent2.bus.memory import MemoryBus
+from magent2.gateway.access.middleware import is_open
 from magent2.gateway.app import create_app
-from magent2.gateway.guard import is_open
 from magent2.gateway.openapi import PROBLEM_TYPE
 from tests.support.routes import TABLE, routes_of
 

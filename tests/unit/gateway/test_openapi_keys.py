@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from magent2.gateway.app import create_app
-from magent2.gateway.limits import DEFAULT_RATES, Rate
+from magent2.gateway.limits.limits import DEFAULT_RATES, Rate
 from tests.support.keys import ACCESS, Person, person
 from tests.unit.gateway.test_openapi import EXAMPLES, QUICK, THERE, _bus, bound
 

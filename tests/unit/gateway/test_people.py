@@ -13,9 +13,9 @@ from magent2.bus.flow import run
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
+from magent2.connectors.builtin import shown
 from magent2.connectors.interface import Attachment, Outgoing
 from magent2.connectors.outbox import queued
-from magent2.connectors.web import shown
 from magent2.directory.connectors import finding_connector
 from magent2.gateway.app import create_app
 from magent2.sessions.store import creating

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from magent2.errors import RosterError, SettingsError
-from magent2.gateway.limits import DEFAULT_RATES, Limits
+from magent2.gateway.limits.limits import DEFAULT_RATES, Limits
 from magent2.roster.config import FILE_MAX_BYTES, load
 from magent2.roster.limits import BOUNDS, limits_of
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
 from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES, RunnerConfig
 from magent2.sessions.approvals import APPROVAL_MAX_S
-from magent2.tools.standard import known_tools
-from magent2.worker.run import RUN_MAX_S
+from magent2.tools.default_tools import known_tools
+from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S
 from tests.unit.roster.writing import PAIR, TOOLS, faults, read, written
 

@@ -8,7 +8,7 @@ from magent2.errors import RosterError, UnknownAgent, UnknownScenario
 from magent2.roster.default import DEFAULT_TOOLS, default_roster
 from magent2.roster.environment import Override
 from magent2.roster.spec import McpServer, Roster
-from magent2.tools.standard import known_tools
+from magent2.tools.default_tools import known_tools
 
 
 def test_an_unknown_scenario_lists_those_that_there_are() -> None:

@@ -8,8 +8,8 @@ import pytest
 from magent2.errors import SettingsError
 from magent2.runner.build import build_agent
 from magent2.runner.config import INSTRUCTIONS_MAX_BYTES, RunnerConfig
-from magent2.sandbox.loops import LoopSandbox
-from magent2.tools.standard import known_tools
+from magent2.sandbox.monty import LoopSandbox
+from magent2.tools.default_tools import known_tools
 
 
 def test_an_empty_environment_is_an_assistant_without_a_key() -> None:

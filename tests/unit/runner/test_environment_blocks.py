@@ -12,7 +12,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
-from magent2.worker.team import choose_team
+from magent2.worker.team_selection import choose_team
 from magent2.worker.worker import Worker
 from tests.support.messaging import inbox
 from tests.support.serving import outputs, until

@@ -8,7 +8,7 @@ from typing import Any
 from agents.testing import function_call
 
 from magent2.bus.memory import MemoryBus
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team.graph import function_tool_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from tests.support.journalled import Mortal, Shown, answers_recorded, work, work_and_die
 from tests.support.serving import outputs

@@ -13,12 +13,12 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
 from magent2.sandbox.monty import MontySandbox
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import tool
-from magent2.tools.standard import standard_tools
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
 from tests.support.journalled import Mortal, letters, recorded, steps, work, work_and_die
 from tests.support.serving import send
-from tests.unit.runner.test_journal_sends import Spying
+from tests.unit.runner.journal.test_sends import Spying
 
 
 @pytest.fixture

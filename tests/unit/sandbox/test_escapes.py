@@ -11,9 +11,9 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.sandbox.interface import Program
 from magent2.sandbox.python_tool import PythonTool
+from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.interface import call_scope
-from magent2.tools.standard import standard_tools
 from tests.support.blocks import SHORT, short_sandbox
 from tests.support.sending import Facts, scope_of
 from tests.unit.sandbox.escapes import ATTEMPTS

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from magent2.sandbox.interface import Program
-from magent2.sandbox.loops import LoopSandbox
-from magent2.sandbox.monty import MontySandbox
+from magent2.sandbox.monty import LoopSandbox, MontySandbox
 from tests.support.blocks import SHORT
 
 LOOPS, BLOCKS = 3, 4

@@ -12,8 +12,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Operation, Read, Trim
 from magent2.bus.records import Page
 from magent2.models.address import conversation_topics
+from magent2.sessions.folds import input_of
 from magent2.sessions.history import Histories, History, RunKey, reading_history
-from magent2.sessions.views import input_of
 
 ENVELOPE = {"sender": "user:ann", "content": "hello"}
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import run
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Describe
 from magent2.errors import NameTaken, TopicDeleted
+from magent2.mail.registration import enlisting
 from magent2.models.address import conversation_topics
 from magent2.models.principal import Principal
+from magent2.sessions.folds import input_of
 from magent2.sessions.history import History, RunKey, reading_history, settings_record
 from magent2.sessions.settings import Change, Configured, changes, configuring
-from magent2.sessions.views import input_of
 from tests.support.audit import whole_log
 
 ANN = Principal("ann")

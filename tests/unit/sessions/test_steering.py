@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import run
-from magent2.bus.marks import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextTooLong
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.sessions.history import EndStatus, History, RunKey
 from magent2.sessions.receipts import finding_fate, receipts_of
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, steering, under_way

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import arun
 from magent2.bus.operations import Claim
 from magent2.errors import IdConflict, NameTaken, TopicDeleted
+from magent2.mail.registration import enlisting
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, SessionStore, title_of
 

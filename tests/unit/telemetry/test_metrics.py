@@ -23,8 +23,8 @@ from magent2.telemetry.metrics import LABELS_MAX, exposed
 from magent2.telemetry.run_metrics import RunMetrics
 from magent2.telemetry.runs import Observer
 from magent2.tools.chat import function_tools
-from magent2.worker.drive import Runner
-from magent2.worker.run import LaneRun
+from magent2.worker.lane_run import LaneRun
+from magent2.worker.runner_adapter import Runner
 from tests.support.gateway import calling_app
 from tests.support.journalled import Shown
 from tests.support.runners import Failing, Gated

@@ -18,8 +18,8 @@ from magent2.errors import ModelRefused
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.telemetry.runs import Observer
 from magent2.tools.chat import function_tools
-from magent2.worker.drive import Runner
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.runner_adapter import Runner
 from tests.support.audit import whole_log
 from tests.support.journalled import TURNS_OF_LOOP, Improviser, Mortal, Shown
 from tests.support.runners import Failing
@@ -228,7 +228,7 @@ async def test_an_agent_without_tools_has_one_turn(text: str) -> None:
 
 
 def _caused() -> Any:
-    from magent2.bus.delivery import Sending
+    from magent2.mail.delivery import Sending
 
     return Sending(trace=CAUSE)
 

@@ -8,7 +8,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete
-from magent2.tools.standard import standard_tools
+from magent2.tools.default_tools import standard_tools
 from tests.contracts.sending_tool import SendingToolContract, World
 from tests.support.sending import Facts, scope_of
 

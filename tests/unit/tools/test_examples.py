@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from magent2.roster.default import default_roster
+from magent2.tools.default_tools import known_tools, standard_tools
 from magent2.tools.examples import CATALOGUE, echo_context, product_search, weather
 from magent2.tools.interface import RunFacts
-from magent2.tools.standard import known_tools, standard_tools
 
 
 def test_each_example_says_that_it_is_offline() -> None:
@@ -57,7 +57,7 @@ def test_the_standard_tools_do_not_import_the_sdk() -> None:
     code = """
 import sys
 from magent2.tools.builtins import BuiltinTools
-from magent2.tools.standard import standard_tools
+from magent2.tools.default_tools import standard_tools
 standard_tools().schemas(), BuiltinTools.read({}).status("openai")
 sys.exit("agents" in sys.modules or "openai" in sys.modules)
 """

@@ -13,8 +13,8 @@ import pytest
 from magent2.errors import ArgumentsError, UnknownTool
 from magent2.roster.spec import McpServer
 from magent2.tools import mcp
-from magent2.tools.allowlist import grants_of
 from magent2.tools.mcp import McpFailed, McpServers, model_name
+from magent2.tools.registry import grants_of
 
 PROGRAM = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from agents import FunctionTool
 
-from magent2.bus.delivery import Sending
-from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import STEER
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.runner.team_tools import function_tool_of
+from magent2.runner.team.graph import function_tool_of
 from magent2.tools.chat import chat_send, send_message
 from magent2.tools.chat.sending_tool import chat_send_definition
-from magent2.tools.status import UNKNOWN, message_status
-from magent2.worker.run import Outcome
+from magent2.tools.message_status import UNKNOWN, message_status
+from magent2.worker.lane_run import Outcome
 from tests.support.audit import whole_log
 from tests.support.journalled import Mortal, asking, context_of, letters, recorded, work, work_and_die
 from tests.support.runners import Async, output

@@ -9,15 +9,15 @@ import pytest
 from agents import Agent, function_tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.delivery import delivering
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import AlreadyDecided, UnknownCall
+from magent2.mail.delivery import delivering
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.approvals import Approval, Decision, deciding, finding_approvals
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.journalled import Improviser, Items, Mortal, work_and_die
 from tests.support.serving import AGENT, command, envelope, history, outputs, send, serving, stream, until

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magent2.worker.commands import (
+from magent2.worker.lane_plan import (
     CONNECTED,
     DISCONNECTED,
     GRACE_S,

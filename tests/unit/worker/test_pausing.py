@@ -8,8 +8,8 @@ import pytest
 
 from magent2.sessions.approvals import Approval, Decision, approvals_of, letter_of
 from magent2.sessions.history import RunRecord
-from magent2.worker.pausing import Overdue, Resume, Waiting, plan_paused, with_decisions
-from magent2.worker.report import Report
+from magent2.worker.approvals import Overdue, Resume, Waiting, plan_paused, with_decisions
+from magent2.worker.run_events import Report
 
 NOW = 1_000_000
 REPORT = Report("one", "Ada", "run-1", 1, "m1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magent2.worker.quarantine import Quarantine
+from magent2.worker.retry import Quarantine
 
 
 async def test_there_is_one_bed() -> None:

@@ -14,11 +14,11 @@ from magent2.bus.operations import Lanes
 from magent2.errors import TransientError
 from magent2.runner.echo import EchoRunner
 from magent2.telemetry.logs import fields_of
-from magent2.worker.drive import Runner
-from magent2.worker.ending import LEFT_S
+from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.release import is_newer
 from magent2.worker.retry import CRASHES_MAX
-from magent2.worker.run import LaneRun, Outcome
+from magent2.worker.runner_adapter import Runner
+from magent2.worker.settlement import LEFT_S
 from tests.support.clock import HandClock
 from tests.support.runners import Failing
 from tests.support.serving import AGENT, claim_one, command, dead, history, kinds, outputs, send, serving, stream, until
@@ -132,7 +132,7 @@ async def test_a_command_that_is_no_stop_does_not_keep_the_lane_awake(bus: Memor
 async def test_other_conversations_are_answered_meanwhile_and_it_is_told_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.WARNING, "magent2.worker.run")
+    caplog.set_level(logging.WARNING, "magent2.worker.lane_run")
     bus = MemoryBus()
     send(bus, "hello", "newer")
     lane = claim_one(bus)

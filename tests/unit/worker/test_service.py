@@ -28,8 +28,8 @@ from magent2.errors import BusUnavailable, InvalidInput, LimitError, NameTaken, 
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.worker.drive import Event
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
+from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.support.broken import Broken
 from tests.support.moody import Moody

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from magent2.bus.interface import Engine
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.runners import SyncOnly, output
 from tests.support.serving import AGENT, history, kinds, outputs, send, serving, stream, until

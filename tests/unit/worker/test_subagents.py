@@ -16,7 +16,7 @@ from magent2.errors import Refused
 from magent2.sessions.store import creating, deleting
 from magent2.sessions.subagents import DEPTH_MAX
 from magent2.tools.subagents import own_subagent, subagent_tools
-from magent2.worker.run import Outcome
+from magent2.worker.lane_run import Outcome
 from tests.support.api import team_at_work
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import history, outputs, send, stream, until

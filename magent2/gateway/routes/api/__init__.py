@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from magent2.gateway.house import House
 from magent2.gateway.routes import dead
 from magent2.gateway.routes.api import (
     agents,
@@ -13,17 +12,18 @@ from magent2.gateway.routes.api import (
     control,
     events,
     files,
-    many,
     me,
     messages,
-    outside,
     people,
     routing,
     sessions,
     steering,
     tools,
 )
-from magent2.gateway.routes.api.asking import API, admins_only
+from magent2.gateway.routes.api import multi_stream as many
+from magent2.gateway.routes.api import outbox as outside
+from magent2.gateway.routes.api.dependencies import API, admins_only
+from magent2.gateway.services import House
 
 # What ends in a word of its own comes before what is found by its id alone.
 FAMILIES = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.asking import API, OF_HOUSE
+from magent2.gateway.routes.api.dependencies import API, OF_HOUSE
+from magent2.gateway.services import House
 from magent2.models.api.team import ScenarioInfo, ScenarioList, TeamAgent, TeamAgentList
 from magent2.roster.spec import AgentSpec, Roster
 

@@ -6,13 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import arun
 from magent2.bus.records import ID_MAX_CHARS
-from magent2.gateway import audit
-from magent2.gateway.house import House
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -23,6 +21,8 @@ from magent2.gateway.routes.api.asking import (
     json_body,
     parsed,
 )
+from magent2.gateway.services import House
+from magent2.mail.delivery import Sending
 from magent2.models.api.messages import ApprovalInfo, ApprovalList, DecisionRequest
 from magent2.sessions.approvals import Approval, deciding, finding_approvals
 

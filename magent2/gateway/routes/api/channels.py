@@ -22,11 +22,11 @@ from magent2.directory.channels import (
 )
 from magent2.directory.users import finding_user
 from magent2.errors import UnknownEntity
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
+from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
 from magent2.gateway.routes.api.people import ADMINS, Name, listed_for, needed, user_of
-from magent2.gateway.sse import CURSOR_MAX
+from magent2.gateway.services import House
+from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.models.api.directory import ChannelInfo, ChannelList, ChannelMemberInfo, ChannelMessages, ChannelRequest
 from magent2.models.principal import Principal
 

@@ -10,17 +10,14 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.dead import DEAD_PAGE, DeadLetter, retrying_dead
-from magent2.bus.delivery import Sending
 from magent2.bus.flow import arun
 from magent2.bus.operations import OLDEST, Find, Read
 from magent2.bus.records import Page, Record
 from magent2.errors import UnknownCursor
-from magent2.gateway import audit
-from magent2.gateway.house import House
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -32,6 +29,9 @@ from magent2.gateway.routes.api.asking import (
     parsed,
 )
 from magent2.gateway.routes.api.messages import JSON
+from magent2.gateway.services import House
+from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retrying_dead
+from magent2.mail.delivery import Sending
 from magent2.models.address import dead_topic, stream_topic
 from magent2.models.api.messages import AcceptedResponse, RetryRequest
 from magent2.models.api.sessions import SessionStopRequest, SessionStopResponse

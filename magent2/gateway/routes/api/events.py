@@ -11,10 +11,9 @@ from starlette.responses import Response
 from magent2.bus.operations import Describe, Read
 from magent2.bus.records import Page, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
-from magent2.gateway.house import House
 from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_HOUSE,
     OF_SESSION,
@@ -25,15 +24,16 @@ from magent2.gateway.routes.api.asking import (
     existing,
     unknown,
 )
-from magent2.gateway.routes.api.frames import AS_EVENTS
-from magent2.gateway.routes.streaming import resumed_from
-from magent2.gateway.sse import MAX_EVENTS_MAX, Wanted
-from magent2.gateway.stream import EventStream
+from magent2.gateway.routes.stream import resumed_from
+from magent2.gateway.services import House
+from magent2.gateway.streaming.response import EventStream
+from magent2.gateway.streaming.session_frames import AS_EVENTS
+from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, Wanted
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, Transcript
 from magent2.models.principal import Principal
-from magent2.sessions.api_events import rendered
-from magent2.sessions.transcript import said
+from magent2.sessions.folds import said
+from magent2.sessions.stream import rendered
 
 EVENTS_MAX = 1000
 TRANSCRIPT_MAX = 1000

@@ -12,10 +12,10 @@ from magent2.bus.operations import OLDEST, GetBlob, Read
 from magent2.bus.records import Page, Record
 from magent2.connectors.media import UNKNOWN, served_type
 from magent2.errors import BlobMissing
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, OF_HOUSE, OF_SESSION, SessionId, asked_by, existing
+from magent2.gateway.routes.api.dependencies import API, OF_HOUSE, OF_SESSION, SessionId, asked_by, existing
+from magent2.gateway.services import House
 from magent2.models.address import stream_topic
 
 PAGE = 1000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.asking import API, OF_HOUSE, asked_by
+from magent2.gateway.routes.api.dependencies import API, OF_HOUSE, asked_by
+from magent2.gateway.services import House
 from magent2.models.api.administration import PrincipalInfo
 from magent2.models.principal import ADMIN_SCOPE
 

@@ -10,12 +10,10 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import Delivered, Sending
-from magent2.gateway import audit
-from magent2.gateway.house import House
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -27,13 +25,15 @@ from magent2.gateway.routes.api.asking import (
     parsed,
     scenario_id_of,
 )
-from magent2.gateway.routes.sending import paused_notice
+from magent2.gateway.routes.send import paused_notice
+from magent2.gateway.services import House
+from magent2.mail.delivery import Delivered, Sending
 from magent2.models.api.messages import AcceptedResponse, MessageRequest, MessageResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.api_events import rendered
-from magent2.sessions.exchange import Exchange
+from magent2.sessions.message_outcome import Exchange
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
+from magent2.sessions.stream import rendered
 
 JSON = "application/json"
 

@@ -33,10 +33,10 @@ from magent2.directory.users import (
     removing_user,
 )
 from magent2.errors import UnknownEntity
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
+from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
+from magent2.gateway.services import House
 from magent2.models.api.directory import (
     FriendInfo,
     FriendList,

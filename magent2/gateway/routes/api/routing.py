@@ -10,16 +10,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from magent2.bus.delivery import Sending
-from magent2.bus.marks import KIND
 from magent2.bus.operations import Delete, Read, SetHead
 from magent2.bus.records import Page
 from magent2.errors import Magent2Error, NotYours
-from magent2.gateway import audit
-from magent2.gateway.house import House
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, log
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -31,6 +28,9 @@ from magent2.gateway.routes.api.asking import (
     scenario_id_of,
 )
 from magent2.gateway.routes.api.messages import envelope_id_of
+from magent2.gateway.services import House
+from magent2.mail.delivery import Sending
+from magent2.mail.headers import KIND
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
 from magent2.models.api.team import RouteRequest, RouteResponse, SwitchRequest, SwitchResponse
 from magent2.models.envelope import MessageEnvelope
@@ -38,7 +38,7 @@ from magent2.models.principal import ADMIN
 from magent2.roster.routing import Choice, choose, is_change
 from magent2.roster.spec import Scenario
 from magent2.roster.supervisor import TIMED_OUT, fall_back
-from magent2.sessions.exchange import Exchange
+from magent2.sessions.message_outcome import Exchange
 from magent2.sessions.store import HIDDEN, Session, routing_id
 
 ROUTE = "route"

@@ -8,12 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from magent2.bus.marks import FIRST_TEXT, LAST_TEXT
-from magent2.gateway import audit
-from magent2.gateway.house import House
-from magent2.gateway.lists import item_of
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -25,6 +22,9 @@ from magent2.gateway.routes.api.asking import (
     parsed,
 )
 from magent2.gateway.routes.conversations import CURSOR_MAX_CHARS, open_cursor, seal_cursor
+from magent2.gateway.services import House
+from magent2.gateway.streaming.session_list import item_of
+from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.api.sessions import (
     LastRun,
@@ -37,9 +37,9 @@ from magent2.models.api.sessions import (
     TitleRequest,
 )
 from magent2.models.principal import Principal
+from magent2.sessions.folds import usage_of
 from magent2.sessions.settings import Change
 from magent2.sessions.store import Session
-from magent2.sessions.transcript import usage_of
 
 LIST_MAX = 200
 SCAN_PAGE = 500

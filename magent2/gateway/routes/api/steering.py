@@ -10,11 +10,10 @@ from starlette.responses import Response
 
 from magent2.bus.flow import arun
 from magent2.bus.records import ID_MAX_CHARS, Record
-from magent2.gateway import audit
-from magent2.gateway.house import House
+from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -26,7 +25,8 @@ from magent2.gateway.routes.api.asking import (
     parsed,
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
-from magent2.gateway.routes.sending import paused_notice
+from magent2.gateway.routes.send import paused_notice
+from magent2.gateway.services import House
 from magent2.models.address import check_name
 from magent2.models.api.messages import MessageReceipt, SteerRequest, SteerResponse
 from magent2.models.envelope import MessageEnvelope

@@ -9,18 +9,14 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.delivery import Delivered, Sending
-from magent2.bus.marks import KIND as KIND_HEADER
-from magent2.bus.marks import STREAM_SEEN
 from magent2.bus.operations import OLDEST, Find
 from magent2.bus.records import AppendResult, Record, canonical
 from magent2.errors import IdConflict
-from magent2.gateway import audit
+from magent2.gateway.access import audit
 from magent2.gateway.catalogue import used_by
-from magent2.gateway.house import House
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.asking import (
+from magent2.gateway.routes.api.dependencies import (
     API,
     OF_BODY,
     OF_HOUSE,
@@ -32,15 +28,19 @@ from magent2.gateway.routes.api.asking import (
     scenario_id_of,
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
+from magent2.gateway.services import House
+from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.headers import KIND as KIND_HEADER
+from magent2.mail.headers import STREAM_SEEN
 from magent2.models.address import chat_topic
 from magent2.models.api.messages import AcceptedResponse
 from magent2.models.api.team import BuiltinToolStatus, ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.exchange import Exchange
+from magent2.sessions.message_outcome import Exchange
 from magent2.sessions.store import Session
-from magent2.tools.allowlist import may_run
 from magent2.tools.builtins import BUILTINS
+from magent2.tools.registry import may_run
 
 KIND = "tool"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import run
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
@@ -16,6 +15,7 @@ from magent2.directory.channels import leaving
 from magent2.directory.friends import removing
 from magent2.directory.swarms import opening_swarm
 from magent2.directory.users import removing_user
+from magent2.mail.registration import enlisting
 from magent2.tools.messaging.channel_send import ChannelSend
 from magent2.tools.messaging.friend_send import FriendSend
 from magent2.tools.messaging.say import Say

@@ -13,8 +13,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.connectors.media import MEDIA, media_type_of, served_type
 from magent2.errors import InvalidInput
-from magent2.tools.messaging import beneath
-from magent2.tools.messaging.beneath import folder_of, read_beneath
+from magent2.tools.messaging import rooted_files as beneath
+from magent2.tools.messaging.rooted_files import folder_of, read_beneath
 from magent2.tools.messaging.send_file import SendFile
 from magent2.tools.sending_tool import definition_of
 from tests.contracts.sending_tool import World

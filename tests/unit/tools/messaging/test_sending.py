@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.enlistment import enlisting
 from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
-from magent2.bus.marks import STEER
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
-from magent2.connectors.desk import reading_outbox
+from magent2.connectors.outbox import reading_outbox
 from magent2.directory.agents import placing_agent, removing_agent
 from magent2.directory.channels import leaving
 from magent2.directory.connectors import Capabilities, registering, unregistering
@@ -24,15 +22,17 @@ from magent2.directory.friends import removing
 from magent2.directory.swarms import blocking, finding_swarm, listing_contacts, opening_swarm, removing_swarm
 from magent2.directory.users import changing_user, removing_user
 from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
+from magent2.mail.headers import STEER
+from magent2.mail.registration import enlisting
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
 from magent2.sessions.stream import stream_record
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import call_scope
 from magent2.tools.messaging import messaging_tools
+from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS
 from magent2.tools.messaging.read_attachment import read_attachment_definition
-from magent2.tools.messaging.spilling import SPILL_CHARS, SPILLED_MAX_CHARS
-from magent2.tools.waiting import Lane, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import Lane, wait_for_answer, with_wait
 from tests.support.messaging import home_of, inbox, open_channel, open_swarm, said, settle, talk
 from tests.support.moody import Absent
 from tests.support.sending import Facts, commit, scope_of

@@ -1,0 +1,192 @@
+"""The keys that clients of this gateway use: read once from the log, then known until the log says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe
+from magent2.bus.records import TopicInfo
+from magent2.bus.watch import Watch
+from magent2.directory.entity import Found, finding
+from magent2.directory.keys import KEYS, Key, split_key
+from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
+from magent2.gateway.access import audit
+from magent2.gateway.access.identity import Identity
+from magent2.gateway.limits.rate_limits import Misses
+from magent2.models.address import entity_topic
+
+log = logging.getLogger(__name__)
+
+KNOWN_MAX = 10_000
+SWEEP_PAGE = 1000  # keys per question of the sweep
+PREFIX = entity_topic(KEYS.name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A key as it stood at `seq`; one that was revoked is known too, and opens nothing."""
+
+    key: Key
+    seq: int
+    identity: Identity
+
+    @classmethod
+    def of(cls, found: Found[Key]) -> Known:
+        return cls(found.state, found.seq, Identity(found.state.principal, found.state.id))
+
+    def ended(self) -> Known:
+        """Of a key whose log was deleted: when it ended is gone with it."""
+        return replace(self, key=replace(self.key, revoked_ms=self.key.revoked_ms or self.key.created_ms))
+
+
+class KeyRing:
+    """Keys by id, each watched from before it is read: a revocation anywhere ends it here, and its streams with it.
+
+    `end_streams` is told the key that has ended, and says how many streams that were. `in_use` says whether a stream
+    still depends on a key: such a key is not forgotten.
+    """
+
+    def __init__(self, bus: Engine, end_streams: Callable[[str], int], in_use: Callable[[str], bool]) -> None:
+        self._bus = bus
+        self._end_streams = end_streams
+        self._in_use = in_use
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._doubtful: set[str] = set()  # changed on the log, and not read again yet
+        self._misses = Misses()
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def known(self, text: str) -> Identity | None:
+        """Whose key this is, if it was seen before and nothing has changed since; the way of every request."""
+        parts = split_key(text)
+        found = self._known.get(parts[0]) if parts is not None else None
+        if parts is None or found is None or not found.key.opens(parts[1]) or parts[0] in self._doubtful:
+            return None
+        if not self._listens:
+            return None
+        self._known.move_to_end(parts[0])
+        return found.identity
+
+    async def find(self, text: str, client: str = "") -> Identity | None:
+        """Whose key this is, as the log says; `None` for a key that nobody made, a wrong secret, a revoked one.
+
+        `client` is the address that showed it: whoever guesses is held up sooner than others.
+        """
+        parts = split_key(text)
+        if parts is None:
+            return None
+        if not self._listens:
+            self.close()
+        known = self._known.get(parts[0])
+        if known is None or parts[0] in self._doubtful:
+            known = await self._learn(parts[0], client)
+        return known.identity if known is not None and known.key.opens(parts[1]) else None
+
+    @property
+    def _listens(self) -> bool:
+        """Whether changes are heard of: what is known is worth nothing without."""
+        return self._task is not None and not self._task.done()
+
+    def has_ended(self, key: str | None) -> bool:
+        """Whether a key was revoked while its request was on its way."""
+        known = self._known.get(key) if key is not None else None
+        return known is not None and known.key.revoked_ms is not None
+
+    async def _learn(self, key: str, client: str) -> Known | None:
+        self._misses.check(client)
+        self._follow(KEYS.topic(key))
+        first = key not in self._known
+        known = await self._read(key)
+        if known is None:
+            self._misses.count(client)
+            self._forget(key)
+        elif first and known.key.revoked_ms is None:
+            audit.key_used(key, known.identity.principal.name)
+        return known
+
+    async def _read(self, key: str) -> Known | None:
+        """Look at the log. Of two looks that overlap, the one that saw more counts."""
+        try:
+            found = Known.of(await arun(self._bus, finding(KEYS, key)))
+        except (UnknownEntity, TopicDeleted):
+            if key in self._known:
+                self._known[key] = self._known[key].ended()
+            return None
+        before = self._known.get(key)
+        if before is not None and before.seq > found.seq:
+            return before
+        self._known[key] = found
+        self._make_room()
+        return found
+
+    def _make_room(self) -> None:
+        for _ in range(len(self._known) - KNOWN_MAX):
+            oldest = next(iter(self._known))
+            if self._in_use(oldest):
+                self._known.move_to_end(oldest)
+            else:
+                self._forget(oldest)
+
+    def _forget(self, key: str) -> None:
+        self._known.pop(key, None)
+        if self._watch is not None:
+            self._watch.discard(KEYS.topic(key))
+
+    # --- hearing of changes
+
+    def _follow(self, topic: str) -> None:
+        if self._watch is None:
+            self._watch = self._bus.watch([topic])
+            self._task = asyncio.create_task(self._run(self._watch), name="magent2-keys")
+        else:
+            self._watch.add(topic)
+
+    def close(self) -> None:
+        """Stop listening; every key is read anew when it is shown again."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = self._task = None
+        self._known.clear()
+        self._doubtful.clear()
+
+    async def _run(self, watch: Watch) -> None:
+        while True:
+            try:
+                changed = await watch.changed(FOLLOW_RETRY_S if self._doubtful else FOLLOW_SWEEP_S)
+                self._doubtful.update(topic.removeprefix(PREFIX) for topic in changed)
+                await (self._settle() if self._doubtful else self._sweep())
+            except Magent2Error as error:
+                log.warning("keys wait for the bus", extra={"error": str(error)})
+                await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _settle(self) -> None:
+        """Read what changed, and end what is over. Changes meanwhile wait in the watch."""
+        for key in tuple(self._doubtful):
+            was_good = key in self._known and not self.has_ended(key)
+            known = await self._read(key)
+            self._doubtful.discard(key)
+            if known is None or known.key.revoked_ms is not None:
+                ended = self._end_streams(key)
+                if was_good or ended:
+                    audit.key_revoked(key, ended)
+
+    async def _sweep(self) -> None:
+        """Look whether news were lost on the way; one question for many keys."""
+        keys = list(self._known)
+        for start in range(0, len(keys), SWEEP_PAGE):
+            topics = tuple(KEYS.topic(key) for key in keys[start : start + SWEEP_PAGE])
+            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe(topics))
+            for info in found:
+                key = info.topic.removeprefix(PREFIX)
+                if (known := self._known.get(key)) is not None and (info.last != known.seq or info.deleted):
+                    self._doubtful.add(key)
+        await self._settle()

@@ -1,0 +1,1 @@
+"""Limits of a gateway: rates, sizes, depths and connections."""

@@ -1,0 +1,222 @@
+"""How often one principal may ask, by the kind of request.
+
+A request costs a look into a dictionary of this process and asks nobody else; `counts.py` has gateways on one log tell
+each other afterwards. An admin is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from magent2.bus.base import FOLLOW_RETRY_S
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Trim
+from magent2.bus.records import NewRecord
+from magent2.errors import Magent2Error
+from magent2.gateway.limits.limits import Rate, RouteKind
+from magent2.gateway.problems import Problem
+from magent2.models.address import counts_topic
+
+MISSES_PER_S, MISSES_BURST = 50.0, 500  # of all clients together
+CLIENT_MISSES_PER_S, CLIENT_MISSES_BURST = 10.0, 100  # of one address
+ROUNDING_S = 1e-6
+DEBT_BURSTS = 32  # how far what others have let in is made good; more gateways than that are not expected
+COUNTED_MAX = 20_000  # principals and kinds that are remembered at a time
+STREAM_PREFIX, STREAM_SUFFIX = "/stream/", "/stream"
+STEER_SUFFIX = "/steer"
+SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute"})
+
+
+def kind_of(method: str, path: str) -> RouteKind:
+    if path in SENDS or (method == "POST" and path.endswith(STEER_SUFFIX)):
+        return "send"
+    if method not in ("GET", "HEAD"):
+        return "write"
+    if path.startswith(STREAM_PREFIX) or path.endswith(STREAM_SUFFIX):
+        return "stream"
+    return "read"
+
+
+@lru_cache(maxsize=COUNTED_MAX)
+def bucket_of(name: str, kind: RouteKind) -> str:
+    """Where the requests of one principal are counted; the same in every gateway, and no name to read."""
+    return f"{kind}:{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
+class RateLimits:
+    """Token buckets, each as one number: the moment at which it is full again."""
+
+    def __init__(self, rates: Mapping[RouteKind, Rate], clock: Callable[[], float] = time.monotonic) -> None:
+        self._costs: dict[str, tuple[float, float]] = {
+            kind: (1 / rate.per_s, rate.burst / rate.per_s) for kind, rate in rates.items()
+        }
+        self._full_at: dict[str, float] = {}
+        self._clock = clock
+
+    def take(self, name: str, kind: RouteKind) -> str:
+        """Count one request, and say in which bucket; a refusal that says when to come again, when it is full."""
+        cost_s, burst_s = self._costs[kind]
+        now = self._clock()
+        bucket = bucket_of(name, kind)
+        full_at = max(self._full_at.get(bucket, now), now) + cost_s
+        wait_s = full_at - now - burst_s
+        if wait_s > ROUNDING_S:
+            raise too_often(kind, wait_s)
+        self._note(bucket, full_at, now)
+        return bucket
+
+    def charge(self, bucket: str, count: int) -> None:
+        """Count requests that were let in elsewhere. What was too many is made good: none is let in here meanwhile."""
+        costs = self._costs.get(bucket.partition(":")[0])
+        if costs is None:  # a kind that only a gateway of another release knows
+            return
+        cost_s, burst_s = costs
+        now = self._clock()
+        full_at = max(self._full_at.get(bucket, now), now)
+        self._note(bucket, max(full_at, min(full_at + count * cost_s, now + DEBT_BURSTS * burst_s)), now)
+
+    def open(self) -> None:
+        """For limits that know more than their own counts."""
+
+    def close(self) -> None: ...
+
+    def _note(self, bucket: str, full_at: float, now: float) -> None:
+        self._full_at[bucket] = full_at
+        if len(self._full_at) > COUNTED_MAX:
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """A full bucket is as good as none; if all are in use, the fullest half goes."""
+        emptiest = sorted((moment, key) for key, moment in self._full_at.items() if moment > now)
+        self._full_at = {key: moment for moment, key in emptiest[-COUNTED_MAX // 2 :]}
+
+
+class Misses:
+    """Keys that nobody made may be looked for so often, by one address and by all together: guesses must not keep the
+    log busy, and whoever guesses must not hold up the others.
+
+    Keys that are known need no look and are not held up.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._full_at = 0.0
+        self._clients: dict[str, float] = {}
+        self._clock = clock
+
+    def check(self, client: str = "") -> None:
+        now = self._clock()
+        wait_s = max(
+            self._full_at - now - (MISSES_BURST - 1) / MISSES_PER_S,
+            self._clients.get(client, 0.0) - now - (CLIENT_MISSES_BURST - 1) / CLIENT_MISSES_PER_S,
+        )
+        if wait_s > ROUNDING_S:
+            raise too_often("unknown key", wait_s)
+
+    def count(self, client: str = "") -> None:
+        now = self._clock()
+        self._full_at = max(self._full_at, now) + 1 / MISSES_PER_S
+        if not client:
+            return
+        self._clients[client] = max(self._clients.get(client, now), now) + 1 / CLIENT_MISSES_PER_S
+        if len(self._clients) > COUNTED_MAX:
+            self._clients = {name: full_at for name, full_at in self._clients.items() if full_at > now}
+
+
+def too_often(kind: str, wait_s: float) -> Problem:
+    seconds = max(1, math.ceil(wait_s))
+    return Problem(
+        429,
+        "rate_limited",
+        f"too many requests of the kind {kind!r}; try again in {seconds} s",
+        {"retry-after": str(seconds)},
+        retry_after_s=seconds,
+    )
+
+
+# --- Counting together: gateways on one log tell each other whom they have let in.
+
+log = logging.getLogger(__name__)
+
+SHARE_S = 0.5
+BUCKETS_PER_RECORD = 30  # fits into the smallest payload that a log can be told to take
+KEPT_RECORDS = 500
+TRIM_EVERY = 200  # appends
+
+
+class SharedRates(RateLimits):
+    """Rate limits over all gateways on a log. While the bus is away each counts for itself, and what it counted then
+    stays with it."""
+
+    def __init__(self, bus: Engine, rates: Mapping[RouteKind, Rate], clock: Callable[[], float] | None = None) -> None:
+        super().__init__(rates, *(() if clock is None else (clock,)))
+        self._bus = bus
+        self._gateway = uuid.uuid4().hex
+        self._fresh: dict[str, int] = {}  # counted here, and not told yet
+        self._some = asyncio.Event()
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    def take(self, name: str, kind: RouteKind) -> str:
+        bucket = super().take(name, kind)
+        self._fresh[bucket] = self._fresh.get(bucket, 0) + 1
+        if len(self._fresh) == 1 and not self._some.is_set():
+            self._some.set()
+            self.open()
+        return bucket
+
+    def open(self) -> None:
+        """Listen to the others; the first request does it too."""
+        if not self._tasks:
+            self._tasks = (
+                asyncio.create_task(self._tell(), name="magent2-counts"),
+                asyncio.create_task(self._listen(), name="magent2-counts-of-others"),
+            )
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = ()
+
+    async def _tell(self) -> None:
+        appends = 0
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(SHARE_S)
+            counts, self._fresh = self._fresh, {}
+            self._some.clear()
+            try:
+                await self._bus.acall(Append(records=tuple(self._records(counts))))
+                appends += 1
+                if appends % TRIM_EVERY == 0:
+                    await self._bus.acall(Trim(counts_topic(), keep=KEPT_RECORDS))
+            except Magent2Error as error:  # told twice would be worse than not at all
+                log.warning("counts of requests were not shared", extra={"error": str(error)})
+
+    def _records(self, counts: Mapping[str, int]) -> Iterator[NewRecord]:
+        told = list(counts.items())
+        for start in range(0, len(told), BUCKETS_PER_RECORD):
+            part = dict(told[start : start + BUCKETS_PER_RECORD])
+            yield NewRecord(counts_topic(), {"gateway": self._gateway, "counts": part})
+
+    async def _listen(self) -> None:
+        """From now on, and again from now on when the log was away: what is old is no longer owed."""
+        while True:
+            try:
+                async for record in self._bus.follow(counts_topic()):
+                    if record.payload.get("gateway") != self._gateway:
+                        self._charge(record.payload.get("counts"))
+            except Magent2Error as error:
+                log.warning("counts of other gateways are not heard", extra={"error": str(error)})
+            await asyncio.sleep(FOLLOW_RETRY_S)
+
+    def _charge(self, counts: Any) -> None:
+        for bucket, count in counts.items() if isinstance(counts, Mapping) else ():
+            if isinstance(count, int) and count > 0:
+                self.charge(str(bucket), count)

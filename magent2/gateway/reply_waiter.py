@@ -1,0 +1,113 @@
+"""Waiting on the log for what becomes of a message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from magent2.bus.base import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Read
+from magent2.bus.records import Page, Record
+from magent2.bus.watch import Watch
+from magent2.errors import TopicDeleted, TransientError
+from magent2.models.address import stream_topic
+
+
+class Awaited(Protocol):
+    """Takes the records of a conversation in order; over once it has a status, for good once that is `finished`."""
+
+    status: str | None
+
+    def take(self, record: Record) -> None: ...
+
+
+class Waiters:
+    """Everybody in this process who waits for an answer, so that they can be sent home."""
+
+    def __init__(self, bus: Engine) -> None:
+        self._bus = bus
+        self._clocks: set[asyncio.Timeout] = set()
+        self._draining = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._clocks)
+
+    async def see_through(self, conversation: str, after: int, exchange: Awaited, max_s: float) -> bool:
+        """Read on after a seq until the run that answers is over; whether it is. With no time: what is there already.
+
+        The run goes on all the same, and so does everything else that is not waited for any more.
+        """
+        reading = _Reading(self._bus, conversation, after, exchange)
+        with self._bus.watch([reading.topic]) as watch:
+            if await reading.catch_up(watch):
+                return True
+            if self._draining or max_s <= 0:
+                return False
+            return await self._wait(reading, watch, max_s)
+
+    async def _wait(self, reading: _Reading, watch: Watch, max_s: float) -> bool:
+        clock = asyncio.timeout(max_s)
+        try:
+            async with clock:
+                self._clocks.add(clock)
+                while True:
+                    await watch.changed(FOLLOW_SWEEP_S)
+                    if await reading.catch_up_patiently(watch):
+                        return True
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return False
+        finally:
+            self._clocks.discard(clock)
+
+    def drain(self) -> None:
+        """Nobody waits any longer; whoever asked is told where to look."""
+        self._draining = True
+        for clock in self._clocks:
+            clock.reschedule(asyncio.get_running_loop().time())
+
+
+class _Reading:
+    """How far a conversation was read, for one exchange."""
+
+    def __init__(self, bus: Engine, conversation: str, after: int, exchange: Awaited) -> None:
+        self.topic = stream_topic(conversation)
+        self._bus = bus
+        self._conversation = conversation
+        self._cursor = after
+        self._exchange = exchange
+
+    async def catch_up(self, watch: Watch) -> bool:
+        """Read all there is; whether the exchange is over.
+
+        An end without an answer counts only when nothing comes after it: the message may have been retried.
+        """
+        while True:
+            page = await self._page(watch)
+            if page.deleted:
+                raise TopicDeleted(f"session {self._conversation!r} was deleted")
+            for record in page.records:
+                self._cursor = record.seq
+                if not record.erased:
+                    self._exchange.take(record)
+            if self._exchange.status == "finished":
+                return True
+            if not page.records or self._cursor >= page.last:
+                return self._exchange.status is not None
+
+    async def catch_up_patiently(self, watch: Watch) -> bool:
+        """The same; a bus that is away is waited for."""
+        while True:
+            try:
+                return await self.catch_up(watch)
+            except TransientError:
+                await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _page(self, watch: Watch) -> Page:
+        if isinstance(self._bus, EngineBase):
+            return await self._bus.next_page(watch, self.topic, self._cursor)
+        page: Page = await self._bus.acall(Read(self.topic, self._cursor, FOLLOW_PAGE))
+        return page

@@ -1,0 +1,98 @@
+"""`/api/connectors`, `/api/outbox`: where messages go besides the session page, and what became of them. For admins."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+
+from magent2.bus.flow import arun
+from magent2.connectors.builtin import capabilities_of
+from magent2.connectors.outbox import Item, dropping_item, reading_outbox, retrying_item
+from magent2.directory.connectors import Registration, listing_connectors, reading_roll, registering, unregistering
+from magent2.gateway.openapi import problems
+from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, json_body, parsed
+from magent2.gateway.routes.api.people import ADMINS, Name
+from magent2.gateway.services import House
+from magent2.models.api.administration import (
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorRequest,
+    OutboxItemInfo,
+    OutboxItemList,
+)
+
+ITEMS_MAX = 1000
+
+ItemId = Annotated[str, Path(min_length=1, max_length=256)]
+
+
+def router(house: House) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
+    _connectors(routes, house)
+    _outboxes(routes, house)
+    return routes
+
+
+def _connectors(routes: APIRouter, house: House) -> None:
+    @routes.get("/connectors", responses=problems(*OF_HOUSE))
+    async def connectors() -> ConnectorList:
+        """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
+        found = await arun(house.bus, listing_connectors())
+        return ConnectorList(connectors=[shown_connector(known) for known in found])
+
+    @routes.post(
+        "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 409, 507), openapi_extra=json_body(ConnectorRequest)
+    )
+    async def put_connector(request: Request) -> ConnectorInfo:
+        """Set a connector up."""
+        asked = await parsed(request, house, ConnectorRequest)
+        capabilities = capabilities_of(asked.kind, asked.config)
+        return shown_connector(await arun(house.bus, registering(asked.id, asked.kind, capabilities, asked.config)))
+
+    @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 422, 507))
+    async def drop_connector(connector: Name) -> ConnectorInfo:
+        """Take a connector away; what waits in its outbox is not sent."""
+        return shown_connector(await arun(house.bus, unregistering(connector)))
+
+
+def _outboxes(routes: APIRouter, house: House) -> None:
+    @routes.get("/outbox", responses=problems(*OF_HOUSE, 422))
+    async def outbox(
+        connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
+        state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
+    ) -> OutboxItemList:
+        """Messages to places outside and what became of them, the last 1,000, oldest first."""
+        names = await arun(house.bus, reading_roll()) if connector is None else [connector]
+        items = [item for name in names for item in await arun(house.bus, reading_outbox(name))]
+        chosen = [item for item in items if state in (None, item.state)]
+        return OutboxItemList(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
+
+    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
+        """Send a message again that is dead, or whose outcome nobody knows."""
+        return shown_item(await arun(house.bus, retrying_item(connector, item)))
+
+    @routes.delete("/outbox/{connector}/{item}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
+        """Give such a message up for good."""
+        return shown_item(await arun(house.bus, dropping_item(connector, item)))
+
+
+def shown_connector(known: Registration) -> ConnectorInfo:
+    return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
+
+
+def shown_item(item: Item) -> OutboxItemInfo:
+    return OutboxItemInfo(
+        id=item.id,
+        connector=item.message.connector,
+        target=item.message.target,
+        conversation_id=item.message.conversation_id,
+        state=item.state,
+        tries=item.tries,
+        reason=item.reason,
+        receipt=item.receipt,
+        at_ms=item.at_ms,
+    )

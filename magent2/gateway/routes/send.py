@@ -1,0 +1,144 @@
+"""`POST /send`: an envelope in."""
+
+from __future__ import annotations
+
+import logging
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from magent2.errors import Magent2Error
+from magent2.gateway.access import audit
+from magent2.gateway.access.identity import principal_of, signed
+from magent2.gateway.limits.body import check_json, read_body
+from magent2.gateway.limits.limits import Limits
+from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
+from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
+from magent2.gateway.services import House, Served
+from magent2.mail.delivery import Delivered, Sending
+from magent2.models.address import chat_topic, check_name
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.principal import ADMIN, Principal
+
+log = logging.getLogger(__name__)
+
+PATH = "/send"
+JSON = "application/json"
+
+
+class SendDoor:
+    """The way of every message: plain ASGI beside the framework, whose own way costs more than the delivery."""
+
+    path = PATH  # as a route has it, for the metrics
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self
+        try:
+            answer = await deliver(self._house, scope, receive)
+        except Magent2Error as error:
+            await noted_problem(error).answer(scope)(scope, receive, send)
+            return
+        except Exception:
+            log.exception("a message could not be taken")
+            await unexpected().answer(scope)(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def router(house: House) -> APIRouter:
+    """The same as the OpenAPI document shows it."""
+    routes = APIRouter(tags=["messages"])
+
+    @routes.post(
+        PATH,
+        response_class=Response,
+        responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
+        openapi_extra={"requestBody": envelope_body()},
+    )
+    async def send(request: Request) -> Response:
+        """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
+        return Response(await deliver(house, request.scope, request.receive), media_type=JSON)
+
+    return routes
+
+
+async def deliver(house: House, scope: Scope, receive: Receive) -> bytes:
+    check_json(scope)
+    principal = principal_of(scope)
+    envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits, principal)
+    audit.name(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
+    asking = house.served.refresh()
+    delivered = await house.sessions.post(envelope, None if principal.admin else Sending(principal=principal.bound))
+    if asking is not None:
+        await asking
+    (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
+    return orjson.dumps(_answer(envelope, delivered, house.served))
+
+
+def parse_envelope(body: bytes, limits: Limits, principal: Principal = ADMIN) -> MessageEnvelope:
+    try:
+        envelope = MessageEnvelope.model_validate_json(body)
+    except ValidationError as error:
+        if not _lacks_sender(error):
+            raise bad_body(error) from None
+        envelope = MessageEnvelope.model_validate({**from_json(body), "sender": principal.name})
+    _refuse_non_finite(body)
+    signed(principal, check_name(envelope.sender, "sender"))
+    text = envelope.content or ""
+    if envelope.type == "message" and not text.strip():
+        raise Problem(422, "blank", "a message needs some text in 'content'")
+    if len(text) > limits.text_max_chars:
+        raise Problem(422, "too_long", f"a text has at most {limits.text_max_chars} characters, not {len(text)}")
+    return envelope
+
+
+def _lacks_sender(error: ValidationError) -> bool:
+    """Whether that alone is wrong: then it is whoever sends."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(fault["type"], fault["loc"]) for fault in faults] == [("missing", ("sender",))]
+
+
+def _refuse_non_finite(body: bytes) -> None:
+    """The parser takes NaN and infinity, which JSON does not have; stored, they would be something else."""
+    if b"NaN" in body or b"Infinity" in body:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
+
+
+def _answer(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> dict[str, object]:
+    answer: dict[str, object] = {
+        "status": "ok",
+        "topic": chat_topic(envelope.conversation_id),
+        "envelope_id": envelope.id,
+        "seq": delivered.appended.seqs[-1],
+    }
+    notice = _notice(envelope, delivered, served)
+    return answer if notice is None else {**answer, "notice": notice}
+
+
+def _notice(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> str | None:
+    """What the sender should know: nobody may answer now."""
+    if delivered.agent is None:
+        if envelope.sender.startswith("agent:"):
+            return None
+        return "no agent is active in this conversation, so nobody will answer; address one as 'agent:{Name}'"
+    if served.known and delivered.agent not in served:
+        return f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+    return paused_notice(delivered)
+
+
+def paused_notice(delivered: Delivered) -> str | None:
+    if not delivered.paused:
+        return None
+    return f"a run of {delivered.agent!r} waits for approval; the message waits until somebody decides"

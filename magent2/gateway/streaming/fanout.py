@@ -1,0 +1,253 @@
+"""One follower per process for all streams: each record is read once, encoded once, and handed to whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Protocol
+
+from magent2.bus.base import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Describe, Read
+from magent2.bus.records import Page, TopicInfo
+from magent2.bus.watch import Watch
+from magent2.errors import Magent2Error, MalformedRecord, UnknownCursor
+from magent2.gateway.streaming.sse import AS_RECORDED, Frame, Rendering
+from magent2.models.address import stream_topic
+
+log = logging.getLogger(__name__)
+
+SWEEP_PAGE = 1000  # topics per question of the sweep
+
+
+class Fanout:
+    """Follows every conversation that has a reader, and none other. It begins with the first reader, on its loop."""
+
+    def __init__(self, bus: Engine, rendering: Rendering = AS_RECORDED) -> None:
+        self.rendering = rendering
+        self._bus = bus
+        self._channels: dict[str, Channel] = {}  # by topic
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._troubled: set[str] = set()  # topics that the bus did not answer for
+
+    @property
+    def followed(self) -> int:
+        return len(self._channels)
+
+    def join(self, conversation: str, sleeper: Sleeper) -> Channel:
+        """The conversation's channel; from now on the sleeper is woken when something new is there."""
+        topic = stream_topic(conversation)
+        channel = self._channels.get(topic)
+        if channel is None:
+            self._follow(topic)
+            channel = self._channels[topic] = Channel(conversation, topic)
+        channel.sleepers.add(sleeper)
+        return channel
+
+    def leave(self, channel: Channel, sleeper: Sleeper) -> None:
+        channel.sleepers.discard(sleeper)
+        if not channel.sleepers and self._channels.pop(channel.topic, None) is not None:
+            self._troubled.discard(channel.topic)
+            if self._watch is not None:
+                self._watch.discard(channel.topic)
+        if not self._channels:
+            self._stop()
+
+    # --- one watch, one task
+
+    def _follow(self, topic: str) -> None:
+        if self._watch is None:
+            self._watch = self._bus.watch([topic])
+            self._task = asyncio.create_task(self._run(self._watch), name="magent2-fanout")
+        else:
+            self._watch.add(topic)
+
+    def _stop(self) -> None:
+        for task in (self._task, *self._pumps):
+            if task is not None:
+                task.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = self._task = None
+
+    async def _run(self, watch: Watch) -> None:
+        while True:
+            try:
+                changed = await watch.changed(FOLLOW_RETRY_S if self._troubled else FOLLOW_SWEEP_S)
+            except Magent2Error as error:
+                log.warning("streams wait for the bus", extra={"error": str(error)})
+                await asyncio.sleep(FOLLOW_RETRY_S)
+                continue
+            if changed or self._troubled:
+                self._advance(watch, changed | self._troubled)
+            else:
+                await self._sweep(watch)
+
+    async def _sweep(self, watch: Watch) -> None:
+        """Look whether news were lost on the way; one question for many topics."""
+        topics = list(self._channels)
+        for start in range(0, len(topics), SWEEP_PAGE):
+            try:
+                found: tuple[TopicInfo, ...] = await self._bus.acall(
+                    Describe(tuple(topics[start : start + SWEEP_PAGE]))
+                )
+            except Magent2Error as error:
+                log.warning("the streams' sweep waits for the bus", extra={"error": str(error)})
+                return
+            self._advance(watch, [info.topic for info in found if self._is_behind(info)])
+
+    def _is_behind(self, info: TopicInfo) -> bool:
+        channel = self._channels.get(info.topic)
+        return channel is not None and channel.begun and (info.deleted != channel.deleted or info.last != channel.last)
+
+    # --- one reader per channel
+
+    def _advance(self, watch: Watch, topics: Iterable[str]) -> None:
+        for topic in topics:
+            channel = self._channels.get(topic)
+            if channel is None:
+                continue
+            channel.changed = True
+            if channel.begun and not channel.reading:
+                self.pump(channel, watch)
+
+    def pump(self, channel: Channel, watch: Watch | None = None) -> None:
+        """Read what is new, in a task of its own; what comes meanwhile is read in the next round."""
+        around = watch or self._watch
+        if around is None or channel.reading or not channel.changed:
+            return
+        channel.reading = True
+        task = asyncio.create_task(self._pump(channel, around))
+        self._pumps.add(task)
+        task.add_done_callback(self._pumps.discard)
+
+    async def _pump(self, channel: Channel, watch: Watch) -> None:
+        try:
+            while channel.changed and channel.sleepers:
+                channel.changed = False
+                await self._read_on(channel, watch)
+                channel.wake()
+            self._troubled.discard(channel.topic)
+        except Magent2Error as error:
+            if not self._troubled:
+                log.warning("streams wait for the bus", extra={"topic": channel.topic, "error": str(error)})
+            self._troubled.add(channel.topic)
+        finally:
+            channel.reading = False
+
+    async def _read_on(self, channel: Channel, watch: Watch) -> None:
+        try:
+            page = await self._next_page(channel, watch)
+        except UnknownCursor:
+            await self._begin_again(channel)
+            return
+        except MalformedRecord as error:
+            channel.add([self.rendering.malformed(channel.conversation, error.seq)])
+            channel.changed = True
+            return
+        if page.deleted:
+            channel.deleted = True
+        elif page.records:
+            channel.add([self.rendering.record(record) for record in page.records])
+            channel.changed |= channel.last < page.last
+        else:
+            channel.last = max(channel.last, page.last)
+
+    async def _next_page(self, channel: Channel, watch: Watch) -> Page:
+        if isinstance(self._bus, EngineBase):
+            return await self._bus.next_page(watch, channel.topic, channel.last)
+        page: Page = await self._bus.acall(Read(channel.topic, channel.last, FOLLOW_PAGE))
+        return page
+
+    async def _begin_again(self, channel: Channel) -> None:
+        """The log was cut off, or lost what it had: readers look for themselves and are told of the gap."""
+        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((channel.topic,)))
+        channel.deleted = found[0].deleted
+        channel.begin(found[0].last)
+
+
+# --- One followed conversation: the newest frames, made once for all its readers.
+
+TAIL_MAX_FRAMES = 2048
+TAIL_MAX_BYTES = 1 << 20
+
+
+class Sleeper(Protocol):
+    """Somebody who waits for news of a conversation."""
+
+    def wake(self) -> None: ...
+
+
+class Channel:
+    """The tail of a conversation's stream: every record after `start` up to `last`, as frames.
+
+    A reader whose cursor is older reads from the bus until it has come up to `start`.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_frames",
+        "_seqs",
+        "begun",
+        "changed",
+        "conversation",
+        "deleted",
+        "epoch",
+        "last",
+        "reading",
+        "sleepers",
+        "start",
+        "topic",
+    )
+
+    def __init__(self, conversation: str, topic: str) -> None:
+        self.conversation = conversation
+        self.topic = topic
+        self.sleepers: set[Sleeper] = set()
+        self.begun = False
+        self.deleted = False
+        self.changed = False  # there may be more on the bus than was read
+        self.reading = False
+        self.epoch = 0  # how often the tail began anew: cursors from before have to be checked
+        self.start = self.last = 0
+        self._seqs: list[int] = []
+        self._frames: list[Frame] = []
+        self._bytes = 0
+
+    def begin(self, last: int) -> None:
+        """Nothing is kept of what came before; the first reader says where the topic stood."""
+        self.begun = True
+        self.epoch += 1
+        self.start = self.last = last
+        self._seqs, self._frames, self._bytes = [], [], 0
+
+    def add(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            self._seqs.append(frame.seq)
+            self._bytes += len(frame.data)
+        self._frames += frames
+        self.last = frames[-1].seq
+        while len(self._frames) > TAIL_MAX_FRAMES or self._bytes > TAIL_MAX_BYTES:
+            self._drop(len(self._frames) // 2 + 1)
+
+    def _drop(self, count: int) -> None:
+        dropped = self._frames[:count]
+        self.start = dropped[-1].seq
+        self._bytes -= sum(len(frame.data) for frame in dropped)
+        del self._frames[:count], self._seqs[:count]
+
+    def after(self, cursor: int) -> list[Frame] | None:
+        """The frames after the cursor; `None` when they have to be read from the bus."""
+        if not self.begun or cursor < self.start:
+            return None
+        if cursor >= self.last:
+            return []
+        return self._frames[bisect_right(self._seqs, cursor) :]
+
+    def wake(self) -> None:
+        for sleeper in self.sleepers:
+            sleeper.wake()

@@ -1,0 +1,175 @@
+"""What every open stream does between two reads: wait, be woken, be told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from magent2.bus.base import FOLLOW_PAGE
+from magent2.bus.interface import Engine
+from magent2.bus.operations import OLDEST, Describe, Read
+from magent2.bus.records import Page, TopicInfo
+from magent2.errors import MalformedRecord
+from magent2.gateway.access.identity import HOUSE, Identity, is_theirs
+from magent2.gateway.streaming.fanout import Channel, Fanout
+from magent2.gateway.streaming.sse import Batch, EndReason, Frame, Rendering, Wanted, batches
+
+
+class Waiting:
+    """A future while there is nothing to send, and nothing else: an idle stream costs memory, not time."""
+
+    __slots__ = ("_ending", "_waiter", "beat", "gone", "identity", "slot")
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.slot = 0
+        self.beat = False  # a heartbeat is due
+        self.gone = False  # the client has closed its end
+        self._ending: EndReason | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._waiter is not None
+
+    def leave(self) -> None:
+        self.gone = True
+        self.wake()
+
+    def end(self, reason: EndReason) -> None:
+        """Send no more, but for the reason."""
+        self._ending = self._ending or reason
+        self.wake()
+
+    async def wait(self) -> None:
+        """Until there may be something to send."""
+        if self.is_due():
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def is_due(self) -> bool:
+        return bool(self.gone or self.beat or self._ending or self._has_news())
+
+    def _has_news(self) -> bool:
+        raise NotImplementedError
+
+
+# --- One reader of a stream: a cursor, and a future while there is nothing to read.
+
+
+class Reader(Waiting):
+    """Pulls what it has not seen: out of the channel's tail, or, when it is further behind, from the bus itself."""
+
+    __slots__ = (
+        "_bus",
+        "_channel",
+        "_cursor",
+        "_epoch",
+        "_fanout",
+        "_left",
+        "_wanted",
+        "cleared",
+    )
+
+    def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted, identity: Identity = HOUSE) -> None:
+        super().__init__(identity)
+        self._bus = bus
+        self._fanout = fanout
+        self._wanted = wanted
+        self._cursor = wanted.after if wanted.after is not None else OLDEST
+        self._left = wanted.max_events
+        self._channel: Channel = fanout.join(wanted.conversation, self)
+        self._epoch = self._channel.epoch
+        self.cleared = identity.principal.admin  # the conversation is theirs to see; its owner never changes
+
+    def close(self) -> None:
+        self._fanout.leave(self._channel, self)
+
+    @property
+    def rendering(self) -> Rendering:
+        return self._fanout.rendering
+
+    def is_due(self) -> bool:
+        return self._channel.deleted or Waiting.is_due(self)
+
+    def _has_news(self) -> bool:
+        channel = self._channel
+        return self._epoch != channel.epoch or not channel.begun or self._cursor < channel.last
+
+    # --- reading
+
+    @property
+    def ended(self) -> bytes | None:
+        """The last frame, once there is nothing to come."""
+        if self._left == 0:
+            return self.rendering.end(self._wanted.conversation, "max_events")
+        if self._ending is not None:
+            return self.rendering.end(self._wanted.conversation, self._ending)
+        if self._channel.deleted and not self._has_news():
+            return self.rendering.end(self._wanted.conversation, "deleted")
+        return None
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._channel.deleted
+
+    async def read(self) -> Iterator[Batch]:
+        """What is there after the cursor; nothing when the reader has seen it all."""
+        return self._taken(await self._news())
+
+    async def _news(self) -> list[Frame]:
+        frames = self._channel.after(self._cursor)
+        if frames is None or self._epoch != self._channel.epoch:
+            frames = await self._read_bus()
+        elif not frames:
+            self._cursor = max(self._cursor, self._channel.last)
+        return frames
+
+    def _taken(self, frames: list[Frame]) -> Iterator[Batch]:
+        for batch in batches(frames, self._wanted.kinds, self._left):
+            self._cursor = batch.cursor
+            if self._left is not None:
+                self._left -= batch.shown
+            yield batch
+
+    async def _read_bus(self) -> list[Frame]:
+        channel = self._channel
+        self._epoch = channel.epoch
+        try:
+            page: Page = await self._bus.acall(Read(channel.topic, self._cursor, FOLLOW_PAGE))
+        except MalformedRecord as error:
+            return [self.rendering.malformed(channel.conversation, error.seq)]
+        self._note(page)
+        if not page.records:
+            self._cursor = max(self._cursor, page.last)
+        return [self.rendering.record(record) for record in page.records]
+
+    def _note(self, page: Page) -> None:
+        channel = self._channel
+        channel.deleted |= page.deleted
+        if not channel.begun:
+            channel.begin(page.last)
+            self._epoch = channel.epoch
+            self._fanout.pump(channel)
+
+    async def may_see(self) -> bool:
+        """Whether there is anything of theirs to show; `NotYours` when it is somebody else's."""
+        if not self.cleared:
+            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
+            self.cleared = is_theirs(self.identity.principal, found[0])
+        return self.cleared
+
+    async def find_gap(self) -> bytes:
+        """The cursor points at nothing: say so, and go on after the floor."""
+        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
+        cursor, self._cursor = self._cursor, OLDEST
+        return self.rendering.gap(self._wanted.conversation, cursor, found[0].floor)

@@ -1,0 +1,1 @@
+"""Addressed messages over the bus: delivery, dead letters, registration of agent names."""

@@ -1,0 +1,260 @@
+"""The door for mail: what a sender says, and the append that brings it to whom it is for.
+
+Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` to the conversation's log and to the
+inbox of its active agent. Both are one append, conditional on who is active, so nobody answers mail meant for another.
+Mail with a principal is also conditional on the owner: it goes into a conversation of the principal's, or begins one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
+from magent2.bus.records import AppendResult, NewRecord, TopicInfo
+from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
+from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, taken_by_agent
+from magent2.mail.conversation_state import ActiveAgents, Standing, looking
+from magent2.mail.headers import (
+    ACTIVE_AGENT,
+    COPIES,
+    FIRST_TEXT,
+    HOPS,
+    KIND,
+    LAST_TEXT,
+    MAIL_SEEN,
+    MEANT,
+    OWNER,
+    PAUSED,
+    PRINCIPAL,
+    RUN_AGENT,
+    RUN_ENVELOPE,
+    RUN_STATUS,
+    RUNNING,
+    STEER,
+    STREAM_SEEN,
+    TRACE,
+    WHOLE,
+)
+from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonScalar
+
+HOPS_MAX = 16
+DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
+
+
+@dataclass(slots=True)
+class Sending:
+    """What a sender says besides the envelope. Read only.
+
+    `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
+    `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
+    `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
+    `inboxes`: the agents it goes to, where the sender has found out; else whoever is addressed. `only_if` holds then.
+    `whole`: a stop of all that waits in the lane, and not of the run under way alone.
+    """
+
+    principal: str | None = None
+    steer: bool = False
+    hops: int = 0  # how often what this message answers was passed on already
+    default_agent: str | None = None
+    kind: str | None = None
+    trace: str | None = None  # names the span of the send
+    stream_seen: int | None = None
+    with_records: tuple[NewRecord, ...] = ()
+    with_heads: tuple[SetHead, ...] = ()
+    inboxes: tuple[str, ...] | None = None
+    only_if: tuple[Condition, ...] = ()
+    whole: bool = False
+
+    def headers(self) -> dict[str, JsonScalar]:
+        if self.hops > HOPS_MAX:
+            raise HopsExceeded(
+                f"this message was passed on {self.hops} times, the limit is {HOPS_MAX};"
+                " two agents may be answering each other"
+            )
+        headers: dict[str, JsonScalar] = {
+            PRINCIPAL: self.principal,
+            STEER: self.steer or None,
+            HOPS: self.hops or None,
+            KIND: self.kind,
+            TRACE: self.trace,
+            STREAM_SEEN: self.stream_seen,
+            COPIES: len(self.inboxes) if self.inboxes and len(self.inboxes) > 1 else None,
+        }
+        return {name: value for name, value in headers.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Where an envelope went. `agent` is whoever will answer it, if anybody; `paused`: once a person has decided."""
+
+    envelope_id: str
+    topics: tuple[str, ...]
+    agent: str | None
+    appended: AppendResult
+    paused: bool = False
+
+
+def delivering(
+    envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
+) -> Flow[Delivered]:
+    """Deliver an envelope once: under the same id a repeat answers as the first time did.
+
+    With `guesses` the first try is made without looking who is active.
+    """
+    chosen = sending or Sending()
+    recipient = check_envelope(envelope)
+    if guesses is not None and envelope.type == "message":
+        guessed = yield from _guessing(envelope, recipient, chosen, guesses)
+        if guessed is not None:
+            return guessed
+    for _ in range(DELIVERY_TRIES_MAX):
+        standing = yield from looking(envelope, chosen.principal)
+        try:
+            delivered = yield from attempting(envelope, recipient, standing, chosen)
+        except ConditionFailed:
+            yield from _check_conversation_name(envelope.conversation_id)
+            continue
+        if guesses is not None and envelope.type == "message":
+            guesses.note(envelope.conversation_id, standing.active or delivered.agent)
+        return delivered
+    raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
+
+
+def _guessing(
+    envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
+) -> Flow[Delivered | None]:
+    """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
+    conversation = envelope.conversation_id
+    standing = Standing(guesses.guess(conversation), new=conversation not in guesses)
+    try:
+        delivered = yield from attempting(envelope, recipient, standing, sending)
+    except ConditionFailed:
+        return None
+    except IdConflict:
+        if sending.principal is None:
+            raise
+        return None  # whether the id is known is told only to whoever may write there
+    if delivered.appended.repeat and recipient.kind == "chat":
+        return None
+    guesses.note(conversation, standing.active or delivered.agent)
+    return delivered
+
+
+def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
+    """One try. `ConditionFailed`: things do not stand so any more."""
+    agent, append = yield from _addressing(envelope, recipient, standing, sending)
+    appended: AppendResult = yield append
+    topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
+    head = standing.head or {}
+    paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
+    return Delivered(envelope.id, topics, agent, appended, paused)
+
+
+def _addressing(
+    envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
+) -> Flow[tuple[str | None, Append]]:
+    """Whose inbox it goes to, and the append that brings it there."""
+    agents = sending.inboxes
+    if agents is None:
+        addressed = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+        agents = () if addressed is None else (addressed,)
+    agent = agents[0] if agents else None
+    headers: Mapping[str, JsonScalar] = {}
+    if envelope.type == "control" and agent is not None:
+        headers = yield from _aiming(agent, standing.head or {}, sending.whole)
+    return agent, mail_append(envelope, agents, standing, sending, headers)
+
+
+def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Append]:
+    """The append that would deliver the envelope as things stand; what a delivery would refuse is refused."""
+    chosen, recipient = sending or Sending(), check_envelope(envelope)
+    if chosen.principal is None:
+        topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
+        state: tuple[TopicInfo, ...] = yield Describe(topics)
+        if state[1].last:
+            raise taken_by_agent(envelope.conversation_id)
+        standing = Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
+    else:
+        standing = yield from looking(envelope, chosen.principal)
+    _, append = yield from _addressing(envelope, recipient, standing, chosen)
+    return append
+
+
+def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[str, JsonScalar]]:
+    """For a command: which mail its sender can have meant, and which run."""
+    inbox: tuple[TopicInfo, ...] = yield Describe((chat_topic(agent),))
+    if whole:
+        return {MAIL_SEEN: inbox[0].last, WHOLE: True}
+    running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
+    meant = {MEANT: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
+    return {MAIL_SEEN: inbox[0].last, **meant}
+
+
+def mail_append(
+    envelope: MessageEnvelope,
+    agents: Sequence[str],
+    standing: Standing,
+    sending: Sending,
+    more_headers: Mapping[str, JsonScalar],
+) -> Append:
+    """The append that is the delivery. The first of the agents is the one that becomes active where none is."""
+    agent = agents[0] if agents else None
+    conversation = envelope.conversation_id
+    own_log = stream_topic(conversation)
+    conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *sending.only_if]
+    fields: dict[str, Any] = {}
+    if agent is not None or standing.guessed:
+        conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
+    if standing.guessed:
+        conditions.append(HeadIs(own_log, PAUSED, None))  # else its sender is to be told
+    if agent is not None and standing.active is None and envelope.type == "message":
+        fields[ACTIVE_AGENT] = agent
+    if sending.principal is not None:
+        conditions += _ownership(conversation, sending.principal, standing)
+        if standing.new:
+            fields[OWNER] = sending.principal
+    first = _first_text(sending.with_heads, own_log, standing)
+    if first is not None:
+        fields[FIRST_TEXT] = first
+        conditions.append(HeadIs(own_log, LAST_TEXT, None))
+    return Append(
+        records=(*mail_records(envelope, agents, {**sending.headers(), **more_headers}), *sending.with_records),
+        conditions=tuple(conditions),
+        heads=tuple(_with_fields(sending.with_heads, own_log, fields)),
+    )
+
+
+def _ownership(conversation: str, principal: str, standing: Standing) -> list[Condition]:
+    """That the conversation is the principal's, or that there is none yet: no record, and nobody's name on it."""
+    own_log = stream_topic(conversation)
+    if not standing.new:
+        return [HeadIs(own_log, OWNER, principal)]
+    return [LastSeqIs(own_log, 0), LastSeqIs(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
+
+
+def _first_text(heads: Sequence[SetHead], topic: str, standing: Standing) -> str | None:
+    """The text that the delivery shows, where the conversation shows none yet: what a list knows it by."""
+    begun = not standing.new if standing.head is None else LAST_TEXT in standing.head
+    shown = (head.fields[LAST_TEXT] for head in heads if head.topic == topic and LAST_TEXT in head.fields)
+    return None if begun else next(shown, None)
+
+
+def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -> list[SetHead]:
+    if not fields:
+        return list(heads)
+    others = [head for head in heads if head.topic != topic]
+    for head in heads:
+        if head.topic == topic:
+            fields = {**fields, **head.fields}
+    return [*others, SetHead(topic, fields)]
+
+
+def _check_conversation_name(conversation: str) -> Flow[None]:
+    state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
+    if state[0].last:
+        raise taken_by_agent(conversation)

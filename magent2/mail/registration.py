@@ -1,0 +1,29 @@
+"""How an agent becomes known: the record in `agent:*` that keeps its name from conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magent2.bus.flow import Flow
+from magent2.bus.operations import Append, HeadIs, LastSeqIs
+from magent2.bus.records import NewRecord
+from magent2.errors import ConditionFailed, NameTaken
+from magent2.mail.headers import ACTIVE_AGENT
+from magent2.models.address import agent_topic, check_name, stream_topic
+
+
+def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:
+    """Make an agent known, so that no conversation can take its name; refused when one has it already."""
+    try:
+        yield enlistment(agent, facts)
+    except ConditionFailed as error:
+        raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
+
+
+def enlistment(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
+    """The append that makes an agent known."""
+    check_name(agent, "agent name")
+    own_log = stream_topic(agent)
+    record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
+    return Append(records=(record,), conditions=(LastSeqIs(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))

@@ -1,0 +1,1 @@
+"""The demo model: deterministic and offline."""

@@ -1,0 +1,1 @@
+"""The runner that serves every agent of a team."""

@@ -1,0 +1,157 @@
+"""Wait for the answer to a message, without holding anything that others need, and never for oneself.
+
+A run that waits says so in the head of its conversation: which lane (an agent in a conversation) it waits for. Whoever
+is about to wait follows these words from lane to lane; if they lead back, everybody in the circle would wait for ever,
+and the send is refused. The words are conditions of the append that sends, so two cannot close a circle at once.
+
+A tool that waits does three things, and `now` must hold for it (it cannot be held and answered):
+- `prepare`: `yield from checking_wait(context.run, lane)`, a refusal before anything is sent;
+- `perform`: `return (yield from with_wait(context.run, lane, append))`;
+- then: `await wait_for_answer(context, lane, sent.id, timeout_s)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from magent2.bus.flow import Flow
+from magent2.bus.interface import Engine
+from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
+from magent2.bus.records import Page, TopicInfo
+from magent2.bus.retry import persist
+from magent2.errors import InvalidInput, WouldDeadlock
+from magent2.mail.headers import wait_field
+from magent2.models.address import stream_topic
+from magent2.sessions.message_outcome import Exchange
+from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.interface import RunFacts
+
+ANSWER_MAX_S = 300.0  # for an answer, unless the caller says otherwise
+ANSWER_LONGEST_S = 3600.0
+CIRCLE_MAX = 128  # lanes that are followed; a longer line is refused
+LOOK_BACK = 10_000  # records of the other conversation that an answer is looked for in, after a crash
+PAGE = 1000
+SWEEP_S = 30.0  # it looks again this often, woken or not
+
+Status: TypeAlias = Literal["finished", "failed", "stopped", "pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Who is to answer, and where."""
+
+    agent: str
+    conversation: str
+
+    def __str__(self) -> str:
+        return f"{self.agent}/{self.conversation}"
+
+    @property
+    def text(self) -> str:
+        """As a head has it; no name has such a character."""
+        return f"{self.agent}\x1f{self.conversation}"
+
+    @classmethod
+    def parse(cls, text: str) -> Lane:
+        agent, _, conversation = text.partition("\x1f")
+        return cls(agent, conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a message: `pending` when nothing did in time; the other side goes on."""
+
+    status: Status
+    text: str
+    reason: str | None = None
+
+
+def checking_wait(run: RunFacts, lane: Lane) -> Flow[tuple[Condition, ...]]:
+    """That nobody whom the lane waits for waits for this run, and under which conditions that is so."""
+    own = Lane(run.agent, run.conversation_id)
+    conditions: list[Condition] = []
+    at, seen = lane, [own]
+    while len(seen) <= CIRCLE_MAX:
+        if at in seen:
+            line = " → ".join(str(one) for one in (*seen, at))
+            raise WouldDeadlock(f"would_deadlock: {lane.agent} waits for this run ({line}); send without waiting")
+        seen.append(at)
+        topic, name = stream_topic(at.conversation), wait_field(at.agent)
+        found: tuple[TopicInfo, ...] = yield Describe((topic,))
+        value = found[0].head.get(name)
+        conditions.append(HeadIs(topic, name, value))
+        if value is None:
+            return tuple(conditions)
+        at = Lane.parse(str(value))
+    raise WouldDeadlock(f"would_deadlock: {CIRCLE_MAX} runs wait in a line already; send without waiting")
+
+
+def with_wait(run: RunFacts, lane: Lane, append: Append) -> Flow[Append]:
+    """The append that sends, and says that this run waits."""
+    conditions = yield from checking_wait(run, lane)
+    if not run.run_id:  # nobody can wait for what is no run
+        return append
+    topic = stream_topic(run.conversation_id)
+    fields = {wait_field(run.agent): lane.text}
+    heads = [head for head in append.heads if head.topic != topic]
+    own = next((dict(head.fields) for head in append.heads if head.topic == topic), {})
+    return Append(
+        records=append.records,
+        conditions=tuple(dict.fromkeys((*append.conditions, *conditions))),
+        heads=(*heads, SetHead(topic, {**own, **fields})),
+    )
+
+
+async def wait_for_answer(
+    context: ToolExecutionContext, lane: Lane, envelope_id: str, timeout_s: float = ANSWER_MAX_S
+) -> Answer:
+    """The answer to a message that was sent; meanwhile the run's slot and its block's process are others'."""
+    check_timeout(timeout_s)
+    scope, bus = context.scope, context.run.bus
+    exchange = Exchange(envelope_id)
+    try:
+        async with scope.waiting() if scope is not None else nullcontext():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await _until_ended(bus, lane, exchange)
+            except TimeoutError:
+                return Answer("pending", "", f"no answer within {timeout_s:g} s; it may still come")
+    finally:
+        await _say_no_wait(context)
+    return Answer(_status(exchange.status), exchange.text, exchange.reason)
+
+
+def check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s <= ANSWER_LONGEST_S:
+        raise InvalidInput(f"a wait takes more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
+
+
+async def _until_ended(bus: Engine, lane: Lane, exchange: Exchange) -> None:
+    topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
+    with bus.watch([topic]) as watch:
+        info: TopicInfo = (await persist(bus, Describe((topic,)), who))[0]
+        cursor: int | str = max(info.floor, info.last - LOOK_BACK) or OLDEST
+        while True:
+            page: Page = await persist(bus, Read(topic, cursor, PAGE), who)
+            for record in page.records:
+                exchange.take(record)
+                cursor = record.seq
+            if page.deleted:
+                exchange.status, exchange.reason = "failed", "the conversation was deleted"
+            if exchange.status is not None:
+                return
+            if len(page.records) < PAGE:
+                await watch.changed(SWEEP_S)
+
+
+async def _say_no_wait(context: ToolExecutionContext) -> None:
+    run, scope = context.run, context.scope
+    if scope is not None and scope.pen is not None:
+        await scope.pen.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))
+
+
+def _status(status: str | None) -> Status:
+    return "finished" if status == "finished" else "stopped" if status == "stopped" else "failed"

@@ -1,0 +1,247 @@
+"""One claimed lane: decided first, then done, and ended by one append."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from magent2 import __version__
+from magent2.bus.interface import Engine
+from magent2.bus.lane_writer import REFUSALS, OwnerLog
+from magent2.bus.operations import Pending
+from magent2.bus.records import ClaimedLane, NewRecord, Record
+from magent2.bus.retry import persist
+from magent2.errors import Fenced, StorageError
+from magent2.runner.context import RunContext
+from magent2.sessions.history import Histories
+from magent2.telemetry.runs import ABANDONED, Observer
+from magent2.worker.attempt import Attempt
+from magent2.worker.cancellation import Brake, Interrupt
+from magent2.worker.control_feed import LaneSteers
+from magent2.worker.lane_approvals import LaneApprovals
+from magent2.worker.lane_mail import LaneMail
+from magent2.worker.lane_plan import STOP, Answer, Halt, Unreadable, is_meant, plan_lane
+from magent2.worker.release import is_newer
+from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
+from magent2.worker.run_events import Report, Script
+from magent2.worker.runner_adapter import Runner, events_of
+from magent2.worker.settlement import Ending, Outcome
+from magent2.worker.shared import Shared
+from magent2.worker.subagent_stop import Below
+
+__all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
+
+log = logging.getLogger(__name__)
+
+RUN_MAX_S = 3600.0
+
+
+class LaneRun:
+    """Works one lane until it is given up. While it works, others may command it or take it away.
+
+    With `catch_up` somebody calls it when a steer has come, and is done with that when this returns; without it a steer
+    is mail like all mail.
+    """
+
+    def __init__(
+        self,
+        bus: Engine,
+        claimed: ClaimedLane,
+        runner: Runner,
+        *,
+        run_max_s: float = RUN_MAX_S,
+        shared: Shared | None = None,
+        observer: Observer | None = None,
+        release: str = __version__,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.owner = claimed.owner
+        self._bus = bus
+        self._runner = runner
+        self._run_max_s = run_max_s
+        shared = shared or Shared(Histories(bus))
+        self._quarantine = shared.quarantine
+        self._release = release
+        self._error: str | None = None  # the kind of error that the attempt has ended with
+        metrics = None if observer is None else observer.metrics
+        self._log = OwnerLog(bus, claimed.owner, None if metrics is None else metrics.appended)
+        self._ending = Ending(self._log, claimed.attempt)
+        self._brake = Brake()
+        self._below = Below(bus, claimed.owner)
+        self._mail = LaneMail(bus, claimed, self._brake, self._below)
+        self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
+        self.approvals = LaneApprovals(bus, self._log, self._ending)
+        self._attempt = Attempt(
+            bus=bus,
+            claimed=claimed,
+            runner=runner,
+            pen=self._log,
+            shared=shared,
+            brake=self._brake,
+            steers=self._steers,
+            observer=observer,
+            release=release,
+        )
+        if is_suspect(claimed.attempt - 1):
+            self._quarantine.expect(claimed.owner.token)
+
+    # --- from outside
+
+    def command(self, record: Record) -> None:
+        """A command that came after the claim."""
+        self._mail.hear(record)
+
+    def call(self) -> None:
+        """A steer may have come."""
+        if self._steers is not None:
+            self._steers.call()
+
+    def give_back(self) -> None:
+        self._brake.pull(Interrupt.GIVE_BACK)
+
+    async def check_owner(self) -> None:
+        """End a run whose lane has another owner: nobody needs what it is asking a model for."""
+        try:
+            await persist(self._bus, Pending(self.owner, 1), self.owner.token)
+        except Fenced:
+            self._brake.pull(Interrupt.LOST)
+
+    # --- the work
+
+    async def work(self) -> Outcome:
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._work()
+        except Fenced as error:
+            log.info("a run was fenced", extra={"owner": self.owner.token, "error": str(error)})
+            outcome = Outcome.FENCED
+        finally:
+            self._quarantine.leave(self.owner.token)
+            await self._below.close()
+            if self._attempt.observed is not None:
+                self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
+        return outcome
+
+    async def _work(self) -> Outcome:
+        plan = plan_lane(self.owner.conversation, await self._mail.read())
+        if isinstance(plan, Answer):
+            return await self._answer(plan)
+        if isinstance(plan, Unreadable):
+            return await self._ending.unreadable(plan)
+        for stop in plan.spent.stops:  # no run is under way, but it may have left others at work
+            await self._below.tell(stop.command or STOP, stop.envelope.id)
+        return await self._ending.cleared(plan)
+
+    # --- a run
+
+    async def _answer(self, plan: Answer) -> Outcome:
+        report = self._attempt.report(plan.letter)
+        try:
+            context = await self._attempt.context(plan.letter, report.run_id)
+            if context is None:
+                return await self._ending.postponed(plan, self._mail.of_run(plan))
+            report = replace(report, attempt=context.attempt)
+            if context.run.undecided and (outcome := await self._paused(plan, report, context)) is not None:
+                return outcome
+            if is_newer(context.run.release, self._release):
+                return await self._leave(plan, report, context.run.release)
+            return await self._start(plan, report, context)
+        except Exception as error:
+            if isinstance(self._log.failure, Fenced | StorageError):
+                raise self._log.failure from error
+            return await self._fail(plan, report, error)
+
+    async def _leave(self, plan: Answer, report: Report, release: str) -> Outcome:
+        """A run that a newer release has begun is for its workers: what it recorded may mean more than is known here.
+
+        To stop it, nothing of that has to be understood.
+        """
+        self._quarantine.decide(self.owner.token)
+        self._mail.listen(plan)
+        if self._mail.halt is not None and self._mail.halt.is_final:
+            return await self._stop(plan, report, self._mail.halt)
+        facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
+        log.warning("a run of a newer release is left to its workers", extra=facts)
+        return await self._ending.left(plan, self._mail.of_run(plan))
+
+    async def _paused(self, plan: Answer, report: Report, context: RunContext) -> Outcome | None:
+        """A run that waits for a person; nothing when it is to go on."""
+        if plan.halt is not None and plan.halt.is_final:
+            return await self._stop(plan, report, plan.halt)
+        return await self.approvals.look(plan, self._mail.of_run(plan), report, context)
+
+    async def _start(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+        crashes = self._attempt.crashes
+        give_up = after_crashes(crashes)
+        self._mail.listen(plan)
+        if is_suspect(crashes) and give_up is None and self._brake.reason is None:
+            if not await self._quarantine.enter(self.owner.token):
+                return await self._postpone(plan, report)
+        else:
+            self._quarantine.decide(self.owner.token)
+        await self._attempt.begin(context, report, plan.letter)
+        if give_up is not None:
+            return await self._ending.failed(plan, await self._mail.taken(plan), report, give_up.reason, crashes)
+        return await self._run(plan, report, context)
+
+    async def _postpone(self, plan: Answer, report: Report) -> Outcome:
+        """Wait for a time when it can run alone; what is to stop after its turn is in none."""
+        if self._mail.halt is not None and self._mail.halt.is_final:
+            return await self._stop(plan, report, self._mail.halt)
+        return await self._ending.postponed(plan, self._mail.of_run(plan))
+
+    async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+        script = Script(report, context.observed)
+        if await self._brake.drive(self._stream(context, script), self._run_max_s):
+            if context.waiting:
+                return await self._pause(plan, report, context)
+            mail = await self._mail.taken(plan, context.closing_mail)
+            return await self._ending.answered(plan, mail, report, context, script)
+        reason = self._brake.reason
+        if reason is Interrupt.LOST:
+            return Outcome.FENCED
+        if reason is Interrupt.OVERDUE:
+            raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
+        if isinstance(reason, Halt):
+            cut_off = [record for tell in context.unfinished.values() for record in tell()]
+            return await self._stop(plan, report, reason, cut_off)
+        return await self._ending.given_back(report)
+
+    async def _pause(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+        """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
+        if self._mail.halt is not None and self._mail.halt.is_final:
+            return await self._stop(plan, report, self._mail.halt)
+        return await self.approvals.ask(plan, self._mail.of_run(plan), report, context)
+
+    async def _stream(self, context: RunContext, script: Script) -> None:
+        async with aclosing(events_of(self._runner, context.envelope, context)) as events:
+            async for event in events:
+                for record in script.take(event):
+                    await self._log.put(record)
+
+    async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
+        self._error = type(error).__name__
+        failures = self._attempt.failures + 1
+        decision = after_failure(error, failures)
+        facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
+        log.warning("a run failed", extra=facts, exc_info=error)
+        self._log.forget_refusal()
+        if isinstance(decision, Bury):
+            return await self._ending.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
+        halt = self._mail.halt or plan.halt  # it may have failed before it listened
+        if halt is not None and halt.is_final:  # the turn is over, if not as anybody wished
+            return await self._stop(plan, report, halt)
+        mail = self._mail.of_run(plan)
+        try:
+            return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
+        except REFUSALS as refusal:
+            self._log.forget_refusal()
+            return await self._ending.failed(plan, await self._mail.taken(plan), report, error_text(refusal), failures)
+
+    async def _stop(self, plan: Answer, report: Report, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:
+        """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
+        if not any(is_meant(stop.record, plan.letter) for stop in self._mail.of_run(plan).stops):
+            await self._below.tell(STOP, report.run_id)
+        return await self._ending.stopped(plan, await self._mail.taken(plan), report, halt.reason, cut_off)

@@ -1,0 +1,227 @@
+"""The append that ends work on a lane: answered, stopped, tried again later, buried, or just cleared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from magent2.bus.lane_writer import REFUSALS, OwnerLog
+from magent2.bus.operations import SetHead
+from magent2.bus.records import MailRef, NewRecord, Record
+from magent2.errors import Magent2Error
+from magent2.mail.dead_letters import bury
+from magent2.mail.headers import RUNNING
+from magent2.runner.context import RunContext
+from magent2.sessions.approvals import Approval
+from magent2.worker.approvals import Waiting, asked_call, decision_records
+from magent2.worker.lane_plan import Answer, Clear, Letter, Spent, Unreadable
+from magent2.worker.retry import bounded
+from magent2.worker.run_events import (
+    MALFORMED_MAIL,
+    UNKNOWN_COMMAND,
+    Report,
+    Script,
+    StopOutcome,
+    mail_error,
+    stop_receipts,
+)
+
+log = logging.getLogger(__name__)
+
+NO_MAIL_DELAY_S = 1.0
+POSTPONED_S = 1.0
+LEFT_S = 5.0  # so often a worker that is too old looks whether the run is still there
+
+
+class Outcome(Enum):
+    """How work on a lane has ended."""
+
+    ANSWERED = "answered"
+    STOPPED = "stopped"
+    BURIED = "buried"
+    RETRIED = "retried"
+    CLEARED = "cleared"  # there was nothing to answer
+    POSTPONED = "postponed"  # under suspicion, and not alone
+    LEFT = "left"  # a newer release has begun it
+    PAUSED = "paused"  # it waits for a person
+    GIVEN_BACK = "given back"
+    PARKED = "parked"  # it could not even be buried; a person must act
+    FENCED = "fenced"
+
+
+SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message is off the list
+# The lane may be waiting for its time.
+DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT, Outcome.PAUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The mail that leaves the lane with a run, and the stops among it."""
+
+    refs: tuple[MailRef, ...]
+    stops: tuple[Letter, ...] = ()
+
+
+class Ending:
+    """Ends the work of one owner. Only the first end counts; the log sees to that."""
+
+    def __init__(self, pen: OwnerLog, attempt: int) -> None:
+        self._pen = pen
+        self._owner = pen.owner
+        self._attempt = attempt
+
+    # --- without a run
+
+    async def cleared(self, plan: Clear) -> Outcome:
+        if not plan.spent.refs:
+            await self._pen.later(NO_MAIL_DELAY_S, refund=True)
+            return Outcome.CLEARED
+        try:
+            told = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
+            await self._pen.settle(plan.spent.refs, *told, *self._complaints(plan.spent))
+        except REFUSALS as error:  # a conversation that was deleted hears no complaint
+            self._note(error)
+            await self._pen.settle(plan.spent.refs)
+        return Outcome.CLEARED
+
+    async def unreadable(self, plan: Unreadable) -> Outcome:
+        reason = bounded(plan.reason)
+        log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
+        told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
+        decisions = {letter.record.ref for letter in plan.spent.decisions}  # for the run behind it, which waits
+        mail = (plan.record.ref, *(ref for ref in plan.spent.refs if ref not in decisions))
+        stops = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
+        told = (*stops, *self._complaints(plan.spent), *told)
+        return await self._bury(plan.record, mail, reason, self._attempt, told)
+
+    async def postponed(self, plan: Answer, mail: Taken) -> Outcome:
+        await self._drop_commands(plan, mail)
+        await self._pen.later(POSTPONED_S, refund=True)
+        return Outcome.POSTPONED
+
+    async def left(self, plan: Answer, mail: Taken) -> Outcome:
+        """Nothing of the run is touched, and the attempt does not count."""
+        await self._drop_commands(plan, mail)
+        await self._pen.later(LEFT_S, refund=True)
+        return Outcome.LEFT
+
+    # --- of a run
+
+    async def given_back(self, report: Report) -> Outcome:
+        """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
+        await self._pen.later(0, report.key.give_back(report.attempt), refund=True)
+        return Outcome.GIVEN_BACK
+
+    async def paused(
+        self, plan: Answer, mail: Taken, report: Report, approvals: Sequence[Approval], max_s: float
+    ) -> Outcome:
+        """Calls wait for a person: they are asked about in the append that gives the lane up."""
+        await self._drop_commands(plan, mail, report)
+        turn, calls = approvals[0].turn, [asked_call(approval) for approval in approvals]
+        told = [report.approval(approval) for approval in approvals]
+        heads = report.head(RUNNING, paused=len(approvals))
+        await self._pen.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
+        return Outcome.PAUSED
+
+    async def still_paused(self, plan: Answer, mail: Taken, report: Report, waiting: Waiting) -> Outcome:
+        """Some calls are decided on, others wait."""
+        records = decision_records(report, waiting.decided)
+        if records:
+            await self._pen.commit(*records, heads=report.head(RUNNING, paused=waiting.left))
+        await self._drop_commands(plan, mail, report)
+        await self._pen.later(waiting.delay_s, refund=True)
+        return Outcome.PAUSED
+
+    async def answered(self, plan: Answer, mail: Taken, report: Report, context: RunContext, script: Script) -> Outcome:
+        last = script.close()
+        await self._pen.settle(
+            (*mail.refs, *context.closing_mail),
+            *context.closing,
+            *last,
+            *self._receipts(mail, "too_late", plan, report),
+            report.key.end("finished", script.text, script.usage),
+            report.run("finished"),
+            *self._complaints(plan.spent),
+            heads=report.head("finished", script.usage),
+        )
+        return Outcome.ANSWERED
+
+    async def stopped(
+        self, plan: Answer, mail: Taken, report: Report, reason: str, cut_off: Sequence[NewRecord] = ()
+    ) -> Outcome:
+        """`cut_off` is what there is to tell of calls that were at work."""
+        await self._pen.settle(
+            mail.refs,
+            *cut_off,
+            *self._receipts(mail, "stopped", plan, report),
+            report.key.end("stopped"),
+            report.run("stopped", reason),
+            *self._complaints(plan.spent),
+            heads=report.head("stopped"),
+        )
+        return Outcome.STOPPED
+
+    async def retried(self, plan: Answer, mail: Taken, report: Report, text: str, delay_s: float) -> Outcome:
+        await self._drop_commands(plan, mail, report)
+        await self._pen.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
+        return Outcome.RETRIED
+
+    async def failed(self, plan: Answer, mail: Taken, report: Report, reason: str, attempts: int) -> Outcome:
+        told = (
+            report.error(reason),
+            *self._receipts(mail, "too_late", plan, report),
+            report.key.end("failed"),
+            report.run("failed", reason),
+            *self._complaints(plan.spent),
+        )
+        return await self._bury(plan.letter.record, mail.refs, reason, attempts, told, report.head("failed"))
+
+    # --- inside
+
+    async def _drop_commands(self, plan: Answer, mail: Taken, report: Report | None = None) -> None:
+        """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
+        commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
+        if commands:
+            told = self._receipts(mail, "too_late", plan, report)
+            await self._pen.commit(*told, *self._complaints(plan.spent), mail=commands)
+
+    async def _bury(
+        self,
+        record: Record,
+        mail: tuple[MailRef, ...],
+        reason: str,
+        attempts: int,
+        told: tuple[NewRecord, ...],
+        heads: tuple[SetHead, ...] = (),
+    ) -> Outcome:
+        """Bury mail in sight; with less of it where the log refuses the whole: too large, or a topic deleted."""
+        short = replace(record, payload={"left_out": f"too large to be kept here; see {record.topic} {record.seq}"})
+        for letter, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
+            grave = bury(self._owner, letter, reason, attempts, records)
+            try:
+                await self._pen.settle(mail, *grave.records, heads=head)
+            except REFUSALS as error:
+                self._note(error)
+            else:
+                return Outcome.BURIED
+        await self._pen.commit(mail=tuple(ref for ref in mail if ref != record.ref))
+        await self._pen.later(None)
+        return Outcome.PARKED
+
+    def _note(self, error: Magent2Error) -> None:
+        log.error("the log refused to end a run", extra={"owner": self._owner.token, "error": str(error)})
+        self._pen.forget_refusal()
+
+    def _receipts(
+        self, mail: Taken, outcome: StopOutcome, plan: Answer, report: Report | None = None
+    ) -> tuple[NewRecord, ...]:
+        fields = report.fields if report is not None else {}
+        return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.letter, fields)
+
+    def _complaints(self, spent: Spent) -> tuple[NewRecord, ...]:
+        """Commands that nobody knows are answered by an error."""
+        texts = (f"there is no command {(letter.command or '')[:80]!r}" for letter in spent.unknown)
+        conversation, agent = self._owner.conversation, self._owner.agent
+        return tuple(record for text in texts for record in mail_error(conversation, agent, UNKNOWN_COMMAND, text))

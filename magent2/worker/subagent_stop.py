@@ -1,0 +1,76 @@
+"""A stop goes further than one run: down to the subagents that its agent has started, and, where it came from such a
+starter, to all that waits in the lane."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+
+from magent2.bus.flow import arun
+from magent2.bus.interface import Engine
+from magent2.bus.lane_writer import REFUSALS
+from magent2.bus.records import MailRef, Owner, Record
+from magent2.bus.retry import insist
+from magent2.mail.headers import MAIL_SEEN, WHOLE
+from magent2.sessions.subagents import passing_on
+from magent2.worker.lane_plan import Letter
+
+log = logging.getLogger(__name__)
+
+
+def is_whole(stop: Letter) -> bool:
+    """Whether it is meant for all that waited in the lane when it was sent."""
+    return bool(stop.record.headers.get(WHOLE))
+
+
+def unspent(stops: Iterable[Letter], mail: Iterable[Record], taken: Collection[MailRef]) -> frozenset[MailRef]:
+    """Of the stops that leave the lane with `taken`, those that are meant for other mail that waits there. Pure."""
+    waiting = [record.seq for record in mail if record.topic.startswith("chat:") and record.ref not in taken]
+    first = min(waiting, default=None)
+    if first is None:
+        return frozenset()
+    return frozenset(stop.record.ref for stop in stops if is_whole(stop) and first <= _seen(stop))
+
+
+def _seen(stop: Letter) -> int:
+    seen = stop.record.headers.get(MAIL_SEEN)
+    return seen if isinstance(seen, int) else 0
+
+
+class Below:
+    """The subagents that the agent of one lane has started there.
+
+    A stop is passed on before it leaves the lane, under ids that follow from its own. So a worker that dies in between
+    leaves it to the next one, and nobody is told twice.
+    """
+
+    def __init__(self, bus: Engine, owner: Owner) -> None:
+        self._bus = bus
+        self._owner = owner
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def begin_to_tell(self, command: str, cause: str) -> None:
+        """Pass a stop on while the run goes on: it may be waiting for one of them."""
+        task = asyncio.create_task(self.tell(command, cause), name="stop below")
+        self._telling.add(task)
+
+    async def tell(self, command: str, cause: str) -> None:
+        """Pass a stop on, and return when it is on the log for each of them."""
+        agent, conversation = self._owner.agent, self._owner.conversation
+        try:
+            told = await insist(
+                lambda: arun(self._bus, passing_on(agent, conversation, command, cause)), self._owner.token
+            )
+        except REFUSALS:  # the stop of the run itself must not wait for it
+            log.exception("a stop could not be passed on", extra={"owner": self._owner.token})
+            return
+        if told:
+            log.info("a stop was passed on", extra={"owner": self._owner.token, "subagents": len(told)})
+
+    async def close(self) -> None:
+        """Leave no task behind; what was not told is told by whoever ends the run."""
+        for task in self._telling:
+            task.cancel()
+        if self._telling:
+            await asyncio.wait(self._telling)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Describe, GetBlob, PutBlob, Read, SweepBlobs, Trim
+from magent2.bus.sqlite import SqliteBus
+from magent2.connectors import relay as relays
+from magent2.connectors.interface import Attachment, Outgoing
+from magent2.connectors.outbox import queued, retrying_item, told
+from magent2.connectors.outbox_retention import DELIVERED_KEPT_S, Book, Line, decide, old_items, tidying_outbox
+from magent2.directory.connectors import Capabilities, finding_connector, registering
+from magent2.errors import BlobMissing
+from magent2.sessions.store import creating
+from tests.support.engines import ENGINES, new_engines, spoil_next_record
+from tests.support.receiver import Keeper
+from tests.support.waiting import until
+from tests.unit.connectors.test_relay import relaying, states
+
+TOPIC = "outbox:hook"
+NOW_MS = 10_000_000
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    run(engine, creating("one", "user:ann"))
+    run(engine, registering("hook", "kept", Capabilities()))
+    yield engine
+    engine.close()
+
+
+def put(bus: Engine, text: str, state: str | None = None, blob: bytes | None = None) -> str:
+    """A message, and what became of it."""
+    connector = run(bus, finding_connector("hook")).state
+    files = () if blob is None else (Attachment("a.txt", bus.call(PutBlob(blob)), "text/plain", len(blob)),)
+    key = f"m-{text}"
+    message = Outgoing(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", None, files)
+    body, errand = queued(message, connector)
+    ended = [] if state is None else [told(key, "hook", state)]
+    bus.call(Append(records=(body, *ended, *([errand] if state is None else []))))
+    return key
+
+
+def later(seconds: float = DELIVERED_KEPT_S + 60) -> int:
+    return round((time.time() + seconds) * 1000)
+
+
+# --- decisions
+
+
+def test_what_is_old_or_too_many_may_go_and_nothing_that_waits() -> None:
+    done = {"old": NOW_MS - 2000, "young": NOW_MS - 500, "younger": NOW_MS - 100, "waits": None}
+
+    assert old_items(done, NOW_MS, kept_s=1.0, kept_max=9) == {"old"}
+    assert old_items(done, NOW_MS, kept_s=9.0, kept_max=1) == {"old", "young"}
+    assert old_items(done, NOW_MS, kept_s=9.0, kept_max=3) == frozenset()
+
+
+def test_behind_what_stays_the_old_is_emptied() -> None:
+    lines = [
+        Line(3, "a"),
+        Line(4, "gone before"),
+        Line(5, None),
+        Line(6, "a"),
+        Line(7, "b"),
+        Line(8, "c"),
+        Line(9, "b"),
+    ]
+    book = Book(lines, {"a": 1, "b": None, "c": 2})
+
+    assert decide(book, frozenset({"a", "c"})) == (6, [8])
+    assert decide(book, frozenset({"c"})) == (0, [8])
+    assert decide(Book(), frozenset()) == (0, [])
+
+
+# --- on the log
+
+
+def test_what_was_delivered_goes_and_what_waits_for_somebody_stays(bus: Engine) -> None:
+    put(bus, "first", "sent")
+    stuck = put(bus, "stuck", "unknown")
+    put(bus, "behind", "sent", blob=b"a file that went along")
+    put(bus, "given up", "dropped")
+    put(bus, "waiting")
+
+    assert run(bus, tidying_outbox("hook", later())) == 3
+
+    assert states(bus) == {"stuck": "unknown", "waiting": "waiting"}
+    whole = bus.call(Read(TOPIC, None, 1000)).records
+    assert not [record for record in whole if "behind" in str(record.payload) or "first" in str(record.payload)]
+    assert whole[0].seq == bus.call(Describe((TOPIC,)))[0].floor + 1 == 3
+    assert bus.call(SweepBlobs(0.0)) == 1
+    with pytest.raises(BlobMissing):
+        bus.call(GetBlob(PutBlob(b"a file that went along").name))
+    assert run(bus, retrying_item("hook", stuck)).state == "waiting"
+
+
+def test_what_is_young_stays(bus: Engine) -> None:
+    put(bus, "just now", "sent")
+
+    assert run(bus, tidying_outbox("hook", later(60))) == 0
+    assert states(bus) == {"just now": "sent"}
+
+
+def test_the_latest_stay_however_many_there_are(bus: Engine) -> None:
+    for number in range(6):
+        put(bus, f"n{number}", "sent")
+
+    assert run(bus, tidying_outbox("hook", later(60), kept_max=2)) == 4
+    assert len(states(bus)) == 2
+    assert run(bus, tidying_outbox("hook", later(60), kept_max=2)) == 0
+
+
+def test_what_comes_while_it_is_tidied_stays(bus: Engine) -> None:
+    put(bus, "old", "sent")
+    flow = tidying_outbox("hook", later())
+    page = bus.call(next(flow))
+    put(bus, "new")
+    put(bus, "newer", "sent")
+
+    trim = flow.send(page)
+    assert isinstance(trim, Trim)
+    bus.call(trim)
+
+    assert states(bus) == {"new": "waiting", "newer": "sent"}
+
+
+def test_errands_that_were_run_go_too_and_those_that_wait_stay(bus: Engine) -> None:
+    put(bus, "waiting")
+
+    run(bus, tidying_outbox("hook", later(), kept_s=0.0))
+
+    assert bus.call(Describe(("chat:outbox:hook",)))[0].floor == 0
+
+
+async def test_a_relay_tidies_and_goes_on_sending(bus: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(bus, "old", "sent")
+    put(bus, "unread")
+    monkeypatch.setattr(relays, "tidying_outbox", partial(tidying_outbox, kept_s=0.0))
+    keeper = Keeper()
+
+    async with relaying(bus, keeper):
+        await until(lambda: keeper.texts == ["unread"] and "old" not in states(bus))
+
+
+async def test_a_record_that_cannot_be_read_stops_no_relay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bus, keeper = SqliteBus(tmp_path / "log.db"), Keeper()
+    run(bus, registering("hook", "kept", Capabilities()))
+    with closing(sqlite3.connect(tmp_path / "log.db")) as connection:
+        spoil_next_record(bus, TOPIC, connection)
+    put(bus, "next")
+
+    async with relaying(bus, keeper):
+        await until(lambda: keeper.texts == ["next"] and "cannot be tidied" in caplog.text)
+    bus.close()

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import orjson
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.gateway.access.middleware import SECURITY
+from magent2.telemetry.logs import JsonLines, fields_of
+from tests.support.gateway import calling, message
+from tests.support.keys import ACCESS, ADMIN, person
+
+SECRET_TEXT = "nobody may read this in a log"  # pragma: allowlist secret
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "magent2.audit")
+    return caplog
+
+
+def audited(lines: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [{"text": line.message, **fields_of(line)} for line in lines.records if line.name == "magent2.audit"]
+
+
+async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
+    bus: MemoryBus, lines: pytest.LogCaptureFixture
+) -> None:
+    ann = await person(bus, "user:ann")
+    async with calling(bus, ACCESS) as client:
+        await client.post("/send", json=message(SECRET_TEXT, id="m1"), headers=ann.headers)
+        await client.post("/conversations/one/stop", headers=ann.headers)
+        await client.get("/conversations/one", headers=ann.headers)
+        await client.delete("/conversations/one", headers=ADMIN)
+
+    told = audited(lines)
+    who = {"principal": "user:ann", "admin": False, "key": ann.id, "client": "127.0.0.1"}
+    assert told[0] == {"text": "key used", "key": ann.id, "principal": "user:ann"}
+    ids = {"conversation_id": "one", "envelope_id": "m1", "sender": "user:ann"}
+    assert told[1] == {"text": "acted", "act": "POST /send", "status": 200, "ids": ids, **who}
+    assert [(one["act"], one["status"]) for one in told[2:]] == [
+        ("POST /conversations/{conversation_id}/stop", 202),
+        ("DELETE /conversations/{conversation_id}", 204),
+    ]
+    assert told[2]["ids"]["agent"] == "Ada"
+    assert (told[3]["key"], told[3]["admin"], told[3]["ids"]) == (None, True, {"conversation_id": "one"})
+    assert SECRET_TEXT not in repr(told)
+
+
+async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptureFixture) -> None:
+    ann = await person(bus, "user:ann")
+    async with calling(bus, ACCESS) as client:
+        await client.post("/send", json=message(), headers=ADMIN)
+        await client.delete("/conversations/one", headers=ann.headers)
+
+    assert [one["status"] for one in audited(lines) if one["text"] == "acted"] == [200, 404]
+
+
+async def test_a_credential_that_is_refused_is_told_by_its_id_alone(
+    bus: MemoryBus, lines: pytest.LogCaptureFixture
+) -> None:
+    ann = await person(bus, "user:ann")
+    await ann.revoke()
+    async with calling(bus, ACCESS) as client:
+        await client.get("/conversations", headers=ann.headers)
+        await client.get("/conversations", headers={"authorization": "Bearer a-wrong-token-of-some-length"})
+        await client.get("/conversations")
+
+    told = [one for one in audited(lines) if one["text"] == "refused"]
+    assert [one["key"] for one in told] == [ann.id, None]
+    assert "a-wrong-token" not in repr(told)
+    assert ann.text not in repr(told)
+
+
+async def test_every_line_is_json(bus: MemoryBus, lines: pytest.LogCaptureFixture) -> None:
+    async with calling(bus, ACCESS) as client:
+        await client.post("/send", json=message(), headers=ADMIN)
+
+    assert lines.records
+    for line in lines.records:
+        assert orjson.loads(JsonLines().format(line))["logger"]
+
+
+async def test_when_nobody_listens_nothing_is_kept(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "magent2.audit")
+    async with calling(bus, ACCESS) as client:
+        await client.post("/send", json=message(), headers=ADMIN)
+
+    assert audited(caplog) == []
+
+
+async def test_every_answer_carries_what_keeps_a_browser_safe(bus: MemoryBus) -> None:
+    async with calling(bus, ACCESS) as client:
+        answers = [
+            await client.get("/"),
+            await client.get("/page/page.js"),
+            await client.get("/health"),
+            await client.get("/nowhere", headers=ADMIN),
+            await client.get("/agents"),
+            await client.post("/send", json=message(), headers=ADMIN),
+            await client.post("/send", json={}, headers=ADMIN),
+            await client.get("/stream/one", params={"max_events": 1}, headers=ADMIN),
+            await client.delete("/conversations/one", headers=ADMIN),
+        ]
+
+    for answer in answers:
+        for name, value in SECURITY:
+            assert answer.headers.get_list(name.decode()) == [value.decode()], answer.url
+        (policy,) = answer.headers.get_list("content-security-policy")
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+    stream = answers[7]
+    assert stream.headers["x-accel-buffering"] == "no"
+    assert "no-transform" in stream.headers["cache-control"]

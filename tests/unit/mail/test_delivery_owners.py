@@ -1,0 +1,219 @@
+"""Whose conversation it is decides who may write into it, in the append itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from magent2.bus.flow import Flow, run
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Delete, Describe
+from magent2.errors import ConditionFailed, IdConflict, NameTaken, NotYours, TopicDeleted
+from magent2.mail.conversation_state import ActiveAgents
+from magent2.mail.delivery import Delivered, Sending, delivering
+from magent2.mail.registration import enlisting
+from magent2.models.envelope import MessageEnvelope
+from tests.support.engines import ENGINES, new_engines
+
+ANN, BOB = "user:ann", "user:bob"
+
+
+@pytest.fixture(params=ENGINES)
+def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = new_engines(request.param, request)()
+    yield engine
+    engine.close()
+
+
+def mail(principal: str | None, **fields: Any) -> MessageEnvelope:
+    given = {"conversation_id": "conv", "sender": principal or "user:root", "recipient": "agent:Dev", "content": "hi"}
+    return MessageEnvelope(**{**given, **fields})
+
+
+def post(bus: Engine, principal: str | None, guesses: ActiveAgents | None = None, **fields: Any) -> Delivered:
+    return run(bus, delivering(mail(principal, **fields), Sending(principal=principal), guesses))
+
+
+def head(bus: Engine, conversation: str = "conv") -> Mapping[str, Any]:
+    return bus.call(Describe((f"stream:{conversation}",)))[0].head
+
+
+def count(bus: Engine, topic: str) -> int:
+    return len(list(bus.read(topic)))
+
+
+@pytest.fixture(params=["looking", "guessing"])
+def guesses(request: pytest.FixtureRequest) -> ActiveAgents | None:
+    return ActiveAgents() if request.param == "guessing" else None
+
+
+def test_whoever_begins_a_conversation_owns_it(bus: Engine, guesses: ActiveAgents | None) -> None:
+    post(bus, ANN, guesses)
+    post(bus, ANN, guesses, recipient="chat:conv")
+
+    assert head(bus) == {"active_agent": "Dev", "owner": ANN}
+    assert count(bus, "chat:Dev") == 2
+
+
+def test_a_conversation_begun_without_an_agent_is_owned_too(bus: Engine, guesses: ActiveAgents | None) -> None:
+    post(bus, ANN, guesses, recipient="chat:conv")
+    post(bus, ANN, guesses, recipient="chat:conv")
+
+    assert head(bus) == {"owner": ANN}
+    with pytest.raises(NotYours):
+        post(bus, BOB, guesses, recipient="chat:conv")
+
+
+@pytest.mark.parametrize("fields", [{}, {"recipient": "chat:conv"}, {"type": "control", "content": "stop"}])
+def test_another_persons_conversation_takes_nothing_of_others(
+    bus: Engine, guesses: ActiveAgents | None, fields: dict[str, Any]
+) -> None:
+    post(bus, ANN, guesses)
+
+    with pytest.raises(NotYours):
+        post(bus, BOB, guesses, **fields)
+
+    assert count(bus, "chat:conv") == count(bus, "chat:Dev") == 1
+    assert count(bus, "control:Dev") == 0
+
+
+@pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
+def test_a_conversation_without_an_owner_is_not_for_the_taking(
+    bus: Engine, guesses: ActiveAgents | None, recipient: str
+) -> None:
+    post(bus, None, guesses, recipient=recipient)
+
+    with pytest.raises(NotYours):
+        post(bus, ANN, guesses)
+
+    assert "owner" not in head(bus)
+
+
+def test_trusted_code_writes_anywhere_and_changes_no_owner(bus: Engine, guesses: ActiveAgents | None) -> None:
+    post(bus, ANN, guesses)
+    post(bus, None, guesses)
+
+    assert head(bus)["owner"] == ANN
+
+
+def test_a_command_begins_no_conversation(bus: Engine) -> None:
+    with pytest.raises(NotYours):
+        post(bus, ANN, type="control", content="stop")
+
+    assert count(bus, "control:Dev") == 0
+
+
+def test_the_owner_may_command(bus: Engine) -> None:
+    post(bus, ANN)
+
+    post(bus, ANN, type="control", content="stop")
+
+    assert count(bus, "control:Dev") == 1
+
+
+def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(bus: Engine, guesses: ActiveAgents | None) -> None:
+    post(bus, ANN, guesses, id="m1")
+
+    with pytest.raises(NotYours):
+        post(bus, BOB, guesses, id="m1", content="other")
+    with pytest.raises(IdConflict):
+        post(bus, ANN, guesses, id="m1", content="other")
+
+
+def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveAgents | None) -> None:
+    first = post(bus, ANN, guesses, id="m1")
+
+    again = post(bus, ANN, guesses, id="m1")
+
+    assert again.appended.repeat
+    assert again.appended.seqs == first.appended.seqs
+
+
+def test_names_of_agents_and_deleted_conversations_are_told_as_such(bus: Engine, guesses: ActiveAgents | None) -> None:
+    run(bus, enlisting("Ops"))
+    post(bus, ANN, guesses)
+    bus.call(Delete(("stream:conv", "chat:conv", "history:conv"), conversation="conv"))
+
+    with pytest.raises(NameTaken):
+        post(bus, ANN, guesses, conversation_id="Ops")
+    with pytest.raises(TopicDeleted):
+        post(bus, ANN, guesses)
+
+
+def test_the_inbox_of_an_agent_that_is_not_enlisted_is_nobodys_conversation(bus: Engine) -> None:
+    post(bus, ANN)
+
+    with pytest.raises(NotYours):
+        post(bus, BOB, conversation_id="Dev", recipient="chat:Dev")
+
+
+def upto_append(bus: Engine, flow: Flow[Delivered]) -> Append:
+    """Go through the flow until it would write."""
+    operation = next(flow)
+    while not isinstance(operation, Append):
+        operation = flow.send(bus.call(operation))
+    return operation
+
+
+def test_of_two_who_begin_at_the_same_moment_one_owns_it_and_the_other_is_refused(bus: Engine) -> None:
+    flow = delivering(mail(BOB), Sending(principal=BOB))
+    late = upto_append(bus, flow)
+    post(bus, ANN)
+
+    with pytest.raises(NotYours):
+        _go_on(bus, flow, late)
+
+    assert head(bus)["owner"] == ANN
+    assert count(bus, "chat:conv") == 1
+
+
+def _go_on(bus: Engine, flow: Flow[Delivered], operation: Any) -> None:
+    while True:
+        try:
+            result = bus.call(operation)
+        except ConditionFailed as error:
+            operation = flow.throw(error)
+        else:
+            operation = flow.send(result)
+
+
+def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
+    guesses = ActiveAgents()
+    asked: list[str] = []
+
+    for number in range(3):
+        flow = delivering(mail(ANN, id=f"m{number}"), Sending(principal=ANN), guesses)
+        operation = next(flow)
+        while True:
+            asked.append(type(operation).__name__)
+            try:
+                operation = flow.send(bus.call(operation))
+            except StopIteration:
+                break
+
+    assert asked == ["Append"] * 3
+
+
+@pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
+def test_a_guess_that_a_conversation_is_new_takes_nothing_that_is_there(bus: Engine, recipient: str) -> None:
+    post(bus, None, recipient=recipient)
+
+    with pytest.raises(NotYours):
+        post(bus, ANN, ActiveAgents(), recipient="chat:conv")
+
+    assert count(bus, "chat:conv") == 1
+    assert "owner" not in head(bus)
+
+
+@pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
+def test_what_trusted_code_begins_at_the_same_moment_is_not_for_the_taking(bus: Engine, recipient: str) -> None:
+    flow = delivering(mail(BOB, recipient="chat:conv"), Sending(principal=BOB))
+    late = upto_append(bus, flow)
+    post(bus, None, recipient=recipient)
+
+    with pytest.raises(NotYours):
+        _go_on(bus, flow, late)
+
+    assert count(bus, "chat:conv") == 1

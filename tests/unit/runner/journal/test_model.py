@@ -1,0 +1,310 @@
+"""Models in a journalled run: what they are asked, and what is told of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    ModelRetryBackoffSettings,
+    ModelRetrySettings,
+    ModelSettings,
+    ModelTracing,
+    function_tool,
+)
+from agents.items import TResponseStreamEvent
+from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFileSearchToolCall,
+    ResponseOutputItemDoneEvent,
+)
+from pydantic import BaseModel
+
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Compact
+from magent2.errors import ModelError
+from magent2.runner.build import LoopProvider
+from magent2.runner.config import RunnerConfig
+from magent2.runner.demo.model import build_response, stream_events
+from magent2.runner.demo.script import Say
+from magent2.runner.journal.journal import Journal
+from magent2.runner.journal.model import JournalModel, refuse_server_state
+from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.worker.lane_run import Outcome
+from tests.support.journalled import (
+    Improviser,
+    Items,
+    Mortal,
+    answers_recorded,
+    context_of,
+    events_and_error,
+    results_in,
+    saying,
+    scripted,
+    work,
+    work_and_die,
+)
+from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.serving import AGENT, history, kinds, outputs, send, stream
+
+# How the SDK asks a model.
+ASKED: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
+NO_STATE: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
+
+
+@pytest.fixture
+def bus() -> Iterator[MemoryBus]:
+    bus = MemoryBus()
+    yield bus
+    bus.close()
+
+
+# --- what is told
+
+
+async def test_tokens_belong_to_their_turn_and_join_to_its_text(bus: MemoryBus) -> None:
+    send(bus, "go")
+
+    await work(bus, scripted(saying("one two three four")))
+
+    *tokens, output = (event for event in stream(bus) if event["event"] in ("token", "output"))
+    assert "".join(token["text"] for token in tokens) == output["text"] == "one two three four"
+    assert [token["index"] for token in tokens] == list(range(4))
+    assert len({token["id"] for token in tokens}) == 4
+    assert {event["message_id"] for event in (*tokens, output)} == {f"{output['run_id']}/0"}
+    assert (tokens[0]["attempt"], tokens[0]["agent"], tokens[0]["turn"]) == (1, AGENT, 0)
+
+
+async def test_the_text_of_a_turn_with_tools_closes_its_tokens(bus: MemoryBus) -> None:
+    send(bus, "go")
+
+    def say(items: Sequence[Mapping[str, Any]]) -> Items:
+        called = [assistant_message("First I look."), function_call("look", {}, call_id="c1")]
+        return [assistant_message("Done.")] if results_in(items) else called
+
+    @function_tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    await work(bus, Agent(name=AGENT, model=Improviser(say), tools=[look]))
+
+    message, output = (event for event in stream(bus) if event["event"] in ("message", "output"))
+    assert (message["text"], message["message_id"]) == ("First I look.", f"{output['run_id']}/0")
+    assert (output["text"], output["message_id"]) == ("Done.", f"{output['run_id']}/1")
+    assert bus.call(Compact("stream:one", 0)) > 0
+    assert "token" not in kinds(stream(bus))
+
+
+async def test_usage_counts_all_turns_also_those_from_the_journal(bus: MemoryBus) -> None:
+    send(bus, "go")
+    replies = [Reply(calls=[Call("look")], usage=(7, 5)), Reply("done", usage=(10, 1))]
+
+    @function_tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    with ModelServer(replies) as server:
+        config = RunnerConfig(agent_name=AGENT, model="scripted", api_key="any", base_url=server.url)
+        runner = OpenAIAgentsRunner(config=config)
+        runner._agent.tools = [look]
+        assert await work_and_die(Mortal(bus, on="tool", after=True), runner)
+        await work(bus, runner)
+        await runner._provider.aclose()
+
+    (output,) = (event for event in stream(bus) if event["event"] == "output")
+    assert output["usage"] == {"requests": 2, "input_tokens": 17, "output_tokens": 6, "total_tokens": 23}
+    assert len(server.requests) == 2
+
+
+# --- turns
+
+
+async def test_a_retry_of_the_sdk_is_the_same_turn(bus: MemoryBus) -> None:
+    send(bus, "go")
+    backoff = ModelRetryBackoffSettings(initial_delay=0, max_delay=0)
+    retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
+    steps = (ModelStep.raise_error(ConnectionError("lost")), saying("hello"))
+
+    await work(bus, scripted(*steps, model_settings=ModelSettings(retry=retry)))
+
+    assert answers_recorded(bus) == [0]
+    assert outputs(bus) == ["hello"]
+
+
+async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: MemoryBus) -> None:
+    """Its tokens are on the log by then; another attempt says that it is one."""
+    send(bus, "go")
+    backoff = ModelRetryBackoffSettings(initial_delay=0, max_delay=0)
+    retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        for event in stream_events(build_response(Say("one two"), [{}])):
+            if event.type == "response.output_text.delta":
+                yield event
+        raise ConnectionError("lost")
+
+    model = ScriptedModel([ModelStep.stream(events), saying("hello")])
+
+    assert await work(bus, Agent(name=AGENT, model=model, model_settings=ModelSettings(retry=retry))) is Outcome.RETRIED
+
+    assert len(model.calls) == 1
+
+
+async def test_of_a_text_the_sdk_is_shown_the_beginning_and_the_end(bus: MemoryBus) -> None:
+    send(bus, "go")
+    journal = Journal(context_of(bus))
+    passed: list[str] = []
+
+    async def ask() -> None:
+        model = JournalModel(ScriptedModel([saying("one two three four")]), journal, AGENT)
+        passed.extend([event.type async for event in model.stream_response(*ASKED, **NO_STATE)])
+
+    told = [event["text"] async for event in journal.events(ask) if isinstance(event, Mapping)]
+
+    assert "".join(told) == "one two three four"
+    assert passed.count("response.output_text.delta") == 1
+    assert passed[-1] == "response.completed"
+
+
+class Number(BaseModel):
+    n: int
+
+
+async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is_asked_again(bus: MemoryBus) -> None:
+    """A structured answer without text makes the SDK ask once more, though no tool was called."""
+    send(bus, "go")
+    agent = scripted([], [assistant_message('{"n": 1}')], output_type=Number)
+
+    await work(bus, agent)
+
+    assert answers_recorded(bus) == [0, 1]
+    assert outputs(bus) == ['{"n": 1}']
+
+
+async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_again(bus: MemoryBus) -> None:
+    send(bus, "go")
+    journal = Journal(context_of(bus))
+
+    async def answer_and_go_on() -> None:
+        await journal.end_turn(build_response(Say("hello"), [{}]), AGENT)
+        await journal.begin_turn()
+
+    assert [event async for event in journal.events(answer_and_go_on)] == []
+
+    (message,) = (event for event in stream(bus) if event["event"] == "message")
+    assert (message["text"], message["message_id"], message["turn"]) == ("hello", "run-1/0", 0)
+    assert answers_recorded(bus) == [0]
+
+
+async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
+    send(bus, "where is it?")
+    searched = ResponseFileSearchToolCall(
+        id="fs-1", type="file_search_call", status="completed", queries=["where is it?"], results=None
+    )
+    response = build_response(Say("On page 3."), [{}])
+    response.output = [searched, *response.output]
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        yield ResponseCompletedEvent(type="response.completed", response=response, sequence_number=0)
+
+    await work(bus, Agent(name=AGENT, model=ScriptedModel([ModelStep.stream(events)])))
+
+    (answer,) = [record for record in history(bus) if "fs-1" in str(record)]
+    assert (answer["agent"], answer["turn"]) == (AGENT, 0)
+    assert answer["run"] == history(bus)[0]["run"]
+    assert "where is it?" in str(answer)
+
+
+async def test_a_server_that_leaves_the_output_out_of_the_end_is_recorded_whole(bus: MemoryBus) -> None:
+    send(bus, "go")
+    whole = build_response(Say("hello"), [{}])
+
+    async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+        item = whole.output[0]
+        yield ResponseOutputItemDoneEvent(
+            type="response.output_item.done", item=item, output_index=0, sequence_number=0
+        )
+        empty: Response = whole.model_copy(update={"output": []})
+        yield ResponseCompletedEvent(type="response.completed", response=empty, sequence_number=1)
+
+    await work(bus, scripted(ModelStep.stream(events)))
+
+    (answer,) = (record for record in history(bus) if record["kind"] == "answer")
+    assert answer["response"]["output"][0]["content"][0]["text"] == "hello"
+
+
+async def test_an_answer_that_is_not_streamed_is_journalled_too(bus: MemoryBus) -> None:
+    send(bus, "go")
+    context = context_of(bus)
+    journal = Journal(context)
+    inner = ScriptedModel([[function_call("look", {}, call_id="c1")]])
+
+    async def ask() -> Any:
+        return await JournalModel(inner, journal, AGENT).get_response(*ASKED, **NO_STATE)
+
+    answers: list[Any] = []
+
+    async def twice() -> None:
+        answers.append(await ask())
+        journal.rewind()
+        answers.append(await ask())
+
+    assert [event async for event in journal.events(twice)] == []
+
+    assert len(inner.calls) == 1
+    assert answers[0].output == answers[1].output
+    assert answers_recorded(bus) == [0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        (ModelSettings(), {"previous_response_id": "resp-1"}),
+        (ModelSettings(), {"conversation_id": "conv-1"}),
+        (ModelSettings(extra_args={"previous_response_id": "resp-1"}), {}),
+        (ModelSettings(extra_body={"conversation": "conv-1"}), {}),
+    ],
+)
+def test_a_conversation_at_the_provider_is_refused(settings: ModelSettings, options: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="keeps the conversation at the provider"):
+        refuse_server_state(settings, options)
+
+
+# --- agents
+
+
+async def test_the_agents_that_were_given_stay_as_they_are(bus: MemoryBus) -> None:
+    send(bus, "go")
+
+    @function_tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent = scripted(saying("hello"), tools=[look], handoffs=[Agent(name="Bea")])
+    before = (agent.model, list(agent.tools), list(agent.handoffs), look.on_invoke_tool)
+    with ModelServer([]) as server:  # where Bea's model, which has no name, would be
+        runner = OpenAIAgentsRunner(agent)
+        runner._provider = LoopProvider("any", server.url)
+        await work(bus, runner)
+
+    assert outputs(bus) == ["hello"]
+    assert (agent.model, agent.tools, agent.handoffs, look.on_invoke_tool) == before
+
+
+async def test_an_agent_whose_model_cannot_be_had_is_a_clear_error(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    send(bus, "go")
+
+    _, error = await events_and_error(bus, OpenAIAgentsRunner(Agent(name=AGENT, model="some-model")))
+
+    assert type(error) is ModelError
+    assert "OPENAI_API_KEY" in str(error)

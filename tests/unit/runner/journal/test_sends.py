@@ -1,0 +1,183 @@
+"""What tools send in a journalled run: when it leaves, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agents import (
+    FunctionTool,
+    RunContextWrapper,
+    function_tool,
+)
+
+from magent2.bus.flow import run
+from magent2.bus.interface import Engine
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Append, Delete, Operation, OwnedAppend, SetHead
+from magent2.bus.records import NewRecord
+from magent2.mail.headers import ACTIVE_AGENT
+from magent2.mail.registration import enlisting
+from magent2.tools.chat import chat_send, send_message
+from magent2.tools.interface import current_scope
+from tests.support.audit import whole_log
+from tests.support.broken import Broken
+from tests.support.journalled import (
+    Mortal,
+    asking,
+    letters,
+    recorded,
+    steps,
+    work,
+    work_and_die,
+)
+from tests.support.serving import AGENT, outputs
+
+# --- sends
+
+
+def posting(*messages: tuple[str, str, str]) -> FunctionTool:
+    @function_tool
+    def post(context: RunContextWrapper[Any]) -> str:
+        """Send some messages."""
+        for recipient, text, conversation in messages:
+            send_message(recipient, text, conversation_id=conversation, context=context.context)
+        return "posted"
+
+    return post
+
+
+class Spying(Broken):
+    """Remembers what was appended together; before the first append with conditions something may happen."""
+
+    def __init__(self, engine: Engine, meanwhile: Callable[[], object] | None = None) -> None:
+        super().__init__(engine)
+        self.appends: list[list[str]] = []
+        self.meanwhile = meanwhile
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, OwnedAppend):
+            if operation.conditions and self.meanwhile is not None:
+                meanwhile, self.meanwhile = self.meanwhile, None
+                meanwhile()
+            self.appends.append([record.topic for record in operation.records])
+        return self.inner.call(operation)
+
+
+async def test_what_a_tool_sends_leaves_in_the_append_of_its_result(bus: MemoryBus) -> None:
+    spying = Spying(bus)
+
+    await work(spying, asking("chat_send", recipient="agent:Cy", content="news").agent(chat_send))
+
+    assert letters(bus, "chat:Cy") == ["news"]
+    (together,) = (topics for topics in spying.appends if "chat:Cy" in topics)
+    assert together == ["history:one", "stream:one", "chat:one", "chat:Cy"]
+    (letter,) = whole_log(bus, "chat:Cy")
+    assert recorded(bus)["c1"]["sends"] == [letter.id]
+    assert (letter.payload["sender"], letter.headers["hops"]) == (f"agent:{AGENT}", 1)
+
+
+async def test_nothing_has_left_while_the_tool_still_runs(bus: MemoryBus) -> None:
+    seen: list[list[str]] = []
+
+    @function_tool
+    def post_and_look(context: RunContextWrapper[Any]) -> str:
+        """Send, then look."""
+        send_message("agent:Cy", "news", context=context.context)
+        seen.append(letters(bus, "chat:Cy"))
+        return "posted"
+
+    await work(bus, asking("post_and_look").agent(post_and_look))
+
+    assert seen == [[]]
+    assert letters(bus, "chat:Cy") == ["news"]
+
+
+async def test_sends_of_one_call_see_each_other(bus: MemoryBus) -> None:
+    """The first makes Cy the active agent of a new conversation, so the second, to the conversation, is Cy's mail."""
+    post = posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""), ("agent:Dee", "third", "new"))
+
+    await work(bus, asking("post").agent(post))
+
+    assert letters(bus, "chat:new") == ["first", "second", "third"]
+    assert letters(bus, "chat:Cy") == ["first", "second"]
+    assert letters(bus, "chat:Dee") == ["third"]
+
+
+async def test_sends_go_where_they_belong_when_the_active_agent_has_changed_meanwhile(bus: MemoryBus) -> None:
+    def change() -> None:
+        record = NewRecord("stream:new", {"event": "session", "conversation_id": "new"})
+        bus.call(Append(records=(record,), heads=(SetHead("stream:new", {ACTIVE_AGENT: "Dee"}),)))
+
+    spying = Spying(bus, change)
+    shown = asking("post")
+
+    await work(spying, shown.agent(posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""))))
+
+    assert shown.results == {"c1": "posted"}
+    assert letters(bus, "chat:new") == ["first", "second"]
+    assert letters(bus, "chat:Cy") == ["first"]
+    assert letters(bus, "chat:Dee") == ["second"]
+
+
+async def test_a_send_to_a_conversation_that_is_an_agent_is_an_error_to_the_model(bus: MemoryBus) -> None:
+    run(bus, enlisting("Cy"))
+    shown = asking("chat_send", recipient="chat:Cy", content="news")
+
+    await work(bus, shown.agent(chat_send))
+
+    assert "'Cy' is an agent" in shown.results["c1"]
+    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert letters(bus, "chat:Cy") == []
+
+
+async def test_a_name_that_is_taken_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
+    spying = Spying(bus, lambda: run(bus, enlisting("new")))
+    shown = asking("post")
+
+    await work(spying, shown.agent(posting(("agent:Cy", "first", "new"))))
+
+    assert shown.results["c1"].startswith("nothing was sent: 'new' is an agent")
+    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert letters(bus, "chat:Cy") == []
+    assert outputs(bus) == ["done"]
+
+
+async def test_a_send_to_a_deleted_conversation_is_an_error_to_the_model(bus: MemoryBus) -> None:
+    bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone"))
+    shown = asking("chat_send", recipient="chat:gone", content="news")
+
+    await work(bus, shown.agent(chat_send))
+
+    assert "was deleted" in shown.results["c1"]
+
+
+async def test_a_conversation_that_is_deleted_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
+    spying = Spying(bus, lambda: bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone")))
+    shown = asking("post")
+
+    await work(spying, shown.agent(posting(("agent:Cy", "first", "gone"))))
+
+    assert shown.results["c1"].startswith("nothing was sent: 'gone' was deleted")
+    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert letters(bus, "chat:Cy") == []
+    assert outputs(bus) == ["done"]
+
+
+async def test_a_tool_finds_the_same_key_in_every_attempt(bus: MemoryBus) -> None:
+    keys: list[str] = []
+
+    @function_tool
+    def look() -> str:
+        """Look at the key."""
+        scope = current_scope()
+        assert scope is not None
+        keys.append(scope.key)
+        return "looked"
+
+    shown = asking("look")
+    await work_and_die(Mortal(bus, on="tool"), shown.agent(look))
+    await work(bus, shown.agent(look))
+
+    assert len(keys) == 2
+    assert keys[0] == keys[1]

@@ -1,0 +1,69 @@
+"""What a run of a team goes by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from magent2.errors import UnknownAgent
+from magent2.roster.default import default_roster
+from magent2.runner.team.spec import TeamSpec, reachable, resolve, scenario_of
+from tests.support.team import CHIEF, DESK, SHOP, roster
+
+NOTHING: dict[str, object] = {}
+
+
+def test_it_survives_the_log() -> None:
+    spec = resolve(roster(), "desk", {"scenario_id": "house", "overlay": "Be kind."}, model="m")
+
+    assert TeamSpec.of(spec.payload()) == spec
+    assert spec.digest == TeamSpec.of(spec.payload()).digest
+
+
+def test_it_has_whoever_can_be_reached_and_nobody_else() -> None:
+    lonely = replace(SHOP, handoffs=())
+
+    assert reachable(roster().scenario(), "chief") == ("chief", "desk", "shop")
+    assert list(resolve(roster(), "desk", NOTHING).members) == ["desk", "shop"]
+    assert list(resolve(roster(CHIEF, DESK, lonely), "shop", NOTHING).members) == ["shop"]
+    assert list(resolve(roster(), "desk", NOTHING, kind="tool").members) == ["desk"]
+
+
+def test_the_sessions_word_counts_before_the_rosters_and_that_before_the_runners() -> None:
+    settings = {"scenario_id": "house", "agents": {"desk": {"model": "mine"}}}
+
+    members = resolve(roster(), "desk", settings, model="fallback").members
+    assert (members["desk"].model, members["shop"].model) == ("mine", "shop-model")
+    assert resolve(roster(), "desk", NOTHING, model="fallback").members["desk"].model == "fallback"
+
+
+def test_an_overlay_is_a_paragraph_of_its_own_for_everybody() -> None:
+    spec = resolve(roster(replace(DESK, instructions=""), SHOP), "desk", {"overlay": " Be kind. "})
+
+    assert spec.instructions_of("desk") == "Be kind."
+    assert spec.instructions_of("shop") == "You are the shop.\n\nBe kind."
+    assert TeamSpec("house", spec.members).instructions_of("desk") is None
+
+
+def test_the_scenario_is_the_sessions_if_the_agent_is_in_it() -> None:
+    both = roster()
+
+    assert scenario_of(both, "desk", "house").id == "house"
+    assert scenario_of(both, "stranger", "house").id == "away"
+    assert scenario_of(both, "desk", "burnt down").id == "house"
+    with pytest.raises(UnknownAgent, match="no agent 'nobody'; there is: 'chief', 'desk', 'shop'"):
+        scenario_of(both, "nobody", None)
+
+
+def test_a_changed_spec_has_another_digest() -> None:
+    one, other = (resolve(roster(), "desk", {"overlay": text}).digest for text in ("a", "b"))
+
+    assert one != other
+
+
+def test_the_default_team_is_small_on_the_log() -> None:
+    spec = resolve(default_roster(), "general", NOTHING)
+
+    assert set(spec.members) == {"general", "sales", "support"}
+    assert len(str(spec.payload())) < 4000

@@ -1,0 +1,45 @@
+"""Following a run of the SDK to its end, or leaving it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from magent2.runner.sdk_result import followed
+
+
+class FailingRun:
+    """A run that fails at the moment somebody leaves it."""
+
+    def __init__(self) -> None:
+        self.run_loop_task: asyncio.Task[None] | None = asyncio.create_task(self._fail())
+
+    async def _fail(self) -> None:
+        raise LookupError("the model went away")
+
+    async def stream_events(self) -> AsyncIterator[Any]:
+        await asyncio.sleep(0)
+        yield "event"
+
+
+async def leave(run: FailingRun) -> None:
+    async with followed(run) as events:
+        async for _ in events:
+            raise InterruptedError
+
+
+async def test_a_run_that_fails_as_it_is_left_is_no_news_to_the_loop() -> None:
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    run = FailingRun()
+
+    with pytest.raises(InterruptedError):
+        await leave(run)
+    run.run_loop_task = None
+    gc.collect()
+
+    assert told == []

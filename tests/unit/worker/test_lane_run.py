@@ -1,0 +1,796 @@
+"""One claimed lane, from its claim to the append that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from magent2.bus.flow import run
+from magent2.bus.interface import BusMessage, Engine
+from magent2.bus.memory import MemoryBus
+from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Settle
+from magent2.errors import BusUnavailable, StorageCorrupt, TransientError
+from magent2.mail.dead_letters import listing_dead
+from magent2.mail.delivery import Sending
+from magent2.models.envelope import MessageEnvelope
+from magent2.runner.context import RunContext
+from magent2.runner.echo import EchoRunner
+from magent2.sessions.history import Histories
+from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.retry import (
+    ATTEMPTS_MAX,
+    CRASHES_MAX,
+    ERROR_TEXT_MAX_CHARS,
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    SUSPECT_AFTER,
+    Quarantine,
+)
+from magent2.worker.runner_adapter import Event, Runner
+from magent2.worker.settlement import POSTPONED_S
+from magent2.worker.shared import Shared
+from tests.support.clock import HandClock
+from tests.support.moody import Moody
+from tests.support.runners import Async, Failing, Gated, SyncOnly, output, token
+from tests.support.serving import (
+    AGENT,
+    claim_one,
+    command,
+    dead,
+    errors,
+    history,
+    kinds,
+    outputs,
+    send,
+    stream,
+    until,
+)
+from tests.support.steered import receipts
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def bus(clock: HandClock) -> Iterator[MemoryBus]:
+    bus = MemoryBus(clock=clock)
+    yield bus
+    bus.close()
+
+
+async def work(bus: Engine, runner: Runner, worker: str = "w1", **options: Any) -> Outcome:
+    return await LaneRun(bus, claim_one(bus, worker), runner, **options).work()
+
+
+def lanes(bus: Engine) -> int:
+    return len(bus.call(Lanes(AGENT)))
+
+
+# --- an answer
+
+
+async def test_a_message_is_answered_and_settled(bus: MemoryBus) -> None:
+    send(bus, "hello you")
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+
+    assert kinds(stream(bus)) == ["started", "token", "token", "output", "finished"]
+    assert outputs(bus) == ["hello you"]
+    assert kinds(history(bus)) == ["start", "finished"]
+    assert lanes(bus) == 0
+
+
+async def test_a_run_that_never_waits_is_one_settle() -> None:
+    bus = Moody(MemoryBus())
+    send(bus, "hello you")
+    bus.writes.clear()
+
+    await work(bus, EchoRunner())
+
+    assert [type(write) for write in bus.writes] == [Settle]
+
+
+async def test_a_run_that_waits_is_on_the_log_before_it_ends(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+    working = asyncio.create_task(work(bus, runner))
+
+    await until(lambda: kinds(stream(bus)) == ["started", "token"])
+    assert kinds(history(bus)) == ["start"]
+    assert bus.call(Describe(("stream:one",)))[0].head["run_status"] == "running"
+    runner.gate.set()
+    await working
+
+    assert bus.call(Describe(("stream:one",)))[0].head["run_status"] == "finished"
+
+
+async def test_every_event_says_which_run_it_belongs_to(bus: MemoryBus) -> None:
+    envelope_id = send(bus, "hello")
+
+    await work(bus, EchoRunner())
+
+    events = stream(bus)
+    assert len({event["run_id"] for event in events}) == 1
+    assert {(event["attempt"], event["agent"], event["conversation_id"]) for event in events} == {(1, AGENT, "one")}
+    assert events[0]["envelope_id"] == envelope_id
+    assert events[1]["message_id"] == events[2]["message_id"] == f"{events[0]['run_id']}/0"
+
+
+async def test_the_output_closes_its_tokens(bus: MemoryBus) -> None:
+    send(bus, "one two three")
+
+    await work(bus, EchoRunner())
+
+    assert bus.call(Compact("stream:one", min_age_s=0)) == 3
+    assert kinds(stream(bus)) == ["started", "output", "finished"]
+
+
+async def test_the_history_pins_what_was_asked_and_answered(bus: MemoryBus) -> None:
+    def script(mail: MessageEnvelope) -> Iterator[Event]:
+        yield output(mail, "fine", usage={"total_tokens": 3})
+
+    envelope_id = send(bus, "how are you?")
+
+    await work(bus, SyncOnly(script))
+
+    start, end = history(bus)
+    assert (start["envelope"]["id"], start["envelope"]["content"], start["seen"]) == (envelope_id, "how are you?", 0)
+    assert (end["output"], end["usage"]) == ("fine", {"total_tokens": 3})
+    assert bus.call(Describe(("stream:one",)))[0].head["usage"] == {"total_tokens": 3}
+
+
+async def test_a_usage_too_long_for_a_head_stays_in_its_event(bus: MemoryBus) -> None:
+    def script(mail: MessageEnvelope) -> Iterator[Event]:
+        yield output(mail, "fine", usage={"details": "x" * 5000})
+
+    send(bus, "hello")
+
+    assert await work(bus, SyncOnly(script)) is Outcome.ANSWERED
+    assert "usage" not in bus.call(Describe(("stream:one",)))[0].head
+
+
+async def test_a_runner_without_an_output_is_given_one_of_its_tokens(bus: MemoryBus) -> None:
+    send(bus, "hello")
+
+    await work(bus, SyncOnly(lambda mail: [token(mail, "good "), token(mail, "day", 1)]))
+
+    assert outputs(bus) == ["good day"]
+
+
+async def test_a_runner_that_says_nothing_answers_nothing(bus: MemoryBus) -> None:
+    send(bus, "hello")
+
+    assert await work(bus, SyncOnly(lambda _: [])) is Outcome.ANSWERED
+    assert outputs(bus) == [""]
+
+
+async def test_events_after_an_output_keep_their_place(bus: MemoryBus) -> None:
+    send(bus, "hello")
+
+    await work(bus, SyncOnly(lambda mail: [output(mail, "first"), token(mail, "x"), output(mail, "last")]))
+
+    assert kinds(stream(bus)) == ["started", "output", "token", "output", "finished"]
+    assert history(bus)[-1]["output"] == "last"
+
+
+async def test_events_may_be_dicts_and_need_not_name_the_conversation(bus: MemoryBus) -> None:
+    send(bus, "hello")
+
+    await work(
+        bus, SyncOnly(lambda _: [{"event": "token", "text": "hi", "index": 0}, {"event": "output", "text": "hi"}])
+    )
+
+    assert outputs(bus) == ["hi"]
+    assert {event["conversation_id"] for event in stream(bus)} == {"one"}
+
+
+async def test_a_runner_cannot_write_into_another_conversation(bus: MemoryBus) -> None:
+    send(bus, "hello")
+
+    await work(bus, SyncOnly(lambda _: [{"event": "output", "text": "hi", "conversation_id": "two"}]))
+
+    assert outputs(bus) == ["hi"]
+    assert stream(bus, "two") == []
+
+
+async def test_what_a_run_leaves_for_its_end_goes_out_with_its_end(bus: MemoryBus) -> None:
+    async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        context.closing.append(context.key.answer(0, {"output": []}, context.agent))
+        yield output(mail, "done")
+
+    send(bus, "hello")
+
+    await work(bus, Async(script))
+
+    assert kinds(history(bus)) == ["start", "answer", "finished"]
+
+
+async def test_a_run_knows_whom_it_works_for(bus: MemoryBus) -> None:
+    async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield output(mail, "done")
+
+    runner = Async(script)
+    send(bus, "hello", sending=Sending(principal="ann", hops=3))
+
+    await work(bus, runner)
+
+    (context,) = runner.contexts
+    assert (context.agent, context.conversation_id, context.attempt) == (AGENT, "one", 1)
+    assert (context.hops, context.principal) == (3, "ann")
+
+
+async def test_the_second_run_sees_the_first(bus: MemoryBus) -> None:
+    async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield output(mail, str(len(context.history.runs)))
+
+    runner = Async(script)
+    for text in ("first", "second"):
+        send(bus, text)
+        await work(bus, runner)
+
+    assert outputs(bus) == ["0", "1"]
+    assert history(bus)[2]["seen"] == 2
+
+
+# --- a takeover
+
+
+async def test_a_run_taken_over_has_the_same_id_and_says_that_it_begins_again(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+    first = asyncio.create_task(work(bus, runner))
+    await until(lambda: len(stream(bus)) == 2)
+    bus.call(Leave("w1"))
+
+    runner.gate.set()
+    outcomes = [await work(bus, runner, "w2"), await first]
+
+    assert outcomes == [Outcome.ANSWERED, Outcome.FENCED]
+    events = stream(bus)
+    assert kinds(events) == ["started", "token", "restarted", "token", "output", "finished"]
+    assert [event["attempt"] for event in events] == [1, 1, 2, 2, 2, 2]
+    assert len({event["run_id"] for event in events}) == 1
+    assert kinds(history(bus)) == ["start", "finished"]
+
+
+def crash(bus: MemoryBus, times: int, conversation: str = "one") -> None:
+    """Workers take the lane, begin, and are gone."""
+    for n in range(times):
+        lane = claim_one(bus, f"dead-{conversation}-{n}")
+        assert lane.owner.conversation == conversation
+        bus.call(Leave(f"dead-{conversation}-{n}"))
+
+
+async def test_mail_that_kills_its_workers_is_buried_in_sight(bus: MemoryBus) -> None:
+    send(bus, "poison")
+    crash(bus, CRASHES_MAX)
+
+    assert await work(bus, EchoRunner()) is Outcome.BURIED
+
+    (letter,) = dead(bus)
+    assert letter["attempts"] == CRASHES_MAX
+    assert f"gave up after {CRASHES_MAX} attempts" in letter["reason"]
+    assert kinds(stream(bus)) == ["started", "error", "failed"]
+    assert kinds(history(bus)) == ["start", "failed"]
+    assert lanes(bus) == 0
+
+
+async def test_mail_under_suspicion_is_answered_when_it_is_alone(bus: MemoryBus) -> None:
+    send(bus, "innocent")
+    crash(bus, SUSPECT_AFTER + 1)
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+
+
+async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus, clock: HandClock) -> None:
+    quarantine = Quarantine()
+    assert await quarantine.enter("another")
+    send(bus, "innocent")
+    crash(bus, SUSPECT_AFTER + 1)
+
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.POSTPONED
+    assert stream(bus) == []
+    quarantine.leave("another")
+    clock.pass_s(POSTPONED_S)
+
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.ANSWERED
+    assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
+
+
+async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> None:
+    quarantine = Quarantine()
+    assert await quarantine.enter("another")
+    send(bus, "innocent")
+    crash(bus, SUSPECT_AFTER + 1)
+    command(bus, "stop")
+
+    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.STOPPED
+
+
+async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClock) -> None:
+    quarantine = Quarantine()
+    assert await quarantine.enter("another")
+    runner = Failing(TransientError("busy"))
+    send(bus, "hello")
+    for _ in range(ATTEMPTS_MAX - 1):
+        assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.RETRIED
+        clock.pass_s(RETRY_MAX_S)
+
+    assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.BURIED
+    assert dead(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
+
+
+async def test_a_crash_is_no_attempt_that_failed(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    crash(bus, CRASHES_MAX - 1)
+
+    assert await work(bus, Failing(TransientError("busy"))) is Outcome.RETRIED
+    assert errors(bus)[0]["retry_in_s"] == RETRY_FIRST_S
+
+
+# --- a failure
+
+
+async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: MemoryBus) -> None:
+    def script(mail: MessageEnvelope) -> Iterator[Event]:
+        yield token(mail, "half")
+        raise LookupError("no such page")
+
+    send(bus, "hello")
+
+    assert await work(bus, SyncOnly(script)) is Outcome.BURIED
+
+    assert kinds(stream(bus)) == ["started", "token", "error", "failed"]
+    (error,) = errors(bus)
+    assert (error["code"], error["message"]) == ("run_failed", "LookupError: no such page")
+    assert "retry_in_s" not in error
+    (letter,) = run(bus, listing_dead(AGENT))
+    assert (letter.reason, letter.attempts, letter.mail["payload"]["content"]) == (error["message"], 1, "hello")
+    assert kinds(history(bus)) == ["start", "failed"]
+    assert lanes(bus) == 0
+
+
+async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, clock: HandClock) -> None:
+    tries = 0
+
+    def script(mail: MessageEnvelope) -> Iterator[Event]:
+        nonlocal tries
+        tries += 1
+        yield token(mail, "half")
+        if tries == 1:
+            raise TransientError("the model is busy")
+        yield output(mail, "whole")
+
+    runner = SyncOnly(script)
+    send(bus, "hello")
+
+    assert await work(bus, runner) is Outcome.RETRIED
+    (error,) = errors(bus)
+    assert (error["message"], error["retry_in_s"]) == ("TransientError: the model is busy", RETRY_FIRST_S)
+    (lane,) = bus.call(Lanes(AGENT))
+    assert (lane.state, lane.attempt) == ("later", 1)
+
+    clock.pass_s(RETRY_FIRST_S)
+    assert await work(bus, runner) is Outcome.ANSWERED
+    assert kinds(stream(bus)) == ["started", "token", "error", "restarted", "token", "output", "finished"]
+    assert outputs(bus) == ["whole"]
+
+
+async def test_a_command_that_was_heard_does_not_cut_the_wait_short(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    command(bus, "disconnected")
+    command(bus, "dance")
+
+    assert await work(bus, Failing(TransientError("busy"))) is Outcome.RETRIED
+
+    (lane,) = bus.call(Lanes(AGENT))
+    assert (lane.state, lane.pending) == ("later", 1)
+    assert [error["code"] for error in errors(bus)] == ["unknown_command", "run_failed"]
+
+
+async def test_a_run_that_takes_too_long_is_tried_again(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+
+    assert await work(bus, runner, run_max_s=0.01) is Outcome.RETRIED
+
+    assert runner.cancelled == ["hello"]
+    assert errors(bus)[0]["message"] == "TimeoutError: the run took longer than 0.01 s"
+
+
+async def test_the_stream_shows_no_stack_trace_and_the_log_does(
+    bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = Failing(ValueError("x" * 5000))
+    send(bus, "hello")
+    with caplog.at_level(logging.WARNING):
+        await work(bus, runner)
+
+    assert len(errors(bus)[0]["message"]) == ERROR_TEXT_MAX_CHARS
+    assert "Traceback" not in str(stream(bus))
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "event", ["text", None, {"event": "token", "text": float("nan")}, {"event": "output", "text": "x" * (2 << 20)}]
+)
+async def test_an_event_that_cannot_be_written_buries_the_mail(bus: MemoryBus, event: Any) -> None:
+    send(bus, "hello")
+
+    assert await work(bus, SyncOnly(lambda _: [event])) is Outcome.BURIED
+
+    assert len(errors(bus)) == len(dead(bus)) == 1
+    assert kinds(stream(bus))[-1] == "failed"
+    assert lanes(bus) == 0
+
+
+async def test_a_token_too_large_for_the_log_ends_the_run(bus: MemoryBus) -> None:
+    async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield token(mail, "x" * (2 << 20))
+        await context.log.commit()
+        raise AssertionError("the commit fails")
+
+    send(bus, "hello")
+
+    assert await work(bus, Async(script)) is Outcome.BURIED
+    assert errors(bus)[0]["message"].startswith("PayloadTooLarge: ")
+
+
+async def test_mail_almost_too_large_for_the_log_is_buried_without_its_text(bus: MemoryBus) -> None:
+    small = MemoryBus(payload_max_bytes=2000)
+    send(small, "x" * 1700)
+
+    assert await work(small, EchoRunner()) is Outcome.BURIED
+
+    (letter,) = dead(small)
+    assert letter["reason"].startswith("PayloadTooLarge: ")
+    assert "see chat:Ada 1" in letter["mail"]["payload"]["left_out"]
+    assert lanes(small) == 0
+
+
+async def test_mail_of_a_conversation_without_a_stream_is_buried_all_the_same(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    bus.call(Delete(("stream:one",)))
+
+    assert await work(bus, EchoRunner()) is Outcome.BURIED
+    assert dead(bus)[0]["reason"].startswith("TopicDeleted: ")
+
+
+async def test_mail_that_cannot_even_be_buried_is_parked(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    bus.call(Delete(("stream:one", "dead:Ada")))
+
+    assert await work(bus, EchoRunner()) is Outcome.PARKED
+    assert bus.call(Lanes(AGENT))[0].state == "parked"
+
+
+async def test_a_broken_history_buries_the_mail_and_not_the_worker(bus: MemoryBus) -> None:
+    bus.publish("history:one", BusMessage("history:one", {"colour": "blue"}))
+    send(bus, "hello")
+
+    assert await work(bus, EchoRunner()) is Outcome.BURIED
+    assert errors(bus)[0]["message"].startswith("KeyError: ")
+
+
+async def test_a_runner_that_cancels_itself_has_failed(bus: MemoryBus) -> None:
+    async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield token(mail, "half")
+        raise asyncio.CancelledError
+
+    send(bus, "hello")
+
+    assert await work(bus, Async(script)) is Outcome.BURIED
+    assert "cancelled from inside" in errors(bus)[0]["message"]
+
+
+async def test_a_run_waits_for_a_bus_that_is_away() -> None:
+    bus = Moody(MemoryBus())
+    send(bus, "hello")
+    lane = claim_one(bus)
+    bus.before.extend([BusUnavailable("away")] * 2)
+
+    assert await LaneRun(bus, lane, EchoRunner()).work() is Outcome.ANSWERED
+    assert outputs(bus) == ["hello"]
+
+
+async def test_what_a_person_must_mend_ends_the_worker_and_not_the_mail() -> None:
+    bus = Moody(MemoryBus())
+    send(bus, "hello")
+    lane = claim_one(bus)
+    bus.before.append(StorageCorrupt("damaged"))
+
+    with pytest.raises(StorageCorrupt):
+        await LaneRun(bus, lane, EchoRunner()).work()
+    assert lanes(bus) == 1
+
+
+async def test_a_fenced_run_writes_nothing(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+    send(bus, "hello")
+    lane = claim_one(bus)
+    bus.call(Leave("w1"))
+
+    with caplog.at_level(logging.INFO):
+        assert await LaneRun(bus, lane, EchoRunner()).work() is Outcome.FENCED
+
+    assert stream(bus) == history(bus) == dead(bus) == []
+    assert "fenced" in caplog.text
+
+
+async def test_a_run_whose_lane_is_lost_is_cancelled_and_writes_nothing_more(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), runner)
+    working = asyncio.create_task(lane_run.work())
+    await until(lambda: len(stream(bus)) == 2)
+
+    await lane_run.check_owner()
+    assert not runner.cancelled
+    bus.call(Leave("w1"))
+    await lane_run.check_owner()
+
+    assert await working is Outcome.FENCED
+    assert runner.cancelled == ["hello"]
+    assert len(stream(bus)) == 2
+
+
+async def test_a_run_given_back_is_taken_up_as_the_same_attempt(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), runner)
+    working = asyncio.create_task(lane_run.work())
+    await until(lambda: runner.begun)
+
+    lane_run.give_back()
+
+    assert await working is Outcome.GIVEN_BACK
+    assert claim_one(bus, "w2").attempt == 1
+
+
+# --- mail that is no message
+
+
+async def test_erased_mail_is_settled_in_silence(bus: MemoryBus) -> None:
+    send(bus, "secret")
+    lane = claim_one(bus)
+    bus.call(Erase(f"chat:{AGENT}", (1,)))
+    bus.call(Leave("w1"))
+
+    assert await work(bus, EchoRunner()) is Outcome.CLEARED
+    assert (stream(bus), dead(bus), lanes(bus)) == ([], [], 0)
+    assert lane.mail
+
+
+async def test_mail_that_is_no_envelope_is_buried_and_the_conversation_told(bus: MemoryBus) -> None:
+    topic = f"chat:{AGENT}"
+    bus.publish(topic, BusMessage(topic, {"conversation_id": "one", "colour": "blue"}))
+    send(bus, "hello")
+
+    assert await work(bus, EchoRunner()) is Outcome.BURIED
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+
+    (error,) = errors(bus)
+    assert error["code"] == "malformed_mail"
+    assert "sender: Field required" in error["message"]
+    (letter,) = dead(bus)
+    assert letter["mail"]["payload"] == {"conversation_id": "one", "colour": "blue"}
+    assert outputs(bus) == ["hello"]
+
+
+async def test_mail_without_a_conversation_is_buried(bus: MemoryBus) -> None:
+    topic = f"chat:{AGENT}"
+    bus.publish(topic, BusMessage(topic, {"sender": "user:ann", "recipient": "agent:Ada", "content": "hello"}))
+
+    assert await work(bus, EchoRunner()) is Outcome.BURIED
+    (letter,) = dead(bus)
+    assert letter["conversation_id"] == ""
+    assert "conversation" in letter["reason"]
+
+
+# --- commands that came before the claim
+
+
+async def test_a_stop_that_came_first_ends_the_run_before_it_begins(bus: MemoryBus) -> None:
+    runner = Gated()
+    send(bus, "hello")
+    command(bus, "stop", sender="user:bob")
+
+    assert await work(bus, runner) is Outcome.STOPPED
+
+    assert runner.begun == []
+    assert kinds(stream(bus)) == ["started", "message_received", "stopped"]
+    assert stream(bus)[-1]["reason"] == "stopped by user:bob"
+    assert kinds(history(bus)) == ["start", "stopped"]
+    assert lanes(bus) == 0
+
+
+async def test_a_stop_ends_one_run_and_the_next_is_answered(bus: MemoryBus) -> None:
+    for text in ("first", "second"):
+        send(bus, text)
+    command(bus, "stop")
+
+    assert [await work(bus, EchoRunner()) for _ in range(2)] == [Outcome.STOPPED, Outcome.ANSWERED]
+    assert outputs(bus) == ["second"]
+
+
+async def test_a_stop_reaches_a_run_that_waits_to_be_tried_again(bus: MemoryBus) -> None:
+    runner = Failing(TransientError("busy"))
+    send(bus, "hello")
+    await work(bus, runner)
+    command(bus, "stop")
+
+    assert await work(bus, runner) is Outcome.STOPPED
+    assert kinds(stream(bus)) == ["started", "error", "restarted", "message_received", "stopped"]
+    assert lanes(bus) == 0
+
+
+async def test_a_stop_for_nothing_is_settled_and_says_so(bus: MemoryBus) -> None:
+    name = command(bus, "stop")
+
+    assert await work(bus, EchoRunner()) is Outcome.CLEARED
+    assert (receipts(bus), lanes(bus)) == ([(name, "nothing_to_stop")], 0)
+
+
+async def test_a_stop_for_another_run_says_that_it_was_not_meant_for_this_one(bus: MemoryBus) -> None:
+    name = command(bus, "stop")
+    send(bus, "hello")
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+    assert receipts(bus) == [(name, "not_meant")]
+
+
+async def test_a_stop_after_a_run_has_its_answer_was_too_late(bus: MemoryBus) -> None:
+    name: list[str] = []
+
+    async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield output(envelope, "done")
+        name.append(command(bus, "stop_after_turn"))
+        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+
+    assert await lane_run.work() is Outcome.ANSWERED
+    assert receipts(bus) == [(name[0], "too_late")]
+
+
+async def test_what_is_to_stop_after_its_turn_is_not_tried_again_when_that_fails(bus: MemoryBus) -> None:
+    name: list[str] = []
+
+    async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+        yield token(envelope, "half")
+        name.append(command(bus, "stop_after_turn"))
+        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+        raise TransientError("busy")
+
+    send(bus, "hello")
+    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+
+    assert await lane_run.work() is Outcome.STOPPED
+    assert (receipts(bus), lanes(bus)) == ([(name[0], "stopped")], 0)
+
+
+async def test_an_unknown_command_is_answered_by_an_error_and_the_mail_by_an_answer(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    command(bus, "dance")
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+
+    assert [(error["code"], error["message"]) for error in errors(bus)] == [
+        ("unknown_command", "there is no command 'dance'")
+    ]
+    assert outputs(bus) == ["hello"]
+    assert lanes(bus) == 0
+
+
+async def test_a_command_to_a_conversation_that_is_gone_is_settled_in_silence(bus: MemoryBus) -> None:
+    command(bus, "dance")
+    bus.call(Delete(("stream:one",)))
+
+    assert await work(bus, EchoRunner()) is Outcome.CLEARED
+    assert lanes(bus) == 0
+
+
+async def test_commands_in_number_do_not_hide_the_mail_behind_them(bus: MemoryBus) -> None:
+    send(bus, "hello")
+    for n in range(40):
+        command(bus, f"dance {n}")
+
+    assert await work(bus, EchoRunner()) is Outcome.ANSWERED
+    assert len(errors(bus)) == 40
+    assert lanes(bus) == 0
+
+
+# --- commands while it works
+
+
+async def start(bus: MemoryBus, runner: Gated, **fields: Any) -> tuple[LaneRun, asyncio.Task[Outcome]]:
+    send(bus, "hello", **fields)
+    lane_run = LaneRun(bus, claim_one(bus), runner)
+    working = asyncio.create_task(lane_run.work())
+    await until(lambda: runner.begun)
+    return lane_run, working
+
+
+def told(bus: MemoryBus, lane_run: LaneRun, text: str) -> None:
+    command(bus, text)
+    lane_run.command(bus.read(f"control:{AGENT}")[-1])
+
+
+async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
+    runner = Gated()
+    lane_run, working = await start(bus, runner)
+
+    told(bus, lane_run, "stop")
+
+    assert await working is Outcome.STOPPED
+    assert runner.cancelled == ["hello"]
+    assert kinds(stream(bus)) == ["started", "token", "message_received", "stopped"]
+    assert kinds(history(bus)) == ["start", "stopped"]
+
+
+async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: MemoryBus, clock: HandClock) -> None:
+    runner = Gated()
+    command(bus, "stop")
+    clock.pass_s(1)
+    lane_run, working = await start(bus, runner)
+
+    lane_run.command(bus.read(f"control:{AGENT}")[-1])
+    runner.gate.set()
+
+    assert await working is Outcome.ANSWERED
+
+
+async def test_an_unknown_command_waits_for_the_next_claim(bus: MemoryBus) -> None:
+    runner = Gated()
+    lane_run, working = await start(bus, runner)
+
+    told(bus, lane_run, "dance")
+    runner.gate.set()
+
+    assert await working is Outcome.ANSWERED
+    assert await work(bus, runner) is Outcome.CLEARED
+    assert len(errors(bus)) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome"), [("detach", Outcome.ANSWERED), ("cancel", Outcome.STOPPED), ("grace", Outcome.STOPPED)]
+)
+async def test_a_disconnect_does_what_the_mail_chose(bus: MemoryBus, policy: str, outcome: Outcome) -> None:
+    runner = Gated()
+    lane_run, working = await start(bus, runner, metadata={"on_disconnect": policy, "grace_s": 0.01})
+
+    told(bus, lane_run, "disconnected")
+    if policy == "detach":
+        runner.gate.set()
+
+    assert await working is outcome
+
+
+async def test_a_reader_that_comes_back_in_time_keeps_the_run(bus: MemoryBus) -> None:
+    runner = Gated()
+    lane_run, working = await start(bus, runner, metadata={"on_disconnect": "grace", "grace_s": 60})
+
+    told(bus, lane_run, "disconnected")
+    told(bus, lane_run, "connected")
+    runner.gate.set()
+
+    assert await working is Outcome.ANSWERED
+
+
+async def test_an_append_of_a_run_that_waits_carries_all_its_tokens(bus: MemoryBus) -> None:
+    moody = Moody(bus)
+    runner = Gated()
+    send(moody, "hello")
+    moody.writes.clear()
+    working = asyncio.create_task(work(moody, runner))
+    await until(lambda: len(stream(moody)) == 2)
+    runner.gate.set()
+    await working
+
+    assert [type(write) for write in moody.writes] == [OwnedAppend, Settle]

@@ -1,0 +1,157 @@
+"""Whom a process serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from magent2.bus.memory import MemoryBus
+from magent2.errors import RosterError, SettingsError
+from magent2.runner.config import MAX_TURNS
+from magent2.worker.service import DRAIN_S
+from magent2.worker.team_selection import choose_team
+
+FILE = """
+[[scenario]]
+id = "default"
+root = "front"
+
+[[scenario.agent]]
+name = "front"
+instructions = "Greet."
+handoffs = ["back"]
+
+[[scenario.agent]]
+name = "back"
+instructions = "Work."
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "magent2.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_a_word_it_is_the_default_team() -> None:
+    team = choose_team(environ={})
+
+    assert team.names == ("supervisor", "general", "sales", "support")
+    assert team.first == "general"
+    assert team.described == "echo, because OPENAI_API_KEY is not set"
+
+
+def test_what_is_taken_for_want_of_a_key_is_said() -> None:
+    assert choose_team(without_key="demo", environ={}).described == "the demo model, because OPENAI_API_KEY is not set"
+    assert choose_team(without_key="demo", environ={"AGENT_MODEL": "demo"}).described == "the demo model"
+    assert choose_team(without_key="demo", environ={"OPENAI_API_KEY": "k"}).described == "the SDK's default model"
+    assert choose_team(model="small", environ={"OPENAI_API_KEY": "k"}).described == "model small"
+
+
+@pytest.mark.parametrize(("names", "variables"), [(["Bob"], {}), ([], {"AGENT_NAME": "Bob"})])
+def test_a_named_agent_is_a_team_of_one(names: list[str], variables: dict[str, str]) -> None:
+    team = choose_team(names, environ=variables)
+
+    assert (team.names, team.first) == (("Bob",), "Bob")
+
+
+def test_several_names_need_a_file() -> None:
+    with pytest.raises(SettingsError, match="--config"):
+        choose_team(["Bob", "Cid"], environ={})
+
+
+def test_a_file_has_a_team_of_its_own_and_names_choose_from_it(file: Path) -> None:
+    whole = choose_team(file=file, environ={})
+    some = choose_team(["back"], environ={"MAGENT2_CONFIG": str(file)})
+
+    assert (whole.names, whole.first) == (("front", "back"), "front")
+    assert (some.names, some.first) == (("back",), "back")
+
+
+def test_a_name_that_the_file_does_not_have_is_refused(file: Path) -> None:
+    with pytest.raises(RosterError, match="there is: front, back"):
+        choose_team(["nobody"], file=file, environ={})
+
+
+def test_the_environment_stands_over_the_file(file: Path) -> None:
+    variables = {"AGENT_NAME": "back", "AGENT_INSTRUCTIONS": "Work hard."}
+
+    team = choose_team(file=file, environ=variables)
+
+    assert team.registry.roster.agent(None, "back").instructions == "Work hard."
+    with pytest.raises(RosterError, match="no agent"):
+        choose_team(file=file, environ={"AGENT_NAME": "stranger"})
+
+
+def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="cannot be read"):
+        choose_team(file=tmp_path / "none.toml", environ={})
+
+
+def test_a_file_that_changes_is_followed(file: Path) -> None:
+    team = choose_team(file=file, environ={})
+
+    file.write_text(FILE.replace("Greet.", "Greet warmly."))
+
+    assert team.runner.roster.agent(None, "front").instructions == "Greet warmly."
+
+
+def test_whoever_joins_the_file_is_served_unless_others_were_chosen(file: Path) -> None:
+    whole, some = choose_team(file=file, environ={}), choose_team(["back"], file=file, environ={})
+
+    file.write_text(FILE + '\n[[scenario.agent]]\nname = "new"\n')
+
+    assert list(whole.runners_now()) == ["front", "back", "new"]
+    assert list(some.runners_now()) == ["back"]
+
+
+def test_a_file_without_an_agent_that_was_chosen_changes_nothing(file: Path) -> None:
+    team = choose_team(["back"], file=file, environ={})
+
+    file.write_text('[[scenario]]\nid = "default"\n[[scenario.agent]]\nname = "front"\n')
+
+    assert list(team.runners_now()) == ["back"]
+    assert "back" in team.runner.agents()
+    assert "--agent cannot be used: the file has no agent 'back'" in str(team.registry.error)
+
+
+LIMITS = """
+[limits]
+max_turns = 3
+concurrency = 7
+run_max_s = 5
+run_drain_s = 2.5
+lease_s = 4
+"""
+
+
+def test_the_limits_of_the_file_count_and_the_environment_goes_first(file: Path) -> None:
+    file.write_text(FILE + LIMITS)
+    variables = {"MAGENT2_LIMIT_RUN_MAX_S": "6", "MAGENT2_LIMIT_MAX_TURNS": "4", "MAGENT2_LIMIT_WAIT_MAX_S": "1.5"}
+
+    by_file = choose_team(file=file, environ={})
+    over = choose_team(file=file, environ=variables)
+    first = choose_team(file=file, environ={**variables, "AGENT_MAX_TURNS": str(MAX_TURNS)})
+
+    assert by_file.limits == {"max_turns": 3, "concurrency": 7, "run_max_s": 5, "run_drain_s": 2.5, "lease_s": 4}
+    assert over.limits == {**by_file.limits, "max_turns": 4, "run_max_s": 6, "wait_max_s": 1.5}
+    assert first.limits["max_turns"] == MAX_TURNS
+
+
+@pytest.mark.parametrize("names", [[], ["Bob"]])
+def test_without_a_file_the_environment_limits_as_well(names: list[str]) -> None:
+    assert choose_team(names, environ={"MAGENT2_LIMIT_CONCURRENCY": "3"}).limits == {"concurrency": 3}
+
+
+async def test_a_worker_keeps_to_the_limits_of_its_team(file: Path) -> None:
+    file.write_text(FILE + LIMITS)
+    bus = MemoryBus()
+
+    limited = choose_team(file=file, environ={}).service(bus)
+    told = choose_team(file=file, environ={}).service(bus, concurrency=9)
+
+    assert (limited.concurrency, limited.run_max_s, limited.drain_s, limited.lease_s) == (7, 5, 2.5, 4)
+    assert (told.concurrency, choose_team(environ={}).service(bus).drain_s) == (9, DRAIN_S)
+    await bus.aclose()

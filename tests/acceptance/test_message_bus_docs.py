@@ -38,7 +38,7 @@ async def test_the_examples_of_the_page_run_one_after_another(capsys: pytest.Cap
 
 
 async def test_the_readmes_agent_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    section = (ROOT / "README.md").read_text().split("## Or inside your own process")[1].split("\n## ")[0]
+    section = (ROOT / "README.md").read_text().split("## Use it inside your own process")[1].split("\n## ")[0]
     (code,) = BLOCK.findall(section)
     names: dict[str, Any] = {}
 

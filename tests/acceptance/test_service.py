@@ -97,7 +97,7 @@ def test_it_prints_its_address_and_lines_that_work(served: Served) -> None:
 
 
 def test_the_lines_of_the_readme_send_chat_and_stream(served: Served) -> None:
-    talking, curling = blocks("Say hello", "sh")
+    talking, curling = blocks("Send the first message", "sh")
 
     said = served.enter(talking, stdin="hello\n/quit\n")
     answer, _, stream = served.enter(curling).partition("}")
@@ -109,7 +109,7 @@ def test_the_lines_of_the_readme_send_chat_and_stream(served: Served) -> None:
 
 
 def test_the_python_lines_of_the_readme_print_the_answer_and_its_events(served: Served) -> None:
-    (lines,) = blocks("Say hello", "python")
+    (lines,) = blocks("Send the first message", "python")
 
     printed = served.enter(f'"{sys.executable}" -', stdin=lines).splitlines()
 
@@ -135,7 +135,7 @@ def test_it_goes_home_when_told_and_finds_everything_again(newcomer: Newcomer, p
 
 @pytest.mark.redis
 def test_the_readmes_gateway_and_worker_on_redis(newcomer: Newcomer, port: str, redis_server: RedisServer) -> None:
-    (lines,) = blocks("Grow", "sh")
+    (lines,) = blocks("Scale out", "sh")
     newcomer.variables |= {"REDIS_URL": f"{redis_server.url}?prefix=readme", "MAGENT2_PORT": port}
     gateway, worker = re.findall(r"^\.venv/bin/(.*?) *(?:#.*)?$", lines, re.M)
     newcomer.start(worker.split())
@@ -157,7 +157,7 @@ def test_the_processes_of_compose_by_hand(newcomer: Newcomer, port: str, redis_s
     command = at(port, gateway.health[-1])
 
     newcomer.enter(f'"{sys.executable}" -', stdin=command)
-    (_, curling) = blocks("Say hello", "sh")
+    (_, curling) = blocks("Send the first message", "sh")
     assert newcomer.enter(".venv/bin/magent2 send general 'hello there' --wait") == "hello there\n"
     stream = newcomer.enter(at(port, curling))
     assert streamed(stream)[-1] == "end"

@@ -118,6 +118,10 @@ screenshots: browser $(READY) $(PAGE) ## take the pictures of the page in docs/i
 bench-block: $(READY) ## measure Python blocks; the last line is one JSON object
 	@$(BIN)/python -m bench.block $(ARGS)
 
+.PHONY: stats
+stats: $(READY) ## print the size of the package, and the files that a message passes on four paths
+	@$(BIN)/python scripts/stats --paths $(ARGS)
+
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas
 	$(BIN)/python -m magent2.models.schemas docs/schemas

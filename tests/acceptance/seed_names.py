@@ -670,7 +670,7 @@ DESIGN_10: Names = {
     "one stream route for many sessions": Route("get", "/api/stream"),
     "admin": Value("magent2.models.principal:ADMIN_SCOPE", "admin"),
     "user:{name}": Value("magent2.models.principal:ADMIN.name", "user:local"),
-    "code": Fields("magent2.gateway.schemas:ProblemDocument", ("code: str",)),
+    "code": Fields("magent2.models.api.base:ProblemDocument", ("code: str",)),
     "bus/delivery.py": Sketch("the check stays in the delivery of mail, whose module the second plan moves to `mail/`"),
 }
 

@@ -66,6 +66,7 @@ Magent2Error
 └── StorageError           a person must act
     ├── StorageFull        free some space
     ├── StorageUnwritable  permissions, read-only file, missing folder
+    │   └── NoPermission   the Redis user lacks ACL rights: the message lists them
     ├── StorageCorrupt     restore a backup
     ├── SchemaTooNew       written by a newer release: upgrade
     └── UnsupportedServer  Redis too old, or a Cluster
@@ -373,6 +374,10 @@ class StorageFull(StorageError):
 
 class StorageUnwritable(StorageError):
     """The file or its folder cannot be written."""
+
+
+class NoPermission(StorageUnwritable):
+    """The Redis user lacks ACL rights that the engine needs."""
 
 
 class StorageCorrupt(StorageError):

@@ -18,7 +18,7 @@ from magent2.bus.redis_engine.codec import decode_news
 from magent2.bus.redis_engine.connection import ServerAddress
 from magent2.bus.redis_engine.errors import RETRY_FOR_S
 from magent2.bus.redis_engine.exchanges import EXCHANGES, Keyspace
-from magent2.bus.redis_engine.execute import ConnectionPool, run_on
+from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
@@ -95,7 +95,7 @@ class RedisBus(EngineBase):
     def _begin(self) -> None:
         """With no connection: at first, and in a child process, which must not touch those of its parent."""
         self._lock = threading.Lock()
-        self._pool = ConnectionPool(self._server, self._retry_for_s)
+        self._pool = ConnectionPool(self._server, self._keyspace.library, self._retry_for_s)
         self._resources: dict[asyncio.AbstractEventLoop, LoopResources] = {}
         self._thread: tuple[EventLoopThread, SubscriptionHub] | None = None
 
@@ -112,19 +112,20 @@ class RedisBus(EngineBase):
 
     def call(self, operation: Operation[R]) -> R:
         if self._found is None:
-            self._opened(self._pool.run(info(self._keyspace, Info())))
-        return self._pool.run(self._exchange(operation))
+            self._opened(self._pool.execute(info(self._keyspace, Info())))
+        return self._pool.execute(self._exchange(operation))
 
     async def acall(self, operation: Operation[R]) -> R:
         resources = self._resources.get(asyncio.get_running_loop()) or self._loop_resources()
         if self._found is None:
             await self._open(resources)
-        return await run_on(resources.pipeline, self._exchange(operation), self._retry_for_s)
+        return await execute_pipelined(resources.pipeline, self._keyspace.library, self._exchange(operation))
 
     async def _open(self, resources: LoopResources) -> None:
         async with resources.opening:
             if self._found is None:
-                self._opened(await run_on(resources.pipeline, info(self._keyspace, Info()), self._retry_for_s))
+                exchange = info(self._keyspace, Info())
+                self._opened(await execute_pipelined(resources.pipeline, self._keyspace.library, exchange))
 
     def _exchange(self, operation: Operation[R]) -> Exchange[R]:
         return _ALL_EXCHANGES[type(operation)](self._keyspace, operation)

@@ -256,23 +256,6 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-async def test_scripts_that_the_server_forgot_are_loaded_again_unseen(
-    redis_server: RedisServer, prefix: str, client: redis.Redis
-) -> None:
-    bus = RedisBus(redis_server.url, prefix=prefix)
-    await bus.acall(put(1))
-    bus.call(put(2))
-
-    client.script_flush()
-    bus.call(put(3))
-    client.script_flush()
-    await asyncio.gather(*(bus.acall(put(n)) for n in range(4, 20)))
-
-    assert [record.payload["n"] for record in whole_log(bus, TOPIC)[:3]] == [1, 2, 3]
-    assert len(whole_log(bus, TOPIC)) == 19
-    await bus.aclose()
-
-
 FOREIGN: dict[str, dict[Any, Any]] = {
     "other fields": {"colour": "blue"},
     "not JSON": {"i": "x", "a": "1", "l": "", "p": "not JSON"},

@@ -15,7 +15,7 @@ from magent2.bus.records import (
     assigned_id,
     decode_object,
 )
-from magent2.bus.redis_engine.functions import Reply
+from magent2.bus.redis_engine.functions import Argument, Reply
 from magent2.errors import (
     BlobMissing,
     ConditionFailed,
@@ -29,8 +29,6 @@ from magent2.errors import (
     TopicDeleted,
     UnknownCursor,
 )
-
-Argument = str | bytes | int
 
 _ANSWERS = (b"done", b"repeat")
 NEWS_LINES = 8  # seq, when, id, headers, blobs, mark, name, body

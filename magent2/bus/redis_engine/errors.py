@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
 from magent2.errors import (
     BusUnavailable,
     Magent2Error,
+    NoPermission,
     StorageCorrupt,
     StorageFull,
     StorageUnwritable,
@@ -28,7 +30,12 @@ _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
         (UnsupportedServer, "is a Cluster, which cannot keep the promises; use a single primary"),
     ),
 }
-_DENIED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+_DENIED = frozenset({"NOAUTH", "WRONGPASS"})
+_NOT_PERMITTED = ("NOPERM", "The user executing the script can't", "ACL failure in script")
+_NO_FUNCTIONS = re.compile(r"unknown command .?(fcall|function)", re.IGNORECASE)
+NEEDED_RIGHTS = (
+    "+@read +@write +@pubsub +@connection +info +time +fcall +fcall_ro +function|load +function|list +function|delete"
+)
 
 
 def retry_delays(for_s: float) -> Iterator[float]:
@@ -41,12 +48,12 @@ def retry_delays(for_s: float) -> Iterator[float]:
         pause = min(pause * 2, PAUSE_MAX_S)
 
 
-def is_unknown_script(text: str) -> bool:
-    return text.startswith("NOSCRIPT")
+def is_missing_function(text: str) -> bool:
+    return text.startswith("ERR Function not found")
 
 
 def is_transient(text: str) -> bool:
-    """Whether the server will think better of it by itself."""
+    """Whether the same command may succeed later without any change."""
     return text.partition(" ")[0] in _TRANSIENT
 
 
@@ -64,11 +71,20 @@ def translate(text: str, server: str) -> Magent2Error:
     if code in _NAMED:
         kind, says = _NAMED[code]
         return kind(f"Redis at {server} {says} ({_short(text)})")
+    if any(part in text for part in _NOT_PERMITTED):
+        return NoPermission(
+            f"Redis at {server} does not permit its user to do this ({_short(text)});"
+            f" give the user these rights: ACL SETUSER <user> ~<prefix>:* &<prefix>:* {NEEDED_RIGHTS}"
+        )
+    if _NO_FUNCTIONS.search(text):
+        return UnsupportedServer(
+            f"Redis at {server} has no Redis Functions ({_short(text)});"
+            " use Redis or Valkey 7.0 or newer, and do not rename FCALL, FCALL_RO and FUNCTION"
+        )
     if code in _DENIED or "AUTH" in text or "invalid password" in text:
         return StorageUnwritable(
-            f"Redis at {server} refuses user or password, or the user may not do this ({_short(text)});"
-            " put them into the URL, redis://user:password@host;"  # pragma: allowlist secret
-            " ACL LIST on the server shows what is allowed"
+            f"Redis at {server} refuses user or password ({_short(text)});"
+            " put them into the URL: redis://user:password@host"  # pragma: allowlist secret
         )
     return StorageCorrupt(
         f"Redis at {server} answers {_short(text)!r}; has another program written under the prefix of this log?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from magent2.bus.operations import (
@@ -48,7 +48,6 @@ from magent2.bus.records import (
     canonical,
 )
 from magent2.bus.redis_engine.codec import (
-    Argument,
     belonging,
     check,
     check_size,
@@ -63,7 +62,15 @@ from magent2.bus.redis_engine.codec import (
     owner_arguments,
     write_arguments,
 )
-from magent2.bus.redis_engine.functions import Exchange, Reply, run
+from magent2.bus.redis_engine.functions import (
+    READ_ONLY,
+    Argument,
+    Command,
+    Exchange,
+    FunctionLibrary,
+    Reply,
+    current_library,
+)
 from magent2.errors import BlobMissing, MalformedRecord
 
 SCRUB_PAGE = 500  # entries that one script call copies
@@ -73,10 +80,16 @@ SWEEP_PAGE = 64  # blobs that one script call drops
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """Which log on the server, and its caps."""
+    """The keys of one log on a server, the functions that work on them, and the log's limits."""
 
     prefix: str
     payload_max_bytes: int
+    library: FunctionLibrary = field(default_factory=current_library)
+
+    def fcall(self, function: str, *arguments: Argument) -> Command:
+        """The command that calls a function on this log; FCALL_RO also works on replicas and full servers."""
+        verb = "FCALL_RO" if function in READ_ONLY else "FCALL"
+        return (verb, f"{self.library.name}_{function}", 0, self.prefix, *arguments)
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -87,32 +100,30 @@ def append(keyspace: Keyspace, op: Append) -> Exchange[AppendResult]:
     if len(op.records) == 1 and not op.conditions and not op.heads and is_plain(first):
         check_size(first, keyspace.payload_max_bytes)
         key = first.id or ""
-        reply = yield run("publish", keyspace.prefix, first.topic, key, first.digest, belonging(first), first.body)
+        reply = yield keyspace.fcall("publish", first.topic, key, first.digest, belonging(first), first.body)
     else:
-        reply = yield run("append", keyspace.prefix, *write_arguments(op, keyspace.payload_max_bytes))
+        reply = yield keyspace.fcall("append", *write_arguments(op, keyspace.payload_max_bytes))
     return decode_appended(reply)
 
 
 def owned_append(keyspace: Keyspace, op: OwnedAppend) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
     return decode_appended(
-        (yield run("owned_append", keyspace.prefix, *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
+        (yield keyspace.fcall("owned_append", *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
     )
 
 
 def settle(keyspace: Keyspace, op: Settle) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
     return decode_appended(
-        (yield run("settle", keyspace.prefix, *owner_arguments(op.owner), *mail_members(op.mail), *written))
+        (yield keyspace.fcall("settle", *owner_arguments(op.owner), *mail_members(op.mail), *written))
     )
 
 
 def later(keyspace: Keyspace, op: Later) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
     delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
-    return decode_appended(
-        (yield run("later", keyspace.prefix, *owner_arguments(op.owner), delay, int(op.refund), *written))
-    )
+    return decode_appended((yield keyspace.fcall("later", *owner_arguments(op.owner), delay, int(op.refund), *written)))
 
 
 def _ms(seconds: float) -> int:
@@ -125,8 +136,8 @@ def _ms(seconds: float) -> int:
 
 def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     agents = list(dict.fromkeys(op.agents))
-    more, wait_ms, lanes = yield run(
-        "claim", keyspace.prefix, op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
+    more, wait_ms, lanes = yield keyspace.fcall(
+        "claim", op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
     )
     claimed = tuple(_claimed(op.worker, lane) for lane in lanes)
     return ClaimResult(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
@@ -139,20 +150,20 @@ def _claimed(worker: str, reply: Reply) -> ClaimedLane:
 
 
 def renew(keyspace: Keyspace, op: Renew) -> Exchange[bool]:
-    return bool((yield run("renew", keyspace.prefix, op.worker, _ms(op.lease_s))))
+    return bool((yield keyspace.fcall("renew", op.worker, _ms(op.lease_s))))
 
 
 def leave(keyspace: Keyspace, op: Leave) -> Exchange[int]:
-    return int((yield run("leave", keyspace.prefix, op.worker)))
+    return int((yield keyspace.fcall("leave", op.worker)))
 
 
 def pending(keyspace: Keyspace, op: Pending) -> Exchange[tuple[Record, ...]]:
-    reply = yield run("pending", keyspace.prefix, *owner_arguments(op.owner), op.limit)
+    reply = yield keyspace.fcall("pending", *owner_arguments(op.owner), op.limit)
     return decode_mail(check(reply)[1])
 
 
 def lanes(keyspace: Keyspace, op: Lanes) -> Exchange[tuple[LaneInfo, ...]]:
-    now, found = yield run("lanes", keyspace.prefix, op.agent, op.limit)
+    now, found = yield keyspace.fcall("lanes", op.agent, op.limit)
     return tuple(_lane_info(op.agent, int(now), *lane) for lane in found)
 
 
@@ -171,7 +182,7 @@ def _lane_info(
 
 
 def workers(keyspace: Keyspace, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
-    now, found = yield run("workers", keyspace.prefix)
+    now, found = yield keyspace.fcall("workers")
     return tuple(
         WorkerInfo(worker.decode(), tuple(agents.decode().split("\n")), (float(deadline) - int(now)) / 1000, held)
         for worker, deadline, agents, held in found
@@ -183,7 +194,7 @@ def workers(keyspace: Keyspace, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
 
 def read(keyspace: Keyspace, op: Read) -> Exchange[Page]:
     how, cursor = _cursor(op)
-    reply = yield run("read", keyspace.prefix, op.topic, how, cursor, op.limit)
+    reply = yield keyspace.fcall("read", op.topic, how, cursor, op.limit)
     _, last, floor, deleted, entries, erased = check(reply)
     backwards = how in ("last", "before")
     return Page(_records(op.topic, op.limit, entries, erased, backwards), int(last), int(floor), bool(deleted))
@@ -227,7 +238,7 @@ def _record(topic: str, seq: int, content: list[bytes] | bytes) -> Record:
 def find(keyspace: Keyspace, op: Find) -> Exchange[Record | None]:
     seq = assigned_seq(op.id)
     by, name = ("id", op.id) if seq is None else ("seq", str(seq))
-    reply = yield run("find", keyspace.prefix, op.topic, by, name)
+    reply = yield keyspace.fcall("find", op.topic, by, name)
     if reply is None:
         return None
     found_seq, content = reply
@@ -238,7 +249,7 @@ def find(keyspace: Keyspace, op: Find) -> Exchange[Record | None]:
 
 
 def describe(keyspace: Keyspace, op: Describe) -> Exchange[tuple[TopicInfo, ...]]:
-    return tuple(map(decode_topic, (yield run("describe", keyspace.prefix, *op.topics))))
+    return tuple(map(decode_topic, (yield keyspace.fcall("describe", *op.topics))))
 
 
 def topics(keyspace: Keyspace, op: Topics) -> Exchange[TopicList]:
@@ -247,7 +258,7 @@ def topics(keyspace: Keyspace, op: Topics) -> Exchange[TopicList]:
     found: list[TopicInfo] = []
     while True:
         wanted = op.limit - len(found)
-        page, edge_ms, edge_topic = yield run("topics", keyspace.prefix, op.prefix, owner, *before, wanted)
+        page, edge_ms, edge_topic = yield keyspace.fcall("topics", op.prefix, owner, *before, wanted)
         found += map(decode_topic, page)
         if len(found) > op.limit:
             last = found[op.limit - 1]
@@ -268,26 +279,26 @@ def trim(keyspace: Keyspace, op: Trim) -> Exchange[int]:
     more = True
     floor = 0
     while more:
-        floor, more = yield run("trim", keyspace.prefix, op.topic, by, int(amount), KEEPING_PAGE)
+        floor, more = yield keyspace.fcall("trim", op.topic, by, int(amount), KEEPING_PAGE)
     return int(floor)
 
 
 def compact(keyspace: Keyspace, op: Compact) -> Exchange[int]:
     dropped, more = 0, True
     while more:
-        count, more = yield run("compact", keyspace.prefix, op.topic, _ms(op.min_age_s), KEEPING_PAGE)
+        count, more = yield keyspace.fcall("compact", op.topic, _ms(op.min_age_s), KEEPING_PAGE)
         dropped += count
     return dropped
 
 
 def erase(keyspace: Keyspace, op: Erase) -> Exchange[int]:
-    found = int((yield run("erase", keyspace.prefix, op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
+    found = int((yield keyspace.fcall("erase", op.topic, int(op.forget), *dict.fromkeys(op.seqs))))
     yield from scrub(keyspace)
     return found
 
 
 def delete(keyspace: Keyspace, op: Delete) -> Exchange[None]:
-    yield run("delete", keyspace.prefix, len(op.topics), *op.topics, op.conversation or "")
+    yield keyspace.fcall("delete", len(op.topics), *op.topics, op.conversation or "")
     if op.conversation is not None:
         yield from scrub(keyspace)
 
@@ -298,11 +309,11 @@ def scrub(keyspace: Keyspace) -> Exchange[None]:
         token = uuid.uuid4().hex
         cursor: bytes | None = b"0"
         while cursor is not None:
-            cursor = yield run("scrub", keyspace.prefix, topic, token, cursor, SCRUB_PAGE)
+            cursor = yield keyspace.fcall("scrub", topic, token, cursor, SCRUB_PAGE)
 
 
 def put_blob(keyspace: Keyspace, op: PutBlob) -> Exchange[str]:
-    yield run("put_blob", keyspace.prefix, op.name, op.data)
+    yield keyspace.fcall("put_blob", op.name, op.data)
     return op.name
 
 
@@ -316,7 +327,7 @@ def get_blob(keyspace: Keyspace, op: GetBlob) -> Exchange[bytes]:
 def sweep_blobs(keyspace: Keyspace, op: SweepBlobs) -> Exchange[int]:
     dropped, page = 0, SWEEP_PAGE
     while page == SWEEP_PAGE:
-        page = yield run("sweep_blobs", keyspace.prefix, _ms(op.min_age_s), SWEEP_PAGE)
+        page = yield keyspace.fcall("sweep_blobs", _ms(op.min_age_s), SWEEP_PAGE)
         dropped += page
     return dropped
 

@@ -1,4 +1,8 @@
-"""Running exchanges with the server: on a thread that blocks, or on an event loop. The same decisions for both."""
+"""Execution of exchanges with the server: on blocking connections, or on the pipelined connection of an event loop.
+
+Both make the same decisions about error replies. Commands may be sent twice, because every operation of the bus has the
+same effect once and twice: a lost connection leaves open whether the server has run a command.
+"""
 
 from __future__ import annotations
 
@@ -12,47 +16,41 @@ import hiredis
 from magent2.bus.redis_engine.connection import BlockingConnection, ServerAddress, pack
 from magent2.bus.redis_engine.errors import (
     FIRST_CONTACT_S,
+    is_missing_function,
     is_transient,
-    is_unknown_script,
     retry_delays,
     translate,
     unavailable,
 )
-from magent2.bus.redis_engine.functions import Command, Exchange, Reply, script_of
+from magent2.bus.redis_engine.functions import Command, Exchange, FunctionLibrary, Reply, load_library
 from magent2.bus.redis_engine.pipeline import CLOSED, PipelinedConnection
 from magent2.errors import BusUnavailable, Magent2Error
 
 R = TypeVar("R")
 
-IDLE_CONNECTIONS_MAX = 16  # connections kept for threads
-
-
-def remedy(command: Command, error: hiredis.ReplyError, server: ServerAddress) -> Command | None:
-    """What to send before the command is tried again; `None` when waiting is all there is to do."""
-    text = str(error)
-    if is_unknown_script(text):
-        return ("SCRIPT", "LOAD", script_of(command).source)
-    if is_transient(text):
-        return None
-    raise translate(text, str(server))
+IDLE_CONNECTIONS_MAX = 16  # connections kept for the next call of a thread
 
 
 class ConnectionPool:
-    """Exchanges on the calling thread, over as many connections as there are threads at it."""
+    """Executes exchanges on the calling thread. Each thread has a connection to itself during a command."""
 
-    def __init__(self, server: ServerAddress, retry_for_s: float) -> None:
+    def __init__(self, server: ServerAddress, library: FunctionLibrary, retry_for_s: float) -> None:
         self._server = server
+        self._library = library
         self._retry_for_s = retry_for_s
         self._idle: list[BlockingConnection] = []
         self._was_connected = False
         self._closed = False
 
-    def run(self, exchange: Exchange[R]) -> R:
+    def execute(self, exchange: Exchange[R]) -> R:
         try:
             command = next(exchange)
             while True:
                 try:
-                    reply = self._execute(command)
+                    packed = pack(command)
+                    reply = self._send(packed)
+                    if isinstance(reply, hiredis.ReplyError):
+                        reply = self._retry(packed, reply)
                 except Magent2Error as error:
                     command = exchange.throw(error)
                 else:
@@ -61,41 +59,33 @@ class ConnectionPool:
             result: R = end.value
             return result
 
-    def _execute(self, command: Command) -> Reply:
-        packed = pack(command)
-        reply = self._deliver(packed)
-        if isinstance(reply, hiredis.ReplyError):
-            return self._insist(command, packed, reply)
-        return reply
-
-    def _insist(self, command: Command, packed: bytes, reply: Reply) -> Reply:
-        for pause in retry_delays(self._retry_for_s):
-            before = remedy(command, reply, self._server)
-            if before is None:
-                time.sleep(pause)
-            else:
-                self._deliver(pack(before))
-            reply = self._deliver(packed)
+    def _retry(self, packed: bytes, reply: Reply) -> Reply:
+        """Send a command again after an error reply, while that can help."""
+        for delay in retry_delays(self._retry_for_s):
+            time.sleep(delay)
+            if needs_library(reply, self._server):
+                self.execute(load_library(self._library))
+            reply = self._send(packed)
             if not isinstance(reply, hiredis.ReplyError):
                 return reply
         raise translate(str(reply), str(self._server))
 
-    def _deliver(self, packed: bytes) -> Reply:
-        """A reply, over another connection if one fails: what is sent twice happens once."""
-        attempts: Iterator[float] | None = None
+    def _send(self, packed: bytes) -> Reply:
+        """Send a command and return its reply; a connection that fails is replaced by another one."""
+        delays: Iterator[float] | None = None
         while True:
             try:
-                return self._try(packed)
+                return self._send_once(packed)
             except (OSError, hiredis.ProtocolError) as error:
                 self._drop_idle()
-                if attempts is None:
-                    attempts = retry_delays(self._retry_for_s if self._was_connected else FIRST_CONTACT_S)
-                pause = next(attempts, None)
-                if pause is None:
+                if delays is None:
+                    delays = retry_delays(self._retry_for_s if self._was_connected else FIRST_CONTACT_S)
+                delay = next(delays, None)
+                if delay is None:
                     raise unavailable(str(self._server), error) from error
-                time.sleep(pause)
+                time.sleep(delay)
 
-    def _try(self, packed: bytes) -> Reply:
+    def _send_once(self, packed: bytes) -> Reply:
         connection = self._take()
         try:
             reply = connection.exchange(packed)
@@ -127,8 +117,8 @@ class ConnectionPool:
         self._drop_idle()
 
 
-async def run_on(connection: PipelinedConnection, exchange: Exchange[R], retry_for_s: float) -> R:
-    """`ConnectionPool.run` for an event loop."""
+async def execute_pipelined(connection: PipelinedConnection, library: FunctionLibrary, exchange: Exchange[R]) -> R:
+    """Execute an exchange on the connection of an event loop, like `ConnectionPool.execute` on a thread."""
     try:
         command = next(exchange)
         while True:
@@ -137,7 +127,7 @@ async def run_on(connection: PipelinedConnection, exchange: Exchange[R], retry_f
                     await connection.room()
                 reply = await connection.send(pack(command))
                 if isinstance(reply, hiredis.ReplyError):
-                    reply = await _insist_on(connection, command, reply, retry_for_s)
+                    reply = await _retry_pipelined(connection, library, command, reply)
             except Magent2Error as error:
                 command = exchange.throw(error)
             else:
@@ -147,14 +137,27 @@ async def run_on(connection: PipelinedConnection, exchange: Exchange[R], retry_f
         return result
 
 
-async def _insist_on(connection: PipelinedConnection, command: Command, reply: Reply, retry_for_s: float) -> Reply:
-    for pause in retry_delays(retry_for_s):
-        before = remedy(command, reply, connection.server)
-        if before is None:
-            await asyncio.sleep(pause)
-        else:
-            await connection.send(pack(before))
+async def _retry_pipelined(
+    connection: PipelinedConnection, library: FunctionLibrary, command: Command, reply: Reply
+) -> Reply:
+    for delay in retry_delays(connection.retry_for_s):
+        await asyncio.sleep(delay)
+        if needs_library(reply, connection.server):
+            await execute_pipelined(connection, library, load_library(library))
         reply = await connection.send(pack(command))
         if not isinstance(reply, hiredis.ReplyError):
             return reply
     raise translate(str(reply), str(connection.server))
+
+
+def needs_library(reply: hiredis.ReplyError, server: ServerAddress) -> bool:
+    """Whether the library has to be loaded before the next attempt. Raises the error if no further attempt can help.
+
+    The library is missing on a new server, after FUNCTION FLUSH, and after a failover to a server that never had it.
+    """
+    text = str(reply)
+    if is_missing_function(text):
+        return True
+    if is_transient(text):
+        return False
+    raise translate(text, str(server))

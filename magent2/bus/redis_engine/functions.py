@@ -1,4 +1,8 @@
-"""The server-side scripts, from `lua/`: each with the shared parts it uses, known to the server by its hash."""
+"""The Redis Functions of the engine: one library, built from `lua/`, and the commands that call and load it.
+
+Functions are shared by all databases and users of a server. The names of the library and of its functions therefore
+carry a digest of the source: several releases and prefixes use one server, each with the functions it was tested with.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,22 @@ from importlib.resources import files
 from typing import Any, TypeAlias, TypeVar
 
 from magent2.bus.operations import HEAD_MAX_BYTES
+from magent2.errors import StorageError
 
-IDS_KEPT = 10_000  # ids per topic that are remembered beyond their records
-SORT_MAX = 256  # records that a claim sorts per inbox
-SORT_PAGE = 32  # … of which so many are looked at together
-LANE_MEMORY_S = 86_400  # how long a lane without mail remembers who finished it
-NOTIFICATION_MAX_BYTES = 32 << 10  # records of one append up to this size travel in the notification
-EXPIRED_MAX = 64  # workers that one claim ends
-LEASES_SEEN = 64  # leases that a claim looks through for the next to run out
-SCRUB_MEMORY_S = 600  # how long a half-made copy of a stream outlives whoever was making it
+IDS_KEPT = 10_000  # ids per topic that stay known after their records were removed
+SORT_MAX = 256  # records per inbox that one claim sorts into lanes
+SORT_PAGE = 32  # records that a claim reads at a time while it sorts
+LANE_MEMORY_S = 86_400  # how long a lane without mail remembers which owner finished it
+NOTIFICATION_MAX_BYTES = 32 << 10  # up to this size the records of an append travel in the notification
+EXPIRED_MAX = 64  # expired workers that one claim ends
+LEASES_SEEN = 64  # leases that a claim looks through for the next to expire
+SCRUB_MEMORY_S = 600  # how long an unfinished copy of a stream is kept
 TOPICS_PAGE = 256
 TOPICS_SCAN = 8192  # topics of one kind that one call looks through
+
+LIBRARY_PREFIX = "magent2_"
+LIBRARIES_MAX = 16  # libraries of ours on one server; more are deleted when another one is loaded
+DIGEST_CHARS = 16
 
 _CONSTANTS = {
     "IDS_KEPT": IDS_KEPT,
@@ -36,69 +45,57 @@ _CONSTANTS = {
     "TOPICS_SCAN": TOPICS_SCAN,
     "HEAD_MAX_BYTES": HEAD_MAX_BYTES,
 }
-_LIBRARIES = (
-    *("base", "ids", "topics", "describe", "records", "blobs", "drafts", "heads"),
-    *("entries", "append", "lanes", "mail", "owner"),
-)
-_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_PART = re.compile(r"^(?=local )", re.MULTILINE)
-_NAME = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
-_WORD = re.compile(r"\w+")
+_FILES = ("call", "topics", "records", "append", "lanes", "claim", "read", "retention", "transfer")
+READ_ONLY = frozenset(
+    ("describe", "dump_lanes", "dump_topics", "find", "lanes", "pending", "read", "topics", "workers")
+)  # registered with `no-writes`
+_LIBRARY_NAME = re.compile(rb"magent2_[0-9a-f]{16}")
 
 R = TypeVar("R")
-Command: TypeAlias = tuple[str | bytes | int, ...]
-Reply: TypeAlias = Any  # what the server says: bytes, int, None, and lists of them
+Argument: TypeAlias = str | bytes | int
+Command: TypeAlias = tuple[Argument, ...]
+Reply: TypeAlias = Any  # what the server answers: bytes, int, None, and lists of them
 
 Exchange: TypeAlias = Generator[Command, Reply, R]
-"""What an operation says to the server: yields commands, is sent their replies, returns the result."""
+"""The dialogue of one operation with the server: yields commands, is sent their replies, returns the result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class FunctionLibrary:
+    """A library of Redis Functions under a name that belongs to exactly this source."""
+
+    name: str
     source: str
-    sha: str
+
+    @classmethod
+    def build(cls, body: str) -> FunctionLibrary:
+        """Name a library after its Lua source; the source reads its own name from `LIBRARY`."""
+        name = LIBRARY_PREFIX + hashlib.sha256(body.encode()).hexdigest()[:DIGEST_CHARS]
+        return cls(name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{body}")
 
 
 @cache
-def script(name: str) -> Script:
-    source = _assemble(name)
-    found = Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
-    _BY_SHA[found.sha] = found
-    return found
+def current_library() -> FunctionLibrary:
+    """The library of this release: limits as constants, then the Lua files, each after those that it uses."""
+    folder = files("magent2.bus.redis_engine").joinpath("lua")
+    constants = (f"local {name} = {value}" for name, value in _CONSTANTS.items())
+    parts = (folder.joinpath(f"{name}.lua").read_text() for name in _FILES)
+    return FunctionLibrary.build("\n".join([*constants, *parts]))
 
 
-_BY_SHA: dict[str, Script] = {}
+def load_library(library: FunctionLibrary) -> Exchange[None]:
+    """Load the library, and delete others of ours if there are too many.
 
-
-def script_of(command: Command) -> Script:
-    """The script that an `EVALSHA` command runs."""
-    return _BY_SHA[str(command[1])]
-
-
-def run(name: str, prefix: str, *arguments: str | bytes | int) -> Command:
-    return ("EVALSHA", script(name).sha, 0, prefix, *arguments)
-
-
-def _assemble(name: str) -> str:
-    """Only the shared functions that a script uses: each one costs every run of it."""
-    text = _text(name)
-    shared = _shared()
-    words, wanted = set(_WORD.findall(text)), set[str]()
-    while new := {part for part in shared if part in words and part not in wanted}:
-        wanted |= new
-        words |= {word for part in new for word in _WORD.findall(shared[part])}
-    parts = [*(source for part, source in shared.items() if part in wanted), text]
-    constants = [f"local {key} = {value}" for key, value in _CONSTANTS.items() if key in words]
-    return "\n".join([*constants, *parts])
-
-
-@cache
-def _shared() -> dict[str, str]:
-    """Functions and constants that scripts share, in an order in which each knows those before it."""
-    parts = (part for library in _LIBRARIES for part in _PART.split(_text(f"_{library}")) if part.strip())
-    return {_NAME.findall(part)[0]: part.rstrip() for part in parts}
-
-
-def _text(name: str) -> str:
-    source = files("magent2.bus.redis_engine").joinpath("lua", f"{name}.lua").read_text()
-    return _COMMENT.sub("", source)
+    Servers keep functions across restarts, so every release would leave its library behind. Deleting one that another
+    process still uses does no harm: the server then answers "Function not found" before anything has run, and that
+    process loads it again. Without the rights to list or delete, the libraries stay (decision 0022).
+    """
+    yield ("FUNCTION", "LOAD", "REPLACE", library.source)
+    try:
+        found = yield ("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
+        names = [name for _, name, *_ in found if _LIBRARY_NAME.fullmatch(name)]
+        for name in names if len(names) > LIBRARIES_MAX else ():
+            if name.decode() != library.name:
+                yield ("FUNCTION", "DELETE", name)
+    except StorageError:
+        return  # no right to do so, or another process deletes them at this moment

@@ -16,8 +16,13 @@ OLDEST_SERVER = (7, 0)
 
 
 def info(keyspace: Keyspace, _: Info) -> Exchange[LogInfo]:
-    """Check the server, and find the log or found it."""
+    """Check the server and the user's rights, then read the log's identity; the first call creates it."""
     warnings = yield from _check_server()
+    # Both verbs are tried here, so that missing rights are reported at start and by `magent2 doctor`. It also loads
+    # the library once, before many operations at a time would find it missing.
+    describe_nothing = keyspace.fcall("describe")
+    for verb in ("FCALL_RO", "FCALL"):
+        yield (verb, *describe_nothing[1:])
     schema, log_id, release = yield from _meta(keyspace)
     return LogInfo("redis", schema, log_id, release, warnings)
 

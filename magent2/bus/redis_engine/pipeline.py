@@ -36,7 +36,7 @@ class LoopConnection(ABC):
     def __init__(self, server: ServerAddress, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
         self.loop = loop
         self.server = server
-        self._retry_for_s = retry_for_s
+        self.retry_for_s = retry_for_s
         self._socket: socket.socket | None = None
         self._file = -1
         self._reader = hiredis.Reader()
@@ -67,7 +67,7 @@ class LoopConnection(ABC):
     def open(self) -> None:
         if self._pauses is None and self._socket is None and not self._closed:
             self._pauses = retry_delays(
-                self._retry_for_s if self._was_connected else min(FIRST_CONTACT_S, self._retry_for_s)
+                self.retry_for_s if self._was_connected else min(FIRST_CONTACT_S, self.retry_for_s)
             )
             self._try_again(OSError("not connected"))
 

@@ -10,9 +10,9 @@ import orjson
 
 from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
-from magent2.bus.redis_engine.codec import Argument, belonging, decode_topic, is_plain, more
+from magent2.bus.redis_engine.codec import belonging, decode_topic, is_plain, more
 from magent2.bus.redis_engine.exchanges import Keyspace, read
-from magent2.bus.redis_engine.functions import Exchange, run
+from magent2.bus.redis_engine.functions import Argument, Exchange
 from magent2.bus.redis_engine.handshake import SCHEMA, info
 from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
 
@@ -55,7 +55,7 @@ def _dump_blobs(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
 
 def _topic_page(keyspace: Keyspace, limit: int, at: Position) -> Exchange[tuple[list[TopicInfo], Position | None]]:
     kind, active, topic = at[:3] if at else ("", "", "")
-    found = yield run("dump_topics", keyspace.prefix, kind, active, topic, limit)
+    found = yield keyspace.fcall("dump_topics", kind, active, topic, limit)
     infos = [decode_topic(described) for _, _, described in found]
     if len(found) < limit:
         return infos, None
@@ -162,7 +162,7 @@ def _dump_lanes(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
     if waiting[0] != agent:
         agent, after = waiting[0], ""
     count = min(limit, LANES_PER_DUMP)
-    found = yield run("dump_lanes", keyspace.prefix, agent, after, count)
+    found = yield keyspace.fcall("dump_lanes", agent, after, count)
     rows = [_lane_row(agent, *lane) for lane in found]
     if len(found) == count:
         return rows, [agent, "=" + rows[-1]["conversation"]]
@@ -203,7 +203,7 @@ def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
             yield from _load_log(keyspace, rows[0])
             continue
         name, arguments = _LOADERS[kind]
-        yield run(name, keyspace.prefix, len(rows), *(part for row in rows for part in arguments(row)))
+        yield keyspace.fcall(name, len(rows), *(part for row in rows for part in arguments(row)))
 
 
 def _check_empty(keyspace: Keyspace) -> Exchange[None]:

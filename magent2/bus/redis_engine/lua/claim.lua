@@ -1,74 +1,75 @@
-local worker, nonce, lease, limit, mail_max = take(), take(), take_number(), take_number(), take_number()
-local agents = {}
-for i = 1, take_number() do
-  agents[i] = take()
-end
-local now = now_ms()
-local facts = P .. 'v:' .. worker
+-- Claiming lanes: one call ends expired workers, sorts new mail into lanes and hands out ready lanes.
+--
+-- A claim is a table: worker, nonce, lease (ms), limit (lanes), mail_max (records per lane), agents, now (ms).
 
-local function end_expired()
-  local expired = call('ZRANGEBYSCORE', P .. 'w', '-inf', '(' .. digits(now), 'LIMIT', 0, EXPIRED_MAX)
-  for _, other in ipairs(expired) do
-    end_worker(other)
+local function end_expired_workers(now)
+  local expired = call('ZRANGEBYSCORE', prefix .. 'w', '-inf', '(' .. digits(now), 'LIMIT', 0, EXPIRED_MAX)
+  for _, worker in ipairs(expired) do
+    end_worker(worker)
   end
 end
 
-local function wake_due(agent)
-  local key = P .. 'd:' .. agent
+-- Make the lanes ready whose delay is over.
+local function wake_due_lanes(agent, now)
+  local key = prefix .. 'd:' .. agent
   for _, conversation in ipairs(call('ZRANGEBYSCORE', key, '-inf', digits(now), 'LIMIT', 0, SORT_MAX)) do
     call('ZREM', key, conversation)
     local lane = lane_name(agent, conversation)
-    if call('EXISTS', P .. 'm:' .. lane) == 1 then
-      call('HSET', P .. 'l:' .. lane, 's', '')
+    if call('EXISTS', prefix .. 'm:' .. lane) == 1 then
+      call('HSET', prefix .. 'l:' .. lane, 's', '')
       make_ready(agent, conversation, false)
     else
-      rest(lane)
+      make_idle(lane)
     end
   end
 end
 
--- Puts mail into its lane; a lane that is ready by it at the end of the queue is added to `fresh`.
-local function file(agent, conversation, member, control, fresh)
+-- --- inboxes → lanes
+
+-- Put mail into its lane. A lane that becomes ready at the end of the queue is only added to `fresh`: the caller pushes
+-- all of them with one command. Control mail wakes a sleeping lane and puts it at the front.
+local function add_mail(agent, conversation, member, is_control, fresh)
   local lane = lane_name(agent, conversation)
-  local mail = P .. 'm:' .. lane
+  local mail = prefix .. 'm:' .. lane
   call('ZADD', mail, mail_score(member), member)
-  call('ZADD', P .. (control and 'uc:' or 'u:') .. agent, 'NX', string.sub(member, 2), conversation)
+  call('ZADD', prefix .. (is_control and 'uc:' or 'u:') .. agent, 'NX', string.sub(member, 2), conversation)
   local is_first = call('ZCARD', mail) == 1
-  local state = (is_first or control) and call('HGET', P .. 'l:' .. lane, 's') or ''
-  if is_first and state == '' and not control then
+  local state = (is_first or is_control) and call('HGET', prefix .. 'l:' .. lane, 's') or ''
+  if is_first and state == '' and not is_control then
     fresh[#fresh + 1] = conversation
   elseif is_first and state == '' then
     make_ready(agent, conversation, true)
-  elseif control and (state == 'later' or state == 'parked') then
-    call('ZREM', P .. 'd:' .. agent, conversation)
-    call('HSET', P .. 'l:' .. lane, 's', '')
+  elseif is_control and (state == 'later' or state == 'parked') then
+    call('ZREM', prefix .. 'd:' .. agent, conversation)
+    call('HSET', prefix .. 'l:' .. lane, 's', '')
     make_ready(agent, conversation, true)
   end
 end
 
--- Whose mail an entry is; one that another program wrote is mail that names no conversation.
-local function conversation_of(entry)
+-- The conversation that an entry is mail for, or nil. An entry of another program is mail that names no conversation.
+local function mail_conversation(entry)
   for i = 1, #entry[2] - 1, 2 do
     if entry[2][i] == 'l' then
       local lane = entry[2][i + 1]
       local mark = string.byte(lane)
-      return (mark == 61 or mark == 126) and string.sub(lane, 2) or nil
+      return (mark == MARK_MAIL_AND_COPY or mark == MARK_MAIL) and string.sub(lane, 2) or nil
     end
   end
   return ''
 end
 
--- Whether there is more to sort. Pages are small because entries come with their payloads.
+-- Sort new records of one inbox into lanes, at most SORT_MAX, so that one call stays short. Returns whether more may
+-- follow. Pages are small because entries come with their payloads.
 local function sort_inbox(agent, kind, sorted)
   local topic, left, cursor = kind .. ':' .. agent, SORT_MAX, sorted
   local more, fresh = false, {}
   while left > 0 do
-    local entries = call('XRANGE', P .. 't:' .. topic, '(0-' .. cursor, '+', 'COUNT', math.min(left, SORT_PAGE))
+    local entries = call('XRANGE', prefix .. 't:' .. topic, '(0-' .. cursor, '+', 'COUNT', math.min(left, SORT_PAGE))
     for _, entry in ipairs(entries) do
-      cursor = string.match(entry[1], '%d+$')
-      local conversation = conversation_of(entry)
+      cursor = entry_seq(entry)
+      local conversation = mail_conversation(entry)
       if conversation then
-        file(agent, conversation, (kind == 'control' and 'c' or 'm') .. cursor, kind == 'control', fresh)
+        add_mail(agent, conversation, (kind == 'control' and 'c' or 'm') .. cursor, kind == 'control', fresh)
       end
     end
     left = left - #entries
@@ -76,111 +77,126 @@ local function sort_inbox(agent, kind, sorted)
     if #entries < SORT_PAGE then break end
   end
   if #fresh > 0 then
-    call('RPUSH', P .. 'r:' .. agent, unpack(fresh))
+    call('RPUSH', prefix .. 'r:' .. agent, unpack(fresh))
   end
   if cursor ~= sorted then
-    call('HSET', P .. 'q:' .. agent, kind, cursor)
-    call('SADD', P .. 'agents', agent)
+    call('HSET', prefix .. 'q:' .. agent, kind, cursor)
+    call('SADD', prefix .. 'agents', agent)
   end
   return more
 end
 
+-- Control mail first: a stop must be in its lane before the message that it stops is handed out.
 local function sort_mail(agent)
-  local sorted = call('HMGET', P .. 'q:' .. agent, 'control', 'chat')
+  local sorted = call('HMGET', prefix .. 'q:' .. agent, 'control', 'chat')
   local control = sort_inbox(agent, 'control', sorted[1] or '0')
   local chat = sort_inbox(agent, 'chat', sorted[2] or '0')
   return control or chat
 end
 
-local function lane_reply(agent, conversation, lane, token, attempt, mail)
-  local pending = #mail < mail_max and #mail or call('ZCARD', P .. 'm:' .. lane)
-  return {agent, conversation, token, attempt, pending, mail}
+-- --- handing out
+
+local function lane_reply(claim, agent, conversation, lane, token, attempt)
+  local mail = mail_reply(agent, lane, claim.mail_max)
+  local pending_count = #mail < claim.mail_max and #mail or call('ZCARD', prefix .. 'm:' .. lane)
+  return {agent, conversation, token, attempt, pending_count, mail}
 end
 
-local function hand_out(agent, conversation, lane, epoch)
-  local key = P .. 'l:' .. lane
-  local mail = mail_of(agent, lane, mail_max)
+local function hand_out(claim, agent, conversation, lane, epoch)
+  local key = prefix .. 'l:' .. lane
   local before = call('HGET', key, 't')
   if before then
     call('PERSIST', key)
   end
   local attempt = (before or 0) + 1
-  local token = worker .. '/' .. nonce .. '/' .. digits(epoch)
-  call('HSET', key, 's', 'held', 'o', token, 'v', worker, 't', digits(attempt), 'n', 0, 'g', '')
-  return lane_reply(agent, conversation, lane, token, attempt, mail)
+  local token = claim.worker .. '/' .. claim.nonce .. '/' .. digits(epoch)
+  call('HSET', key, 's', 'held', 'o', token, 'v', claim.worker, 't', digits(attempt), 'n', 0, 'g', '')
+  return lane_reply(claim, agent, conversation, lane, token, attempt)
 end
 
-local function take_lanes()
-  local lanes, held, idle, turn = {}, {}, 0, 0
-  local epoch = limit > 0 and call('INCRBY', P .. 'epoch', limit) - limit or 0
+-- Take ready lanes, one of each agent in turn, so that a busy agent does not starve the others. `turn` continues where
+-- the worker's last claim ended. With a single agent all lanes are taken at once.
+local function take_ready_lanes(claim, facts)
+  local found, held, idle, turn = {}, {}, 0, 0
+  local agents, limit = claim.agents, claim.limit
+  local epoch = limit > 0 and call('INCRBY', prefix .. 'epoch', limit) - limit or 0
   if #agents > 1 then
     turn = call('HINCRBY', facts, 'turn', 1)
   end
-  -- One lane of each agent in turn; of a single agent all at once.
   local count = #agents > 1 and 1 or limit
-  while #lanes < limit and idle < #agents do
+  while #found < limit and idle < #agents do
     local agent = agents[turn % #agents + 1]
     turn = turn + 1
-    local ready = call('LPOP', P .. 'r:' .. agent, count)
+    local ready = call('LPOP', prefix .. 'r:' .. agent, count)
     idle = ready and 0 or idle + 1
     for _, conversation in ipairs(ready or {}) do
       local lane = lane_name(agent, conversation)
       held[#held + 1] = lane
-      lanes[#lanes + 1] = hand_out(agent, conversation, lane, epoch + #held)
+      found[#found + 1] = hand_out(claim, agent, conversation, lane, epoch + #held)
     end
   end
   if #held > 0 then
-    call('SADD', P .. 'x:' .. worker, unpack(held))
-    call('RPUSH', P .. 'y:' .. worker, unpack(held))
+    call('SADD', prefix .. 'x:' .. claim.worker, unpack(held))
+    call('RPUSH', prefix .. 'y:' .. claim.worker, unpack(held))
   end
-  return lanes
+  return found
 end
 
-local function lanes_again()
-  local lanes = {}
-  local start = worker .. '/' .. nonce .. '/'
-  for _, lane in ipairs(call('LRANGE', P .. 'y:' .. worker, 0, -1)) do
-    local state = call('HMGET', P .. 'l:' .. lane, 'o', 't')
+-- The lanes of a claim that is repeated because its reply was lost, as far as the worker still owns them.
+local function lanes_of_last_claim(claim)
+  local found = {}
+  local start = claim.worker .. '/' .. claim.nonce .. '/'
+  for _, lane in ipairs(call('LRANGE', prefix .. 'y:' .. claim.worker, 0, -1)) do
+    local state = call('HMGET', prefix .. 'l:' .. lane, 'o', 't')
     if state[1] and string.sub(state[1], 1, #start) == start then
       local agent, conversation = lane_parts(lane)
-      local mail = mail_of(agent, lane, mail_max)
-      lanes[#lanes + 1] = lane_reply(agent, conversation, lane, state[1], tonumber(state[2]), mail)
+      found[#found + 1] = lane_reply(claim, agent, conversation, lane, state[1], tonumber(state[2]))
     end
   end
-  return lanes
+  return found
 end
 
--- ms until a lane falls due or a lease that holds lanes runs out; -1 when nothing will.
-local function wait_ms()
+-- ms until a lane falls due or a lease with lanes expires; -1 when neither will happen.
+local function wait_ms(claim)
   local at
-  for _, agent in ipairs(agents) do
-    local due = call('ZRANGE', P .. 'd:' .. agent, 0, 0, 'WITHSCORES')
+  for _, agent in ipairs(claim.agents) do
+    local due = call('ZRANGE', prefix .. 'd:' .. agent, 0, 0, 'WITHSCORES')
     if due[2] and (not at or tonumber(due[2]) < at) then at = tonumber(due[2]) end
   end
-  local leases = call('ZRANGE', P .. 'w', 0, LEASES_SEEN, 'WITHSCORES')
+  local leases = call('ZRANGE', prefix .. 'w', 0, LEASES_SEEN, 'WITHSCORES')
   for i = 1, #leases, 2 do
-    if leases[i] ~= worker and call('EXISTS', P .. 'x:' .. leases[i]) == 1 then
+    if leases[i] ~= claim.worker and call('EXISTS', prefix .. 'x:' .. leases[i]) == 1 then
       local ends = tonumber(leases[i + 1]) + 1
       if not at or ends < at then at = ends end
       break
     end
   end
-  return at and math.max(0, at - now) or -1
+  return at and math.max(0, at - claim.now) or -1
 end
 
-call('ZADD', P .. 'w', digits(now + lease), worker)
-end_expired()
-local more = false
-for _, agent in ipairs(agents) do
-  wake_due(agent)
-  more = sort_mail(agent) or more
+local function claim()
+  local request = {
+    worker = take(), nonce = take(), lease = take_number(), limit = take_number(), mail_max = take_number(),
+    agents = take_list(), now = now_ms(),
+  }
+  local facts = prefix .. 'v:' .. request.worker
+  -- The worker's own lease is extended first: it must not end itself below.
+  call('ZADD', prefix .. 'w', digits(request.now + request.lease), request.worker)
+  end_expired_workers(request.now)
+  local more = false
+  for _, agent in ipairs(request.agents) do
+    wake_due_lanes(agent, request.now)
+    more = sort_mail(agent) or more
+  end
+  local found
+  if call('HGET', facts, 'nonce') == request.nonce then
+    found = lanes_of_last_claim(request)
+  else
+    call('DEL', prefix .. 'y:' .. request.worker)
+    call('HSET', facts, 'nonce', request.nonce, 'agents', table.concat(request.agents, '\n'))
+    found = take_ready_lanes(request, facts)
+  end
+  return {more and 1 or 0, wait_ms(request), found}
 end
-local lanes
-if call('HGET', facts, 'nonce') == nonce then
-  lanes = lanes_again()
-else
-  call('DEL', P .. 'y:' .. worker)
-  call('HSET', facts, 'nonce', nonce, 'agents', table.concat(agents, '\n'))
-  lanes = take_lanes()
-end
-return {more and 1 or 0, wait_ms(), lanes}
+
+register('claim', claim)

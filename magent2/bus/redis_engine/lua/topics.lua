@@ -1,52 +1,71 @@
--- Topics by (active, name), descending, below `before`. Every kind is looked through as far as it takes; where one was left
--- off, what lies behind that place is left out everywhere and the place is returned to go on from.
-local prefix, owner, before_at, before_topic, limit = take(), take(), take(), take(), take_number()
-local found, edge = {}, nil
-
-local function later(a, b)
-  if a.at ~= b.at then return a.at > b.at end
-  return a.topic > b.topic
+-- Topics: state, listing and notification.
+--
+-- Keys of a topic: stream `t`, head `h`, and, once something was removed from the topic, hash `s` with
+-- f = floor, g = number of entries that are gone from the stream, x = deleted, a = last activity (deleted topics only).
+-- Seqs are dense when they are assigned. The last seq is therefore the stream's length plus the number of gone entries.
+-- Listing: set `kinds`; per kind `k`, and per kind and owner `o`, the topics by the time of their last activity.
+-- Kind ':deleted' lists deleted topics. Channel `n` notifies subscribers of the topic.
+local function kind_of(topic)
+  return string.match(topic, '^([^:]*):') or ''
 end
 
-local function is_below(item)
-  return before_at == '' or later({at = tonumber(before_at), topic = before_topic}, item)
+local function is_deleted(topic)
+  return call('HGET', prefix .. 's:' .. topic, 'x')
 end
 
-local function look(kind)
-  local key = owner == '' and P .. 'k:' .. kind or P .. 'o:' .. kind .. ':' .. owner
-  local top, offset, taken = before_at == '' and '+inf' or before_at, 0, 0
-  while true do
-    local page = call('ZREVRANGEBYSCORE', key, top, '-inf', 'WITHSCORES', 'LIMIT', offset, TOPICS_PAGE)
-    for i = 1, #page, 2 do
-      local item = {topic = page[i], at = tonumber(page[i + 1])}
-      if string.sub(item.topic, 1, #prefix) == prefix and is_below(item) then
-        found[#found + 1] = item
-        taken = taken + 1
-      end
-    end
-    offset = offset + TOPICS_PAGE
-    if #page < 2 * TOPICS_PAGE then return end
-    local last = {topic = page[#page - 1], at = tonumber(page[#page])}
-    if is_below(last) and (taken > limit or offset >= TOPICS_SCAN) then
-      if not edge or later(last, edge) then edge = last end
-      return
-    end
+local function last_seq(topic)
+  return call('XLEN', prefix .. 't:' .. topic) + (call('HGET', prefix .. 's:' .. topic, 'g') or 0)
+end
+
+local function topic_state(topic)
+  local state = call('HMGET', prefix .. 's:' .. topic, 'f', 'g', 'x', 'a')
+  return {
+    floor = tonumber(state[1] or 0),
+    last = call('XLEN', prefix .. 't:' .. topic) + (state[2] or 0),
+    deleted = state[3] and 1 or 0,
+    active = state[4],
+  }
+end
+
+-- Record activity of a topic in the lists of its kind and of its owner.
+local function touch(topic, at, owner_before, owner)
+  local kind = kind_of(topic)
+  call('SADD', prefix .. 'kinds', kind)
+  call('ZADD', prefix .. 'k:' .. kind, at, topic)
+  if owner_before and owner_before ~= owner then
+    call('ZREM', prefix .. 'o:' .. kind .. ':' .. owner_before, topic)
+  end
+  if owner then
+    call('ZADD', prefix .. 'o:' .. kind .. ':' .. owner, at, topic)
   end
 end
 
-local kind = string.match(prefix, '^([^:]*):')
-if kind then
-  look(kind)
-else
-  for _, name in ipairs(call('SMEMBERS', P .. 'kinds')) do
-    if string.sub(name, 1, 1) ~= ':' then look(name) end
+local function unlist(topic)
+  local kind = kind_of(topic)
+  call('ZREM', prefix .. 'k:' .. kind, topic)
+  local owner = call('HGET', prefix .. 'h:' .. topic, 'owner')
+  if owner then
+    call('ZREM', prefix .. 'o:' .. kind .. ':' .. owner, topic)
   end
 end
 
-table.sort(found, later)
-local reply = {}
-for _, item in ipairs(found) do
-  if #reply > limit or (edge and later(edge, item)) then break end
-  reply[#reply + 1] = describe(item.topic)
+local function list_as_deleted(topic, active)
+  call('SADD', prefix .. 'kinds', ':deleted')
+  call('ZADD', prefix .. 'k::deleted', active, topic)
 end
-return {reply, edge and digits(edge.at) or '', edge and edge.topic or ''}
+
+-- Wake the watchers of a topic. The message is empty, or it holds the new records (see `notification` in append.lua).
+local function notify(topic, message)
+  call('PUBLISH', prefix .. 'n:' .. topic, message)
+end
+
+-- A topic as a reply: name, last, floor, deleted, active, then names and texts of the head.
+local function topic_reply(topic)
+  local state = topic_state(topic)
+  local active = state.active or call('ZSCORE', prefix .. 'k:' .. kind_of(topic), topic) or '0'
+  local reply = {topic, state.last, state.floor, state.deleted, active}
+  for _, text in ipairs(call('HGETALL', prefix .. 'h:' .. topic)) do
+    reply[#reply + 1] = text
+  end
+  return reply
+end

@@ -1,1 +1,0 @@
-return end_worker(take())

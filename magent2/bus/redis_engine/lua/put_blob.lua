@@ -1,2 +1,0 @@
-keep_blob(take(), now_text(), take())
-return 1

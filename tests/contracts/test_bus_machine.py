@@ -1,4 +1,4 @@
-"""Each engine against the model, through random histories."""
+"""Each engine against the reference model, over random histories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from magent2.bus.interface import Engine
-from tests.contracts.bus_machine import BusMachine
+from tests.contracts.bus.state_machine import EngineStateMachine
 from tests.support.engines import ENGINES, NewEngine, new_engines
 
 STEPS = 40
@@ -17,7 +17,7 @@ SOAK_EXAMPLES = {"memory": 3000, "sqlite": 500, "redis": 500}
 
 
 def run(new_engine: NewEngine, examples: int, steps: int) -> None:
-    class Machine(BusMachine):
+    class Machine(EngineStateMachine):
         def open_engine(self) -> Engine:
             return new_engine()
 

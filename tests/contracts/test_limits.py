@@ -1,4 +1,4 @@
-"""Limits that an engine is told when it is opened."""
+"""Limits that are set when an engine is opened."""
 
 from __future__ import annotations
 

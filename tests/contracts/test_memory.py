@@ -7,15 +7,15 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from tests.contracts.bus import BusContract
-from tests.contracts.opening import Opener
+from tests.contracts.bus.driver import EngineOpener
 from tests.support.engines import spoil_next_record
 
 
 class TestMemoryBus(BusContract):
     @pytest.fixture
-    def opener(self) -> Opener:
+    def opener(self) -> EngineOpener:
         return lambda name: MemoryBus()
 
-    def scribble(self, engine: Engine, topic: str) -> None:
+    def append_malformed(self, engine: Engine, topic: str) -> None:
         assert isinstance(engine, MemoryBus)
         spoil_next_record(engine, topic, engine._db.connection)

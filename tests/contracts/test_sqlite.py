@@ -11,7 +11,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.sqlite import SqliteBus
 from tests.contracts.bus import BusContract
-from tests.contracts.opening import Opener
+from tests.contracts.bus.driver import EngineOpener
 from tests.support.engines import spoil_next_record
 
 
@@ -20,13 +20,13 @@ class TestSqliteBus(BusContract):
     shared = True
 
     @pytest.fixture
-    def opener(self, tmp_path: Path) -> Opener:
+    def opener(self, tmp_path: Path) -> EngineOpener:
         return lambda name: SqliteBus(tmp_path / f"{name}.db")
 
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
         self.file = tmp_path / "main.db"
 
-    def scribble(self, engine: Engine, topic: str) -> None:
+    def append_malformed(self, engine: Engine, topic: str) -> None:
         with closing(sqlite3.connect(self.file)) as connection:
             spoil_next_record(engine, topic, connection)

@@ -1,4 +1,4 @@
-"""Engines with one promise taken away, to show that the suites notice."""
+"""Engines that break one promise each, to show that the conformance suite notices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Broken:
-    """An engine behind a wrapper that passes everything on; each kind of breakage changes `answer`."""
+    """Wrapper that passes every call on to an engine. Subclasses break a promise in `answer`."""
 
     def __init__(self, engine: Engine) -> None:
         self.inner = engine
@@ -57,7 +57,7 @@ class Broken:
 
 
 class WithoutDedupe(Broken):
-    """Every append is new."""
+    """Ignores ids: every append is new."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         if isinstance(operation, Append):
@@ -67,7 +67,7 @@ class WithoutDedupe(Broken):
 
 
 class WithoutFence(Broken):
-    """Whoever knocks is taken for the owner."""
+    """Accepts writes of workers that have lost their lane."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -89,7 +89,7 @@ class WithoutFence(Broken):
 
 
 class WithoutAtomicity(Broken):
-    """An append of many is many appends, each looked at when its turn comes."""
+    """Runs an append of many records as many appends."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         if not isinstance(operation, Append):
@@ -102,7 +102,7 @@ class WithoutAtomicity(Broken):
 
 
 class WithoutConditions(Broken):
-    """The log may have moved on, nobody looks."""
+    """Ignores the conditions of an append."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         if isinstance(operation, Write):
@@ -111,7 +111,7 @@ class WithoutConditions(Broken):
 
 
 class AckBeforeAppend(Broken):
-    """Says yes at once and appends with the next call: a crash between the two loses what was acknowledged."""
+    """Acknowledges an append before it is written: it runs with the next call, and a crash before that loses it."""
 
     waiting: Append | None = None
 
@@ -125,7 +125,7 @@ class AckBeforeAppend(Broken):
 
 
 class WithoutCounter(Broken):
-    """An owner's append is done as often as it is sent."""
+    """Ignores the counter: an owned append happens as often as it is sent."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -139,7 +139,7 @@ class WithoutCounter(Broken):
 
 
 class SettlesOnClaim(Broken):
-    """Mail is gone when it is handed out, not when it is answered."""
+    """Settles mail when it is claimed, not when it is answered."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         answer = self.inner.call(operation)
@@ -149,8 +149,8 @@ class SettlesOnClaim(Broken):
         return answer
 
 
-class ForgivesCursors(Broken):
-    """A cursor that is no good starts over in silence."""
+class WithoutCursorCheck(Broken):
+    """Reads from the oldest record when the cursor is not valid."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         try:
@@ -168,5 +168,5 @@ BREAKAGES: dict[str, Callable[[Engine], Broken]] = {
     "early ack": AckBeforeAppend,
     "counter": WithoutCounter,
     "settled on claim": SettlesOnClaim,
-    "cursors": ForgivesCursors,
+    "cursors": WithoutCursorCheck,
 }

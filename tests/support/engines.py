@@ -1,4 +1,4 @@
-"""How the tests open each engine on an empty log of its own."""
+"""Opens each engine on an empty log of its own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ENGINES = ("memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis))
 
 
 def spoil_next_record(engine: Engine, topic: str, connection: sqlite3.Connection) -> None:
-    """Append a record to a log in SQLite, and make a payload of it that is no JSON."""
+    """Append a record to a SQLite log, and replace its payload by bytes that are not JSON."""
     engine.call(Append(records=(NewRecord(topic, {"conversation_id": "c1"}, "spoiled"),)))
     with connection:
         connection.execute("UPDATE records SET payload = ? WHERE id = 'spoiled'", (b"not JSON",))
 
 
 def new_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
-    """A maker of engines of this kind, each on its own log."""
+    """Return a function that opens engines of this kind, each on a log of its own."""
     if kind == "memory":
         return MemoryBus
     if kind == "sqlite":

@@ -1,4 +1,4 @@
-"""Promise 7: followers wake, and see every record once and in order."""
+"""Promise 7: followers are woken, and see every record once and in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,24 +14,20 @@ from magent2.bus.interface import BusMessage
 from magent2.bus.operations import OLDEST, Append, Delete, SetHead, Trim
 from magent2.bus.records import NewRecord, Record
 from magent2.errors import UnknownCursor
-from tests.contracts.opening import Opener, opened
-from tests.support.faces import Face
+from tests.contracts.bus.driver import BusDriver, ContractClass, EngineOpener, opened
 from tests.support.waiting import DEADLINE_S
-
-if TYPE_CHECKING:
-    from tests.contracts.opening import Suite
 
 T = TypeVar("T")
 
 
 async def take(records: AsyncIterator[Record], count: int) -> list[int]:
-    """The numbers of the next records."""
+    """Return the seqs of the next records."""
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(records)).seq for _ in range(count)]
 
 
 async def drain(records: AsyncIterator[Record]) -> list[int]:
-    """The numbers of all records until the follower ends by itself."""
+    """Return the seqs of all records until the follower ends."""
     async with asyncio.timeout(DEADLINE_S):
         return [record.seq async for record in records]
 
@@ -41,7 +37,7 @@ def started(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def parked(task: asyncio.Task[Any]) -> None:
-    """Let a follower run until it has nothing more to do but to wait."""
+    """Give a follower time to read what is there and to start waiting."""
     await asyncio.wait([task], timeout=0.05)
 
 
@@ -49,15 +45,15 @@ def one(topic: str, **payload: Any) -> Append:
     return Append(records=(NewRecord(topic, payload),))
 
 
-class Following:
+class FollowTests:
     # --- on a thread
 
-    def test_a_blocking_read_returns_at_once_what_is_there(self, bus: Face) -> None:
+    def test_a_blocking_read_returns_at_once_what_is_there(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 3)
 
         assert [r.seq for r in bus.engine.read_blocking("stream:a", last_id="r1")] == [2, 3]
 
-    def test_a_blocking_read_wakes_when_a_record_comes(self, bus: Face) -> None:
+    def test_a_blocking_read_wakes_when_a_record_comes(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 1)
 
         with ThreadPoolExecutor(1) as pool:
@@ -66,14 +62,14 @@ class Following:
 
             assert [r.seq for r in reading.result(DEADLINE_S / 2)] == [2]
 
-    def test_a_blocking_read_waits_for_the_first_record_of_a_topic(self, bus: Face) -> None:
+    def test_a_blocking_read_waits_for_the_first_record_of_a_topic(self, bus: BusDriver) -> None:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(bus.engine.read_blocking, "stream:a", None, 100, DEADLINE_S)
             bus.put("stream:a")
 
             assert [r.seq for r in reading.result(DEADLINE_S / 2)] == [1]
 
-    def test_a_blocking_read_gives_up_when_its_time_is_over(self, bus: Face) -> None:
+    def test_a_blocking_read_gives_up_when_its_time_is_over(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 1)
 
         assert bus.engine.read_blocking("stream:a", last_id="r1", timeout_s=0.02) == []
@@ -84,7 +80,7 @@ class Following:
         ("cursor", "seen"), [(OLDEST, [1, 2, 3, 4]), (0, [1, 2, 3, 4]), (2, [3, 4]), ("r2", [3, 4]), (3, [4])]
     )
     def test_a_follower_starts_after_its_cursor_and_goes_on_with_what_comes(
-        self, bus: Face, cursor: int | str, seen: list[int]
+        self, bus: BusDriver, cursor: int | str, seen: list[int]
     ) -> None:
         bus.fill("stream:a", 3)
 
@@ -96,7 +92,7 @@ class Following:
 
         assert bus.run(scene()) == seen
 
-    def test_a_follower_without_a_cursor_sees_only_what_is_new(self, bus: Face) -> None:
+    def test_a_follower_without_a_cursor_sees_only_what_is_new(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 3)
 
         async def scene() -> list[int]:
@@ -108,7 +104,7 @@ class Following:
 
         assert bus.run(scene()) == [4, 5]
 
-    def test_a_follower_waits_for_a_topic_that_is_not_there_yet(self, bus: Face) -> None:
+    def test_a_follower_waits_for_a_topic_that_is_not_there_yet(self, bus: BusDriver) -> None:
         async def scene() -> list[int]:
             following = started(take(bus.engine.follow("stream:a", OLDEST), 1))
             await parked(following)
@@ -117,7 +113,7 @@ class Following:
 
         assert bus.run(scene()) == [1]
 
-    def test_publishing_on_the_loop_that_follows_never_deadlocks(self, bus: Face) -> None:
+    def test_publishing_on_the_loop_that_follows_never_deadlocks(self, bus: BusDriver) -> None:
         async def scene() -> list[int]:
             following = started(take(bus.engine.follow("stream:a", 0), 20))
             for n in range(20):
@@ -127,7 +123,7 @@ class Following:
 
         assert bus.run(scene()) == list(range(1, 21))
 
-    def test_blocking_reads_on_the_loop_that_follows_never_deadlock(self, bus: Face) -> None:
+    def test_blocking_reads_on_the_loop_that_follows_never_deadlock(self, bus: BusDriver) -> None:
         async def scene() -> list[int]:
             following = started(take(bus.engine.follow("stream:a", 0), 5))
             for n in range(5):
@@ -137,7 +133,7 @@ class Following:
 
         assert bus.run(scene()) == [1, 2, 3, 4, 5]
 
-    def test_a_follower_sees_every_record_of_many_writers_once_and_in_order(self, bus: Face) -> None:
+    def test_a_follower_sees_every_record_of_many_writers_once_and_in_order(self, bus: BusDriver) -> None:
         def write() -> None:
             for _ in range(50):
                 bus.engine.call(one("stream:a"))
@@ -149,7 +145,7 @@ class Following:
 
         assert bus.run(scene()) == list(range(1, 151))
 
-    def test_each_of_many_followers_sees_everything(self, bus: Face) -> None:
+    def test_each_of_many_followers_sees_everything(self, bus: BusDriver) -> None:
         async def scene() -> list[list[int]]:
             following = [started(take(bus.engine.follow("stream:a", 0), 10)) for _ in range(20)]
             for _ in range(10):
@@ -158,7 +154,7 @@ class Following:
 
         assert bus.run(scene()) == [list(range(1, 11))] * 20
 
-    def test_a_follower_that_was_left_can_be_taken_up_again_by_its_cursor(self, bus: Face) -> None:
+    def test_a_follower_that_was_left_can_be_taken_up_again_by_its_cursor(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 4)
 
         async def scene() -> list[int]:
@@ -169,7 +165,7 @@ class Following:
 
         assert bus.run(scene()) == [1, 2, 3, 4]
 
-    def test_a_follower_ends_when_its_topic_is_deleted(self, bus: Face) -> None:
+    def test_a_follower_ends_when_its_topic_is_deleted(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 2)
 
         async def scene() -> list[int]:
@@ -181,20 +177,20 @@ class Following:
         assert bus.run(scene()) == [1, 2]
 
     @pytest.mark.parametrize("cursor", [0, 1, "r1"])
-    def test_a_follower_that_lags_when_its_topic_is_deleted_ends_too(self, bus: Face, cursor: int | str) -> None:
+    def test_a_follower_that_lags_when_its_topic_is_deleted_ends_too(self, bus: BusDriver, cursor: int | str) -> None:
         bus.fill("stream:a", 3)
         bus.do(Delete(("stream:a",)))
 
         assert bus.run(drain(bus.engine.follow("stream:a", cursor))) == []
 
-    def test_a_follower_of_a_deleted_topic_ends_at_once(self, bus: Face) -> None:
+    def test_a_follower_of_a_deleted_topic_ends_at_once(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 2)
         bus.do(Delete(("stream:a",)))
 
         assert bus.run(drain(bus.engine.follow("stream:a"))) == []
         assert bus.run(drain(bus.engine.follow("stream:a", 2))) == []
 
-    def test_a_follower_that_retention_has_overtaken_is_told(self, bus: Face) -> None:
+    def test_a_follower_that_retention_has_overtaken_raises_unknown_cursor(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 5)
 
         async def scene() -> None:
@@ -208,7 +204,7 @@ class Following:
     # --- watching
 
     @pytest.mark.parametrize("change", ["append", "head", "delete"])
-    def test_every_change_of_a_topic_wakes_its_watchers(self, bus: Face, change: str) -> None:
+    def test_every_change_of_a_topic_wakes_its_watchers(self, bus: BusDriver, change: str) -> None:
         bus.put("stream:a")
         operations = {
             "append": one("stream:a"),
@@ -218,14 +214,14 @@ class Following:
 
         async def scene() -> frozenset[str]:
             with bus.engine.watch(["stream:a"]) as watch:
-                while await watch.changed(0.05):  # watching has begun, which may be told as a change
+                while await watch.changed(0.05):  # the start of the watch may be reported as a change
                     pass
                 await bus.ado(operations[change])
                 return await watch.changed(DEADLINE_S)
 
         assert bus.run(scene()) == {"stream:a"}
 
-    def test_a_thread_that_waits_is_woken_by_the_topic_that_changed(self, bus: Face) -> None:
+    def test_a_thread_that_waits_is_woken_by_the_topic_that_changed(self, bus: BusDriver) -> None:
         waiting = threading.Event()
 
         def wait() -> frozenset[str]:
@@ -242,14 +238,14 @@ class Following:
 
             assert woken.result(DEADLINE_S) == {"stream:b"}
 
-    def test_a_change_between_adding_and_waiting_is_not_missed(self, bus: Face) -> None:
+    def test_a_change_between_adding_and_waiting_is_not_missed(self, bus: BusDriver) -> None:
         with bus.engine.watch() as watch:
             watch.add("stream:a")
             bus.put("stream:a")
 
             assert watch.wait(DEADLINE_S) == {"stream:a"}
 
-    def test_a_topic_that_is_no_longer_watched_is_not_told(self, bus: Face) -> None:
+    def test_a_topic_that_is_no_longer_watched_is_not_reported(self, bus: BusDriver) -> None:
         with bus.engine.watch(["stream:a", "stream:b"]) as watch:
             while watch.wait(0.05):
                 pass
@@ -262,10 +258,10 @@ class Following:
     # --- between two engines on one log
 
     def test_a_record_of_another_engine_on_the_same_log_wakes_a_follower(
-        self: Suite, bus: Face, opener: Opener
+        self: ContractClass, bus: BusDriver, opener: EngineOpener
     ) -> None:
         if not self.shared:
-            pytest.skip("this engine has its log for itself")
+            pytest.skip("the engine does not share its log")
         with opened(opener, "main", bus) as other:
 
             async def scene() -> list[int]:
@@ -277,18 +273,22 @@ class Following:
 
             assert bus.run(scene()) == [1, 2]
 
-    def test_a_record_of_another_engine_on_the_same_log_wakes_a_thread(self: Suite, bus: Face, opener: Opener) -> None:
+    def test_a_record_of_another_engine_on_the_same_log_wakes_a_thread(
+        self: ContractClass, bus: BusDriver, opener: EngineOpener
+    ) -> None:
         if not self.shared:
-            pytest.skip("this engine has its log for itself")
+            pytest.skip("the engine does not share its log")
         with opened(opener, "main", bus) as other, ThreadPoolExecutor(1) as pool:
             reading = pool.submit(bus.engine.read_blocking, "stream:a", None, 100, DEADLINE_S)
             other.put("stream:a", {"x": 1})
 
             assert [r.payload for r in reading.result(DEADLINE_S / 2)] == [{"x": 1}]
 
-    def test_two_engines_on_one_log_number_and_deduplicate_together(self: Suite, bus: Face, opener: Opener) -> None:
+    def test_two_engines_on_one_log_number_and_deduplicate_together(
+        self: ContractClass, bus: BusDriver, opener: EngineOpener
+    ) -> None:
         if not self.shared:
-            pytest.skip("this engine has its log for itself")
+            pytest.skip("the engine does not share its log")
         with opened(opener, "main", bus) as other:
             bus.put("stream:a", {"x": 1}, "one")
             other.put("stream:a", {"x": 2}, "two")

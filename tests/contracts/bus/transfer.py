@@ -1,9 +1,9 @@
-"""Which log this is, and carrying it from one place to another."""
+"""Identity of a log, and its export and import."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,17 +27,13 @@ from magent2.bus.operations import (
 )
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import IdConflict, NotEmpty, TopicDeleted
-from tests.contracts.opening import Opener, opened
-from tests.support.faces import Face
-
-if TYPE_CHECKING:
-    from tests.contracts.opening import Suite
+from tests.contracts.bus.driver import BusDriver, ContractClass, EngineOpener, opened
 
 TOPICS = ("stream:a", "stream:b", "stream:gone", "stream:empty", "chat:A", "control:A", "note:head", "dead:A")
 
 
-def furnish(bus: Face) -> str:
-    """A log with one of everything; the name of its blob is returned."""
+def fill_log(bus: BusDriver) -> str:
+    """Fill a log with one of everything that it can hold; return the name of its blob."""
     blob = bus.do(PutBlob(b"attached"))
     bus.fill("stream:a", 4)
     bus.put("stream:a", {}, "t1", draft="m1")
@@ -49,11 +45,11 @@ def furnish(bus: Face) -> str:
     bus.fill("stream:gone", 3)
     bus.do(Delete(("stream:gone",)))
     bus.set_head("stream:empty", owner="ann", title="x")
-    furnish_lanes(bus)
+    fill_lanes(bus)
     return blob
 
 
-def furnish_lanes(bus: Face) -> None:
+def fill_lanes(bus: BusDriver) -> None:
     for conversation in ("held", "later", "parked", "ready", "settled"):
         bus.mail("A", conversation, conversation)
     lanes = {lane.owner.conversation: lane for lane in bus.claim("w1").lanes}
@@ -66,7 +62,7 @@ def furnish_lanes(bus: Face) -> None:
     bus.mail("A", "unsorted")
 
 
-def dumped(bus: Face, limit: int = 500) -> list[dict[str, Any]]:
+def dumped(bus: BusDriver, limit: int = 500) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -75,39 +71,41 @@ def dumped(bus: Face, limit: int = 500) -> list[dict[str, Any]]:
     return rows
 
 
-def load(bus: Face, rows: list[dict[str, Any]], limit: int = 500) -> None:
+def load(bus: BusDriver, rows: list[dict[str, Any]], limit: int = 500) -> None:
     for start in range(0, len(rows), limit):
         bus.do(Load(tuple(rows[start : start + limit]), first=start == 0))
 
 
-def content(bus: Face) -> list[Any]:
-    """All that can be seen of a log, except who holds what."""
+def content(bus: BusDriver) -> list[Any]:
+    """Read everything that a log shows, except the owners of lanes."""
     lanes = {(lane.conversation, lane.pending, lane.attempt) for lane in bus.do(Lanes("A"))}
     return [bus.do(Describe(TOPICS)), [bus.do(Read(topic, OLDEST)) for topic in TOPICS], bus.do(Topics()), lanes]
 
 
-class Moving:
+class TransferTests:
     # --- which log
 
-    def test_a_log_says_which_it_is(self, bus: Face) -> None:
+    def test_a_log_has_an_identity(self, bus: BusDriver) -> None:
         info = bus.do(Info())
 
         assert (info.schema, info.release) == (1, magent2.__version__)
         assert info.engine
         assert info.log_id == bus.do(Info()).log_id != ""
 
-    def test_two_logs_are_not_the_same(self, bus: Face, opener: Opener) -> None:
+    def test_two_logs_are_not_the_same(self, bus: BusDriver, opener: EngineOpener) -> None:
         with opened(opener, "another", bus) as other:
             bus.put("stream:a")
 
             assert other.do(Info()).log_id != bus.do(Info()).log_id
             assert other.info("stream:a").last == 0
 
-    def test_a_log_that_is_opened_again_is_the_same_log(self: Suite, bus: Face, opener: Opener) -> None:
+    def test_a_log_that_is_opened_again_is_the_same_log(
+        self: ContractClass, bus: BusDriver, opener: EngineOpener
+    ) -> None:
         if not self.persistent:
-            pytest.skip("this engine keeps nothing when it is closed")
+            pytest.skip("the engine is not persistent")
         with opened(opener, "again", bus) as first:
-            blob = furnish(first)
+            blob = fill_log(first)
             log_id, before = first.do(Info()).log_id, content(first)
 
         with opened(opener, "again", bus) as second:
@@ -118,8 +116,8 @@ class Moving:
 
     # --- dump and load
 
-    def test_a_dump_begins_with_the_log_and_goes_on_by_kind(self, bus: Face) -> None:
-        furnish(bus)
+    def test_a_dump_begins_with_the_log_and_goes_on_by_kind(self, bus: BusDriver) -> None:
+        fill_log(bus)
 
         rows = dumped(bus)
 
@@ -133,13 +131,13 @@ class Moving:
         }
         assert Counter(kinds)["lane"] == 4
 
-    def test_small_chunks_make_the_same_dump(self, bus: Face) -> None:
-        furnish(bus)
+    def test_small_chunks_make_the_same_dump(self, bus: BusDriver) -> None:
+        fill_log(bus)
 
         assert dumped(bus, limit=2) == dumped(bus, limit=500)
 
-    def test_a_loaded_log_shows_what_the_first_one_showed(self, bus: Face, opener: Opener) -> None:
-        blob = furnish(bus)
+    def test_a_loaded_log_shows_what_the_first_one_showed(self, bus: BusDriver, opener: EngineOpener) -> None:
+        blob = fill_log(bus)
 
         with opened(opener, "copy", bus) as copy:
             load(copy, dumped(bus))
@@ -149,8 +147,8 @@ class Moving:
             assert copy.do(GetBlob(blob)) == b"attached"
             assert copy.do(SweepBlobs(min_age_s=0)) == 0
 
-    def test_a_dump_of_a_loaded_log_is_the_dump_that_was_loaded(self, bus: Face, opener: Opener) -> None:
-        furnish(bus)
+    def test_a_dump_of_a_loaded_log_is_the_dump_that_was_loaded(self, bus: BusDriver, opener: EngineOpener) -> None:
+        fill_log(bus)
         rows = dumped(bus)
 
         with opened(opener, "copy", bus) as copy:
@@ -158,8 +156,8 @@ class Moving:
 
             assert by_name(dumped(copy)) == by_name(rows)
 
-    def test_a_loaded_log_remembers_ids_numbers_and_tombstones(self, bus: Face, opener: Opener) -> None:
-        furnish(bus)
+    def test_a_loaded_log_remembers_ids_numbers_and_tombstones(self, bus: BusDriver, opener: EngineOpener) -> None:
+        fill_log(bus)
 
         with opened(opener, "copy", bus) as copy:
             load(copy, dumped(bus))
@@ -172,8 +170,8 @@ class Moving:
                 copy.put("stream:gone")
             assert copy.put("stream:a") == bus.info("stream:a").last + 1
 
-    def test_a_loaded_log_goes_on_with_its_mail(self, bus: Face, opener: Opener) -> None:
-        furnish(bus)
+    def test_a_loaded_log_goes_on_with_its_mail(self, bus: BusDriver, opener: EngineOpener) -> None:
+        fill_log(bus)
 
         with opened(opener, "copy", bus) as copy:
             load(copy, dumped(bus))
@@ -189,8 +187,8 @@ class Moving:
             copy.control("A", "parked")
             assert copy.claimed("w2") == ["parked"]
 
-    def test_a_loaded_log_still_erases_the_copies_of_a_conversation(self, bus: Face, opener: Opener) -> None:
-        furnish(bus)
+    def test_a_loaded_log_still_erases_the_copies_of_a_conversation(self, bus: BusDriver, opener: EngineOpener) -> None:
+        fill_log(bus)
 
         with opened(opener, "copy", bus) as copy:
             load(copy, dumped(bus))
@@ -199,8 +197,8 @@ class Moving:
             assert [r.seq for r in copy.read("chat:A") if r.erased] == [1]
             assert "held" not in {lane.conversation for lane in copy.do(Lanes("A"))}
 
-    def test_rows_may_be_loaded_twice(self, bus: Face, opener: Opener) -> None:
-        furnish(bus)
+    def test_rows_may_be_loaded_twice(self, bus: BusDriver, opener: EngineOpener) -> None:
+        fill_log(bus)
         rows = dumped(bus)
 
         with opened(opener, "copy", bus) as copy:
@@ -210,7 +208,7 @@ class Moving:
             assert content(copy) == content(bus)
             assert by_name(dumped(copy)) == by_name(rows)
 
-    def test_only_an_empty_log_can_be_loaded(self, bus: Face, opener: Opener) -> None:
+    def test_only_an_empty_log_can_be_loaded(self, bus: BusDriver, opener: EngineOpener) -> None:
         bus.fill("stream:a", 1)
         rows = tuple(dumped(bus))
 
@@ -228,5 +226,5 @@ def first_after(before: list[Any], topic: str) -> int:
 
 
 def by_name(rows: list[dict[str, Any]]) -> list[str]:
-    """Rows in an order of their own: within a kind an engine may dump as it likes."""
+    """Sort rows for comparison: within a kind, an engine may dump them in any order."""
     return sorted(repr(sorted(row.items())) for row in rows)

@@ -1,4 +1,4 @@
-"""Promise 6: what is deleted is gone for good, with everything that the conversation left elsewhere."""
+"""Promise 6: deletion is final and includes the copies of a conversation in other topics."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from magent2.bus.operations import (
 )
 from magent2.bus.records import NewRecord, Page
 from magent2.errors import BlobMissing, Fenced, IdConflict, TopicDeleted
-from tests.support.faces import LEASE_S, Face
+from tests.contracts.bus.driver import LEASE_S, BusDriver
 
 CONVERSATION = ("stream:c1", "chat:c1", "history:c1")
 
 
-class Deleting:
+class DeleteTests:
     # --- topics
 
-    def test_a_deleted_topic_has_no_record_and_no_head_but_keeps_its_last_number(self, bus: Face) -> None:
+    def test_a_deleted_topic_has_no_record_and_no_head_but_keeps_its_last_number(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 3)
         bus.set_head("stream:a", owner="ann")
 
@@ -38,7 +38,7 @@ class Deleting:
             assert bus.page("stream:a", after=cursor) == Page((), 3, 3, True)
         assert bus.do(Find("stream:a", "r1")) is None
 
-    def test_a_deleted_topic_answers_every_cursor_with_a_page_that_says_so(self, bus: Face) -> None:
+    def test_a_deleted_topic_answers_every_cursor_with_a_page_that_says_so(self, bus: BusDriver) -> None:
         bus.fill("t:a", 3)
         bus.do(Delete(("t:a",)))
 
@@ -46,7 +46,7 @@ class Deleting:
 
         assert all(page.deleted and page.records == () and page.last == 3 for page in pages)
 
-    def test_an_append_to_a_deleted_topic_is_refused_for_ever(self, bus: Face) -> None:
+    def test_an_append_to_a_deleted_topic_is_refused_for_ever(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 1)
 
         bus.do(Delete(("stream:a",)))
@@ -56,7 +56,7 @@ class Deleting:
         with pytest.raises(TopicDeleted):
             bus.put("stream:a", {"n": 1}, "r1")
 
-    def test_the_head_of_a_deleted_topic_cannot_be_set(self, bus: Face) -> None:
+    def test_the_head_of_a_deleted_topic_cannot_be_set(self, bus: BusDriver) -> None:
         bus.do(Delete(("stream:a",)))
 
         with pytest.raises(TopicDeleted):
@@ -64,14 +64,14 @@ class Deleting:
 
         assert bus.info("stream:b").last == 0
 
-    def test_a_topic_that_never_was_gets_its_tombstone_too(self, bus: Face) -> None:
+    def test_a_topic_that_never_was_gets_its_tombstone_too(self, bus: BusDriver) -> None:
         bus.do(Delete(("stream:a",)))
 
         assert (bus.info("stream:a").last, bus.info("stream:a").deleted) == (0, True)
         with pytest.raises(TopicDeleted):
             bus.put("stream:a")
 
-    def test_deleting_again_changes_nothing(self, bus: Face) -> None:
+    def test_deleting_again_changes_nothing(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 2)
         bus.do(Delete(("stream:a",)))
 
@@ -80,7 +80,7 @@ class Deleting:
         assert (bus.info("stream:a").last, bus.info("stream:a").floor) == (2, 2)
         assert bus.info("stream:b").deleted
 
-    def test_blobs_go_with_the_topic(self, bus: Face) -> None:
+    def test_blobs_go_with_the_topic(self, bus: BusDriver) -> None:
         name = bus.do(PutBlob(b"x"))
         bus.put("stream:a", {}, blobs=(name,))
 
@@ -92,7 +92,7 @@ class Deleting:
 
     # --- conversations
 
-    def test_copies_of_a_deleted_conversation_are_erased_everywhere(self, bus: Face) -> None:
+    def test_copies_of_a_deleted_conversation_are_erased_everywhere(self, bus: BusDriver) -> None:
         bus.put("stream:c1", {"conversation_id": "c1"})
         bus.mail("A", "c1", "secret")
         bus.mail("A", "c2", "other")
@@ -106,7 +106,7 @@ class Deleting:
         assert bus.read("outbox:web")[0].erased
         assert bus.info("stream:c1").deleted
 
-    def test_blobs_that_only_a_deleted_conversation_named_go_at_once(self, bus: Face) -> None:
+    def test_blobs_that_only_a_deleted_conversation_named_go_at_once(self, bus: BusDriver) -> None:
         own, copied, shared = (bus.do(PutBlob(data)) for data in (b"own", b"copied", b"shared"))
         bus.put("stream:c1", {"conversation_id": "c1"}, blobs=(own, shared))
         bus.put("outbox:web", {"conversation_id": "c1"}, blobs=(copied,))
@@ -119,7 +119,7 @@ class Deleting:
             with pytest.raises(BlobMissing):
                 bus.do(GetBlob(name))
 
-    def test_the_id_of_a_copy_stands_for_no_body_once_its_conversation_is_deleted(self, bus: Face) -> None:
+    def test_the_id_of_a_copy_stands_for_no_body_once_its_conversation_is_deleted(self, bus: BusDriver) -> None:
         bus.put("chat:A", {"conversation_id": "c1", "content": "secret"}, "m1")
 
         bus.do(Delete(CONVERSATION, "c1"))
@@ -127,7 +127,7 @@ class Deleting:
         with pytest.raises(IdConflict):
             bus.put("chat:A", {"conversation_id": "c1", "content": "secret"}, "m1")
 
-    def test_what_is_left_of_an_inbox_goes_on_as_before(self, bus: Face) -> None:
+    def test_what_is_left_of_an_inbox_goes_on_as_before(self, bus: BusDriver) -> None:
         mail = [{"conversation_id": "c1" if n % 2 else "c2", "content": str(n)} for n in range(1, 1201)]
         for start in (0, 600):  # more in all than one page of whatever an engine has to rewrite
             bus.append(*(NewRecord("chat:A", payload) for payload in mail[start : start + 600]))
@@ -141,7 +141,7 @@ class Deleting:
         assert left[-2].payload["content"] == "1200"
         assert bus.read("chat:A", 1199)[0].seq == 1200
 
-    def test_mail_of_a_deleted_conversation_is_never_handed_out(self, bus: Face) -> None:
+    def test_mail_of_a_deleted_conversation_is_never_handed_out(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.do(Claim(worker="w0", agents=("A",), limit=0, lease_s=LEASE_S))
         bus.mail("A", "c1")
@@ -153,7 +153,7 @@ class Deleting:
 
         assert bus.claimed(agents=("A", "B")) == ["c2"]
 
-    def test_the_owner_of_a_deleted_conversation_is_fenced(self, bus: Face) -> None:
+    def test_the_owner_of_a_deleted_conversation_is_fenced(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         lane = bus.claim_one()
 
@@ -171,7 +171,7 @@ class Deleting:
             bus.later(lane.owner, 0)
         assert bus.info("stream:x").last == 0
 
-    def test_other_lanes_are_left_alone(self, bus: Face) -> None:
+    def test_other_lanes_are_left_alone(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.mail("A", "c2")
         lanes = {lane.owner.conversation: lane for lane in bus.claim().lanes}
@@ -181,7 +181,7 @@ class Deleting:
         assert len(bus.do(Pending(lanes["c2"].owner))) == 1
         bus.settle(lanes["c2"])
 
-    def test_a_token_of_a_deleted_lane_is_worth_nothing_in_a_lane_of_the_same_name(self, bus: Face) -> None:
+    def test_a_token_of_a_deleted_lane_is_worth_nothing_in_a_lane_of_the_same_name(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         old = bus.claim_one()
         bus.do(Delete(("stream:c1",), "c1"))

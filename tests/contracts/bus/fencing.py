@@ -1,4 +1,4 @@
-"""Lanes: only the owner writes, and each of its appends happens once."""
+"""Fencing: only the current owner of a lane can write for it, and each of its appends happens once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from magent2.bus.operations import Delete, LastSeqIs, Later, OwnedAppend, Pending, PutBlob, SetHead, Settle, Workers
 from magent2.bus.records import AppendResult, ClaimedLane, NewRecord, Owner
 from magent2.errors import BlobMissing, ConditionFailed, CounterGap, Fenced, IdConflict, TopicDeleted
-from tests.support.faces import Face, refs, texts
+from tests.contracts.bus.driver import BusDriver, refs, texts
 from tests.support.waiting import eventually
 
 STREAM = "stream:c1"
@@ -24,25 +24,25 @@ def owned(owner: Owner, n: int, *records: NewRecord, **more: Any) -> OwnedAppend
     return OwnedAppend(owner=owner, n=n, records=records, **more)
 
 
-def held(bus: Face) -> ClaimedLane:
+def held(bus: BusDriver) -> ClaimedLane:
     bus.mail("A", "c1", "hello")
     return bus.claim_one("w1")
 
 
-def taken_over(bus: Face) -> tuple[ClaimedLane, ClaimedLane]:
-    """A zombie, and the owner that came after it."""
+def taken_over(bus: BusDriver) -> tuple[ClaimedLane, ClaimedLane]:
+    """Return a zombie (an owner that has lost its lane) and its successor."""
     old = held(bus)
     bus.leave("w1")
     return old, bus.claim_one("w2")
 
 
-def held_second(bus: Face) -> ClaimedLane:
-    """The second lane of agent A, both of them held by the same worker."""
+def held_second(bus: BusDriver) -> ClaimedLane:
+    """Return the second of two lanes of agent A that one worker holds."""
     bus.mail("A", "c1", "hello")
     return bus.claim("w1").lanes[1]
 
 
-def taken_back(bus: Face, worker: str) -> tuple[ClaimedLane, ...]:
+def taken_back(bus: BusDriver, worker: str) -> tuple[ClaimedLane, ...]:
     bus.leave(worker)
     return bus.claim("w9").lanes
 
@@ -55,11 +55,11 @@ WRITES: dict[str, Callable[[ClaimedLane], Any]] = {
 }
 
 
-class Fencing:
+class FencingTests:
     # --- zombies
 
     @pytest.mark.parametrize("write", WRITES)
-    def test_whatever_a_zombie_writes_is_refused(self, bus: Face, write: str) -> None:
+    def test_whatever_a_zombie_writes_is_refused(self, bus: BusDriver, write: str) -> None:
         old, new = taken_over(bus)
 
         with pytest.raises(Fenced):
@@ -69,7 +69,9 @@ class Fencing:
         assert texts(bus.do(Pending(new.owner))) == ["hello"]
 
     @pytest.mark.parametrize("write", WRITES)
-    def test_a_worker_that_has_left_is_fenced_though_nobody_took_its_lane(self, bus: Face, write: str) -> None:
+    def test_a_worker_that_has_left_is_fenced_though_its_lane_has_no_new_owner(
+        self, bus: BusDriver, write: str
+    ) -> None:
         old = held(bus)
         bus.leave("w1")
 
@@ -80,7 +82,7 @@ class Fencing:
         assert bus.claimed("w2") == ["c1"]
 
     @pytest.mark.parametrize("write", WRITES)
-    def test_an_owner_whose_lease_ran_out_may_write_until_somebody_takes_over(self, bus: Face, write: str) -> None:
+    def test_an_owner_whose_lease_ran_out_may_write_until_another_takes_over(self, bus: BusDriver, write: str) -> None:
         bus.mail("A", "c1")
         lane = bus.claim_one("w1", lease_s=0.02)
         eventually(lambda: bus.do(Workers())[0].lease_s < 0)
@@ -89,13 +91,13 @@ class Fencing:
 
         assert bus.seqs(STREAM) == [1]
 
-    def test_a_zombie_cannot_look_into_the_lane(self, bus: Face) -> None:
+    def test_a_zombie_cannot_read_the_mail_of_the_lane(self, bus: BusDriver) -> None:
         old, _ = taken_over(bus)
 
         with pytest.raises(Fenced):
             bus.do(Pending(old.owner))
 
-    def test_a_token_that_never_was_is_fenced(self, bus: Face) -> None:
+    def test_a_token_that_never_was_is_fenced(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim("w2", limit=0)
 
@@ -104,7 +106,7 @@ class Fencing:
         with pytest.raises(Fenced):
             bus.do(owned(Owner("w1", "A", "never", ""), 1, record()))
 
-    def test_a_worker_that_comes_back_under_its_name_does_not_own_what_it_held(self, bus: Face) -> None:
+    def test_a_worker_that_comes_back_under_its_name_does_not_own_what_it_held(self, bus: BusDriver) -> None:
         old = held(bus)
         bus.leave("w1")
 
@@ -115,7 +117,7 @@ class Fencing:
             bus.settle(old)
         bus.settle(new)
 
-    def test_a_zombie_is_told_before_any_other_fault(self, bus: Face) -> None:
+    def test_a_zombie_is_fenced_before_any_other_check(self, bus: BusDriver) -> None:
         old, _ = taken_over(bus)
 
         with pytest.raises(Fenced):
@@ -123,7 +125,7 @@ class Fencing:
 
     # --- the counter
 
-    def test_an_owner_appends_and_keeps_its_lane(self, bus: Face) -> None:
+    def test_an_owner_appends_and_keeps_its_lane(self, bus: BusDriver) -> None:
         lane = held(bus)
 
         first = bus.do(owned(lane.owner, 1, record(n=1), record(n=2), NewRecord("history:c1", {})))
@@ -133,7 +135,7 @@ class Fencing:
         assert bus.claimed("w2") == []
         assert bus.do(Pending(lane.owner)) == lane.mail
 
-    def test_a_number_already_seen_appends_nothing_and_answers_as_the_first_time(self, bus: Face) -> None:
+    def test_a_number_already_seen_appends_nothing_and_answers_as_the_first_time(self, bus: BusDriver) -> None:
         lane = held(bus)
         operation = owned(lane.owner, 1, record(), record())
         bus.do(operation)
@@ -142,7 +144,7 @@ class Fencing:
         assert bus.do(operation) == AppendResult((1, 2), repeat=True)
         assert bus.seqs(STREAM) == [1, 2, 3]
 
-    def test_an_older_number_is_a_repeat_whose_answer_is_forgotten(self, bus: Face) -> None:
+    def test_an_older_number_is_a_repeat_whose_answer_is_forgotten(self, bus: BusDriver) -> None:
         lane = held(bus)
         bus.do(owned(lane.owner, 1, record()))
         bus.do(owned(lane.owner, 2, record()))
@@ -150,7 +152,7 @@ class Fencing:
         assert bus.do(owned(lane.owner, 1, record())) == AppendResult((), repeat=True)
         assert bus.seqs(STREAM) == [1, 2]
 
-    def test_a_number_that_skips_one_is_refused(self, bus: Face) -> None:
+    def test_a_number_that_skips_one_is_refused(self, bus: BusDriver) -> None:
         lane = held(bus)
         bus.do(owned(lane.owner, 1, record()))
 
@@ -159,7 +161,7 @@ class Fencing:
 
         assert bus.do(owned(lane.owner, 2, record())) == AppendResult((2,))
 
-    def test_the_first_number_is_one(self, bus: Face) -> None:
+    def test_the_first_number_is_one(self, bus: BusDriver) -> None:
         lane = held(bus)
 
         with pytest.raises(CounterGap):
@@ -167,7 +169,7 @@ class Fencing:
 
         assert bus.info(STREAM).last == 0
 
-    def test_each_owner_counts_from_one(self, bus: Face) -> None:
+    def test_each_owner_counts_from_one(self, bus: BusDriver) -> None:
         old = held(bus)
         bus.do(owned(old.owner, 1, record()))
         bus.leave("w1")
@@ -176,7 +178,7 @@ class Fencing:
 
         assert bus.do(owned(new.owner, 1, record())) == AppendResult((2,))
 
-    def test_the_counter_is_looked_at_before_conditions(self, bus: Face) -> None:
+    def test_the_counter_is_checked_before_conditions(self, bus: BusDriver) -> None:
         lane = held(bus)
         operation = owned(lane.owner, 1, record(), conditions=(LastSeqIs(STREAM, 0),))
         bus.do(operation)
@@ -185,7 +187,7 @@ class Fencing:
         with pytest.raises(CounterGap):
             bus.do(owned(lane.owner, 3, record(), conditions=(LastSeqIs(STREAM, 0),)))
 
-    def test_a_refused_append_does_not_use_up_its_number(self, bus: Face) -> None:
+    def test_a_refused_append_does_not_use_up_its_number(self, bus: BusDriver) -> None:
         lane = held(bus)
 
         with pytest.raises(ConditionFailed):
@@ -196,7 +198,7 @@ class Fencing:
 
     # --- what an owner's append can do besides
 
-    def test_an_append_removes_the_mail_that_it_has_seen(self, bus: Face) -> None:
+    def test_an_append_removes_the_mail_that_it_has_seen(self, bus: BusDriver) -> None:
         lane = held(bus)
         steer = bus.mail("A", "c1", "steer")
         bus.mail("A", "c1", "next")
@@ -206,7 +208,7 @@ class Fencing:
 
         assert texts(bus.do(Pending(lane.owner))) == ["hello", "next"]
 
-    def test_a_repeated_append_removes_no_more_mail(self, bus: Face) -> None:
+    def test_a_repeated_append_removes_no_more_mail(self, bus: BusDriver) -> None:
         lane = held(bus)
         steer = bus.mail("A", "c1", "steer")
         bus.claim("w2", limit=0)
@@ -216,7 +218,7 @@ class Fencing:
 
         assert texts(bus.do(Pending(lane.owner))) == ["hello", "steer"]
 
-    def test_mail_seen_in_an_append_does_not_come_back_after_a_crash(self, bus: Face) -> None:
+    def test_mail_seen_in_an_append_does_not_come_back_after_a_crash(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "hello")
         bus.mail("A", "c1", "steer")
         lane = bus.claim_one("w1")
@@ -227,7 +229,7 @@ class Fencing:
         new = bus.claim_one("w2")
         assert (texts(new.mail), new.attempt, new.pending) == (["hello"], 2, 1)
 
-    def test_mail_of_other_lanes_is_passed_over(self, bus: Face) -> None:
+    def test_mail_of_other_lanes_is_passed_over(self, bus: BusDriver) -> None:
         other = bus.mail("A", "c0", "theirs")
         lane = held_second(bus)
 
@@ -236,14 +238,14 @@ class Fencing:
         assert bus.do(Pending(lane.owner)) == ()
         assert [texts(lane.mail) for lane in taken_back(bus, "w1")] == [["theirs"]]
 
-    def test_an_append_may_set_heads_and_nothing_else(self, bus: Face) -> None:
+    def test_an_append_may_set_heads_and_nothing_else(self, bus: BusDriver) -> None:
         lane = held(bus)
 
         answer = bus.do(owned(lane.owner, 1, heads=(SetHead(STREAM, {"active": "A"}),)))
 
         assert (answer, dict(bus.info(STREAM).head)) == (AppendResult(()), {"active": "A"})
 
-    def test_a_known_id_in_an_owners_append_is_left_out_and_the_rest_is_written(self, bus: Face) -> None:
+    def test_a_known_id_in_an_owners_append_is_left_out_and_the_rest_is_written(self, bus: BusDriver) -> None:
         old = held(bus)
         bus.do(owned(old.owner, 1, NewRecord(STREAM, {"x": 1}, "sent")))
         bus.leave("w1")
@@ -255,7 +257,7 @@ class Fencing:
         assert [r.payload["x"] for r in bus.read(STREAM)] == [1, 2]
 
     @pytest.mark.parametrize("fault", ["id", "deleted", "condition", "blob"])
-    def test_an_owners_append_is_refused_as_any_other_and_changes_nothing(self, bus: Face, fault: str) -> None:
+    def test_an_owners_append_is_refused_as_any_other_and_changes_nothing(self, bus: BusDriver, fault: str) -> None:
         lane = held(bus)
         bus.put("stream:x", {"x": 1}, "used")
         bus.do(PutBlob(b"another"))

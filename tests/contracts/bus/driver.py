@@ -1,11 +1,12 @@
-"""The two faces of an engine, made to look the same to a test."""
+"""Drivers of the conformance suite: run the same test through `Engine.call` and through `Engine.acall`."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import (
@@ -38,8 +39,8 @@ R = TypeVar("R")
 LEASE_S = 60.0  # longer than any test
 
 
-class Face(ABC):
-    """An engine driven through one of its faces, with short names for what tests do all the time."""
+class BusDriver(ABC):
+    """An engine with one of its two call methods, and short names for the operations that tests use most."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -51,10 +52,10 @@ class Face(ABC):
 
     @abstractmethod
     async def ado(self, operation: Operation[R]) -> R:
-        """Run an operation from a coroutine; the synchronous face blocks the loop that it is called on."""
+        """Run an operation from a coroutine. `SyncDriver` blocks the event loop meanwhile."""
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine on the one event loop of this face."""
+        """Run a coroutine on the one event loop of this driver."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(coroutine)
@@ -79,12 +80,12 @@ class Face(ABC):
         return self.append(record).seqs[0]
 
     def fill(self, topic: str, count: int) -> None:
-        """Records with the ids `r1`, `r2` … and the payloads {"n": 1}, {"n": 2} …"""
+        """Append records with the ids `r1`, `r2` … and the payloads {"n": 1}, {"n": 2} …"""
         for n in range(1, count + 1):
             self.put(topic, {"n": n}, f"r{n}")
 
     def set_head(self, topic: str, **fields: Any) -> None:
-        """Set a head, with a record beside it that makes the append happen."""
+        """Set fields of a head. The append also has a record in another topic, because it needs a key."""
         self.append(NewRecord("note:head", {}), heads=(SetHead(topic, fields),))
 
     def page(self, topic: str, after: int | str | None = OLDEST, limit: int = 10_000) -> Page:
@@ -102,7 +103,7 @@ class Face(ABC):
     # --- lanes
 
     def mail(self, agent: str, conversation: str, text: str = "", **fields: Any) -> MailRef:
-        """A message for an agent, straight into its inbox."""
+        """Append a message to the inbox of an agent."""
         return self._post(f"chat:{agent}", conversation, text, fields)
 
     def control(self, agent: str, conversation: str, text: str = "", **fields: Any) -> MailRef:
@@ -125,7 +126,7 @@ class Face(ABC):
         return self.do(Claim(worker=worker, agents=agents, limit=limit, lease_s=lease_s, nonce=nonce))
 
     def claimed(self, worker: str = "w1", agents: tuple[str, ...] = ("A",), limit: int = 100) -> list[str]:
-        """Claim, and say only which conversations came."""
+        """Claim lanes and return only their conversations."""
         return [lane.owner.conversation for lane in self.claim(worker, agents, limit).lanes]
 
     def claim_one(self, worker: str = "w1", agent: str = "A", lease_s: float = LEASE_S) -> ClaimedLane:
@@ -133,7 +134,7 @@ class Face(ABC):
         return lane
 
     def settle(self, lane: ClaimedLane, *records: NewRecord) -> AppendResult:
-        """Settle all the mail that came with the claim."""
+        """Settle all mail that the claim returned."""
         return self.do(Settle(owner=lane.owner, mail=refs(lane), records=records))
 
     def later(self, owner: Owner, delay_s: float | None, refund: bool = False) -> AppendResult:
@@ -143,7 +144,9 @@ class Face(ABC):
         return self.do(Leave(worker))
 
 
-class SyncFace(Face):
+class SyncDriver(BusDriver):
+    """Runs operations through `Engine.call`."""
+
     def do(self, operation: Operation[R]) -> R:
         return self.engine.call(operation)
 
@@ -151,7 +154,9 @@ class SyncFace(Face):
         return self.engine.call(operation)
 
 
-class AsyncFace(Face):
+class AsyncDriver(BusDriver):
+    """Runs operations through `Engine.acall`, on one event loop."""
+
     def do(self, operation: Operation[R]) -> R:
         return self.run(self.engine.acall(operation))
 
@@ -165,3 +170,25 @@ def refs(lane: ClaimedLane) -> tuple[MailRef, ...]:
 
 def texts(records: tuple[Record, ...]) -> list[Any]:
     return [record.payload.get("content") for record in records]
+
+
+class ContractClass(Protocol):
+    """What the suites need of the test class that they are mixed into."""
+
+    persistent: bool
+    shared: bool
+
+    def append_malformed(self, engine: Engine, topic: str) -> None: ...
+
+
+EngineOpener: TypeAlias = Callable[[str], Engine]
+
+
+@contextmanager
+def opened(opener: EngineOpener, name: str, like: BusDriver) -> Iterator[BusDriver]:
+    """Open another engine on the log of this name, with a driver of the same kind."""
+    driver = type(like)(opener(name))
+    try:
+        yield driver
+    finally:
+        driver.close()

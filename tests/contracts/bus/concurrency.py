@@ -1,4 +1,4 @@
-"""The two faces of one engine: any thread, any loop, any moment."""
+"""An engine used from several threads and event loops at once, with cancellation and closing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from magent2.bus.operations import Append, Claim, Describe, Read
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import Magent2Error
-from tests.contracts.bus_following import take
-from tests.support.faces import LEASE_S, Face
+from tests.contracts.bus.driver import LEASE_S, BusDriver
+from tests.contracts.bus.follow import take
 from tests.support.waiting import DEADLINE_S
 
 
@@ -19,8 +19,8 @@ def one(n: int = 0) -> Append:
     return Append(records=(NewRecord("stream:a", {"n": n}),))
 
 
-class Faces:
-    def test_what_one_face_has_written_the_other_reads_at_once(self, bus: Face) -> None:
+class ConcurrencyTests:
+    def test_what_one_face_has_written_the_other_reads_at_once(self, bus: BusDriver) -> None:
         async def scene() -> None:
             for n in range(1, 11):
                 await bus.engine.acall(one(n))
@@ -30,7 +30,7 @@ class Faces:
 
         bus.run(scene())
 
-    def test_an_engine_outlives_the_loop_that_used_it(self, bus: Face) -> None:
+    def test_an_engine_outlives_the_loop_that_used_it(self, bus: BusDriver) -> None:
         async def scene(seq: int) -> None:
             assert (await bus.engine.acall(one())).seqs == (seq,)
             assert await take(bus.engine.follow("stream:a", seq - 1), 1) == [seq]
@@ -40,7 +40,7 @@ class Faces:
 
         assert bus.seqs("stream:a") == [1, 2, 3]
 
-    def test_loops_on_several_threads_share_an_engine(self, bus: Face) -> None:
+    def test_loops_on_several_threads_share_an_engine(self, bus: BusDriver) -> None:
         async def write() -> None:
             await asyncio.gather(*(bus.engine.acall(one(n)) for n in range(20)))
 
@@ -52,7 +52,7 @@ class Faces:
 
         assert bus.seqs("stream:a") == list(range(1, 61))
 
-    def test_a_cancelled_append_that_is_run_again_happens_once(self, bus: Face) -> None:
+    def test_a_cancelled_append_that_is_run_again_happens_once(self, bus: BusDriver) -> None:
         async def scene() -> list[AppendResult]:
             answers = []
             for n in range(20):
@@ -70,7 +70,7 @@ class Faces:
         assert [answer.seqs for answer in answers] == [(seq,) for seq in range(1, 21)]
         assert [record.payload["n"] for record in bus.read("stream:a")] == list(range(20))
 
-    def test_a_cancelled_claim_that_is_run_again_hands_out_its_lanes(self, bus: Face) -> None:
+    def test_a_cancelled_claim_that_is_run_again_hands_out_its_lanes(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         operation = Claim(worker="w1", agents=("A",), limit=1, lease_s=LEASE_S)
 
@@ -83,7 +83,7 @@ class Faces:
 
         assert bus.run(scene()) == 1
 
-    def test_a_follower_that_is_cancelled_leaves_the_engine_in_order(self, bus: Face) -> None:
+    def test_a_follower_that_is_cancelled_leaves_the_engine_in_order(self, bus: BusDriver) -> None:
         async def scene() -> list[int]:
             waiting = [asyncio.ensure_future(take(bus.engine.follow("stream:a"), 1)) for _ in range(5)]
             await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ class Faces:
 
         assert bus.run(scene()) == [1]
 
-    def test_a_loop_goes_on_while_a_thread_waits_for_a_record(self, bus: Face) -> None:
+    def test_a_loop_goes_on_while_a_thread_waits_for_a_record(self, bus: BusDriver) -> None:
         async def scene() -> list[int]:
             reading = asyncio.create_task(asyncio.to_thread(bus.engine.read_blocking, "stream:a", None, 10, DEADLINE_S))
             for _ in range(10):
@@ -105,12 +105,12 @@ class Faces:
 
         assert bus.run(scene()) == [1]
 
-    def test_a_follower_sees_more_than_fits_a_page(self, bus: Face) -> None:
+    def test_a_follower_sees_more_than_fits_a_page(self, bus: BusDriver) -> None:
         bus.append(*(NewRecord("stream:a", {}) for _ in range(700)))
 
         assert bus.run(take(bus.engine.follow("stream:a", 0), 700)) == list(range(1, 701))
 
-    def test_one_watch_holds_many_topics(self, bus: Face) -> None:
+    def test_one_watch_holds_many_topics(self, bus: BusDriver) -> None:
         topics = [f"stream:{n}" for n in range(300)]
         with bus.engine.watch(topics) as watch:
             while watch.wait(0.05):
@@ -119,7 +119,7 @@ class Faces:
 
             assert watch.wait(DEADLINE_S) == {"stream:299"}
 
-    def test_closing_twice_does_no_harm(self, bus: Face) -> None:
+    def test_closing_twice_does_no_harm(self, bus: BusDriver) -> None:
         bus.put("stream:a")
 
         bus.engine.close()

@@ -1,7 +1,7 @@
-"""A small model of a log: what any engine answers, written as plainly as it can be. No time, no threads, no bytes.
+"""Reference model of a log: the results of every operation, in simple code without time, threads or encoding.
 
-Where the contract leaves a choice, the model does not choose: lanes that became ready by one step may come in any
-order, and lanes of different agents too.
+Where the contract allows several results, the model allows them all: lanes that became ready in one step may be claimed
+in any order, and so may lanes of different agents.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from magent2.errors import (
 
 
 @dataclass
-class Entry:
-    """A record as the model keeps it."""
+class ModelRecord:
+    """A record of the model."""
 
     new: NewRecord
     seq: int
@@ -45,15 +45,15 @@ class Entry:
 
     @property
     def shown(self) -> tuple[Any, ...]:
-        """All that a reader may see of it, but for the time."""
+        """Everything that a reader sees of the record, except its time."""
         record_id = self.new.id or assigned_id(self.seq)
         kept = (self.seq, record_id, self.new.draft, self.new.closes, self.erased)
         return (*kept, {}, {}) if self.erased else (*kept, self.new.payload, dict(self.new.headers))
 
 
 @dataclass
-class Known:
-    """What an id stands for."""
+class ModelId:
+    """What the model remembers of an id."""
 
     seq: int
     digest: str
@@ -61,18 +61,18 @@ class Known:
 
 
 @dataclass
-class Topic:
-    entries: dict[int, Entry] = field(default_factory=dict)
-    ids: dict[str, Known] = field(default_factory=dict)
+class ModelTopic:
+    entries: dict[int, ModelRecord] = field(default_factory=dict)
+    ids: dict[str, ModelId] = field(default_factory=dict)
     head: dict[str, str] = field(default_factory=dict)
     last: int = 0
     floor: int = 0
     deleted: bool = False
-    active: int = 0  # the step in which the topic was last active; 0 for one that never was
+    active: int = 0  # the step in which the topic was last active; 0 for a topic that does not exist
 
 
 @dataclass
-class Lane:
+class ModelLane:
     mail: set[MailRef] = field(default_factory=set)
     state: str = "idle"  # idle (no mail), ready, held, later, parked
     attempt: int = 0
@@ -80,7 +80,7 @@ class Lane:
     nonce: str = ""
     n: int = 0
     answer: tuple[int, ...] = ()
-    finished: str = ""  # the token of who finished with the lane last
+    finished: str = ""  # the token of the last owner that gave the lane up
     finished_answer: tuple[int, ...] = ()
 
     def ordered(self) -> list[MailRef]:
@@ -90,22 +90,22 @@ class Lane:
         self.state, self.owner, self.nonce = state if self.mail else "idle", None, ""
 
 
-class Model:
+class LogModel:
     def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
-        self.lanes: dict[tuple[str, str], Lane] = {}
-        self.ready: dict[str, list[set[str]]] = {}  # per agent: conversations; those in one set may come in any order
+        self.topics: dict[str, ModelTopic] = {}
+        self.lanes: dict[tuple[str, str], ModelLane] = {}
+        self.ready: dict[str, list[set[str]]] = {}  # per agent; those in one set may be claimed in any order
         self.sorted: dict[str, int] = {}  # per inbox
         self.workers: dict[str, str] = {}  # to the nonce of the last claim
         self.steps = 0
 
     # --- reading
 
-    def topic(self, name: str) -> Topic:
-        """The topic, or what one looks like that never was."""
-        return self.topics.get(name, Topic())
+    def topic(self, name: str) -> ModelTopic:
+        """Return the topic, or an empty one if it does not exist."""
+        return self.topics.get(name, ModelTopic())
 
-    def read(self, name: str, after: int | str | None, limit: int, before: int | None = None) -> list[Entry]:
+    def read(self, name: str, after: int | str | None, limit: int, before: int | None = None) -> list[ModelRecord]:
         topic = self.topic(name)
         if after is None:
             below = [seq for seq in sorted(topic.entries) if before is None or seq < before]
@@ -113,7 +113,7 @@ class Model:
         cursor = self._cursor(topic, after)
         return [topic.entries[seq] for seq in sorted(topic.entries) if seq > cursor][:limit]
 
-    def _cursor(self, topic: Topic, after: int | str) -> int:
+    def _cursor(self, topic: ModelTopic, after: int | str) -> int:
         if after == OLDEST:
             return topic.floor
         if isinstance(after, str) and assigned_seq(after) is None:
@@ -126,7 +126,7 @@ class Model:
             raise UnknownCursor
         return seq
 
-    def find(self, name: str, record_id: str) -> Entry | None:
+    def find(self, name: str, record_id: str) -> ModelRecord | None:
         topic = self.topic(name)
         known = topic.ids.get(record_id)
         seq = known.seq if known else assigned_seq(record_id) or 0
@@ -173,25 +173,25 @@ class Model:
         self.steps += 1
         seqs = tuple(self._add(record) for record in operation.records)
         for head in operation.heads:
-            topic = self.topics.setdefault(head.topic, Topic())
+            topic = self.topics.setdefault(head.topic, ModelTopic())
             topic.head = self._merged(head.topic, head.texts)
             topic.active = self.steps
         return seqs
 
     def _add(self, record: NewRecord) -> int:
-        topic = self.topics.setdefault(record.topic, Topic(active=self.steps))
+        topic = self.topics.setdefault(record.topic, ModelTopic(active=self.steps))
         if record.id in topic.ids:
             return topic.ids[record.id].seq
         topic.last += 1
-        topic.entries[topic.last] = Entry(record, topic.last)
+        topic.entries[topic.last] = ModelRecord(record, topic.last)
         if record.id is not None:
-            topic.ids[record.id] = Known(topic.last, record.digest, (topic.last,))
+            topic.ids[record.id] = ModelId(topic.last, record.digest, (topic.last,))
         return topic.last
 
-    # --- keeping house
+    # --- maintenance
 
     def trim(self, operation: Trim) -> int:
-        """By number or seq: the model knows no time."""
+        """Trim by number or seq; the model has no time."""
         topic = self.topic(operation.topic)
         excess = len(topic.entries) - (operation.keep or 0)
         oldest = sorted(topic.entries)[: max(excess, 0)]
@@ -202,7 +202,7 @@ class Model:
             topic.floor = seq
         return topic.floor
 
-    def _unsettled(self, name: str, entry: Entry) -> bool:
+    def _unsettled(self, name: str, entry: ModelRecord) -> bool:
         ref = MailRef(name, entry.seq)
         if any(ref in lane.mail for lane in self.lanes.values()):
             return True
@@ -225,7 +225,7 @@ class Model:
     def delete(self, operation: Delete) -> None:
         for name in operation.topics:
             last = self.topic(name).last
-            self.topics[name] = Topic(last=last, floor=last, deleted=True)
+            self.topics[name] = ModelTopic(last=last, floor=last, deleted=True)
         if operation.conversation is None:
             return
         for topic in self.topics.values():
@@ -257,12 +257,12 @@ class Model:
                     self._make_ready(agent, {conversation}, front=False)
 
     def _sort(self, inbox: str, agent: str) -> list[str]:
-        """Put new mail of one inbox into lanes; the conversations it was for, in order."""
+        """Sort new mail of one inbox into lanes; return its conversations in order."""
         topic, touched = self.topic(inbox), []
         for seq in sorted(topic.entries):
             entry = topic.entries[seq]
             if seq > self.sorted.get(inbox, 0) and entry.new.lane is not None and not entry.erased:
-                self.lanes.setdefault((agent, entry.new.lane), Lane()).mail.add(MailRef(inbox, seq))
+                self.lanes.setdefault((agent, entry.new.lane), ModelLane()).mail.add(MailRef(inbox, seq))
                 touched.append(entry.new.lane)
         self.sorted[inbox] = topic.last
         return list(dict.fromkeys(touched))
@@ -283,7 +283,7 @@ class Model:
             group.discard(conversation)
 
     def next_ready(self, agent: str) -> set[str]:
-        """Which lanes of the agent may come next."""
+        """Return the lanes of the agent that may be claimed next."""
         queue = self.ready.setdefault(agent, [])
         while queue and not queue[0]:
             queue.pop(0)
@@ -292,17 +292,17 @@ class Model:
     def count_ready(self, agents: tuple[str, ...]) -> int:
         return sum(len(group) for agent in agents for group in self.ready.get(agent, []))
 
-    def hand_out(self, owner: Owner, nonce: str) -> Lane:
+    def claim_lane(self, owner: Owner, nonce: str) -> ModelLane:
         self._unready(owner.agent, owner.conversation)
         lane = self.lanes[owner.agent, owner.conversation]
         lane.state, lane.owner, lane.nonce, lane.n, lane.answer = "held", owner, nonce, 0, ()
         lane.attempt += 1
         return lane
 
-    def mail_of(self, lane: Lane, limit: int = CLAIM_MAIL_MAX) -> list[Entry]:
+    def mail_of(self, lane: ModelLane, limit: int = CLAIM_MAIL_MAX) -> list[ModelRecord]:
         return [self.topics[ref.topic].entries[ref.seq] for ref in lane.ordered()[:limit]]
 
-    def held_by(self, worker: str, nonce: str | None = None) -> list[Lane]:
+    def held_by(self, worker: str, nonce: str | None = None) -> list[ModelLane]:
         held = [lane for lane in self.lanes.values() if lane.owner is not None and lane.owner.worker == worker]
         return [lane for lane in held if nonce is None or lane.nonce == nonce]
 
@@ -318,15 +318,15 @@ class Model:
             self._make_ready(agent, conversations, front=True)
         return len(held)
 
-    def carry_over(self) -> None:
-        """What a dump does not carry: workers, what was finished last, and in which order lanes were ready."""
+    def after_transfer(self) -> None:
+        """Forget what a dump does not contain: workers, the last owner of each lane, the order of ready lanes."""
         for worker in list(self.workers):
             self.leave(worker)
         for lane in self.lanes.values():
             lane.finished = ""
         self.ready = {agent: [set().union(*queue)] for agent, queue in self.ready.items()}
 
-    def owned(self, owner: Owner) -> Lane:
+    def owned(self, owner: Owner) -> ModelLane:
         lane = self.lanes.get((owner.agent, owner.conversation))
         if lane is None or lane.owner is None or lane.owner.token != owner.token:
             raise Fenced

@@ -1,4 +1,4 @@
-"""Promise 11: heads, and the listing of topics by last activity."""
+"""Promise 11: heads, and the list of topics by last activity."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import pytest
 from magent2.bus.operations import HEAD_MAX_BYTES, Delete, Describe, SetHead, Topics
 from magent2.bus.records import NewRecord
 from magent2.errors import HeadTooLarge
-from tests.support.faces import Face
+from tests.contracts.bus.driver import BusDriver
 from tests.support.waiting import eventually
 
 
-def names(bus: Face, prefix: str = "stream:", owner: str | None = None, limit: int = 100) -> list[str]:
+def names(bus: BusDriver, prefix: str = "stream:", owner: str | None = None, limit: int = 100) -> list[str]:
     return [info.topic for info in bus.do(Topics(prefix, owner, limit=limit)).topics]
 
 
 def next_millisecond() -> None:
-    """Activity is told in milliseconds; what must come later waits for the next."""
+    """Wait for the next millisecond, the resolution of a topic's last activity."""
     now = int(time.time() * 1000)
     eventually(lambda: int(time.time() * 1000) > now + 1)
 
 
-class Heads:
+class HeadTests:
     # --- setting
 
-    def test_a_head_is_set_in_the_append_and_described(self, bus: Face) -> None:
+    def test_a_head_is_set_in_the_append_and_described(self, bus: BusDriver) -> None:
         fields = {"owner": "ann", "title": 'ä "x" {}', "usage": {"tokens": [1, 2]}, "n": 0, "flag": False}
 
         bus.append(NewRecord("stream:a", {}), heads=(SetHead("stream:a", fields),))
 
         assert dict(bus.info("stream:a").head) == fields
 
-    def test_fields_of_a_head_are_merged_and_removed_one_by_one(self, bus: Face) -> None:
+    def test_fields_of_a_head_are_merged_and_removed_one_by_one(self, bus: BusDriver) -> None:
         bus.set_head("stream:a", owner="ann", title="old", n=1)
 
         bus.set_head("stream:a", title="new", n=None, never=None)
 
         assert dict(bus.info("stream:a").head) == {"owner": "ann", "title": "new"}
 
-    def test_one_append_sets_the_heads_of_many_topics(self, bus: Face) -> None:
+    def test_one_append_sets_the_heads_of_many_topics(self, bus: BusDriver) -> None:
         bus.append(NewRecord("stream:a", {}), heads=(SetHead("stream:a", {"x": 1}), SetHead("stream:b", {"x": 2})))
 
         assert [dict(info.head) for info in bus.do(Describe(("stream:a", "stream:b")))] == [{"x": 1}, {"x": 2}]
 
-    def test_a_head_alone_makes_a_topic_without_records(self, bus: Face) -> None:
+    def test_a_head_alone_makes_a_topic_without_records(self, bus: BusDriver) -> None:
         bus.set_head("stream:a", x=1)
 
         assert (bus.info("stream:a").last, names(bus)) == (0, ["stream:a"])
 
-    def test_a_repeated_append_does_not_set_its_head_again(self, bus: Face) -> None:
+    def test_a_repeated_append_does_not_set_its_head_again(self, bus: BusDriver) -> None:
         bus.append(NewRecord("stream:a", {}, "key"), heads=(SetHead("stream:a", {"x": 1}),))
         bus.set_head("stream:a", x=2)
 
@@ -58,7 +58,7 @@ class Heads:
 
         assert dict(bus.info("stream:a").head) == {"x": 2}
 
-    def test_the_size_of_a_head_is_that_of_all_its_fields(self, bus: Face) -> None:
+    def test_the_size_of_a_head_is_that_of_all_its_fields(self, bus: BusDriver) -> None:
         half = "x" * (HEAD_MAX_BYTES // 2)
         bus.set_head("stream:a", first=half)
 
@@ -70,14 +70,14 @@ class Heads:
 
     # --- listing
 
-    def test_topics_are_listed_by_last_activity(self, bus: Face) -> None:
+    def test_topics_are_listed_by_last_activity(self, bus: BusDriver) -> None:
         for topic in ("stream:b", "stream:a", "stream:c"):
             bus.put(topic)
             next_millisecond()
 
         assert names(bus) == ["stream:c", "stream:a", "stream:b"]
 
-    def test_a_new_head_is_activity_and_a_record_alone_is_not(self, bus: Face) -> None:
+    def test_a_new_head_is_activity_and_a_record_alone_is_not(self, bus: BusDriver) -> None:
         for topic in ("stream:a", "stream:b", "stream:c"):
             bus.put(topic)
             next_millisecond()
@@ -87,7 +87,7 @@ class Heads:
 
         assert names(bus) == ["stream:a", "stream:c", "stream:b"]
 
-    def test_the_listing_tells_what_describe_tells(self, bus: Face) -> None:
+    def test_the_listing_tells_what_describe_tells(self, bus: BusDriver) -> None:
         bus.fill("stream:a", 2)
         bus.set_head("stream:a", owner="ann", title="x")
         bus.put("stream:b")
@@ -96,7 +96,7 @@ class Heads:
 
         assert listed == bus.do(Describe(tuple(info.topic for info in listed)))
 
-    def test_topics_of_the_same_moment_are_listed_by_name_downwards(self, bus: Face) -> None:
+    def test_topics_of_the_same_moment_are_listed_by_name_downwards(self, bus: BusDriver) -> None:
         bus.append(*(NewRecord(f"stream:{name}", {}) for name in "bca"))
 
         listed = bus.do(Topics("stream:")).topics
@@ -105,7 +105,7 @@ class Heads:
         assert listed == tuple(sorted(listed, key=lambda info: (info.active_ms, info.topic), reverse=True))
 
     @pytest.mark.parametrize(("prefix", "count"), [("stream:", 7), ("", 10), ("stream:3", 1)])
-    def test_pages_of_the_listing_hold_every_topic_once(self, bus: Face, prefix: str, count: int) -> None:
+    def test_pages_of_the_listing_hold_every_topic_once(self, bus: BusDriver, prefix: str, count: int) -> None:
         bus.append(*(NewRecord(f"stream:{n}", {}) for n in range(7)))
         bus.append(*(NewRecord(f"chat:{n}", {}) for n in range(3)))
         whole = names(bus, prefix)
@@ -123,13 +123,13 @@ class Heads:
     @pytest.mark.parametrize(
         "prefix", ["stream:", "stream:a", "", "s", "stream", "stream:%", "stream:_", "stream:*", "x"]
     )
-    def test_a_prefix_is_taken_literally(self, bus: Face, prefix: str) -> None:
+    def test_a_prefix_is_taken_literally(self, bus: BusDriver, prefix: str) -> None:
         topics = ["stream:a", "stream:ab", "stream:b", "stream:%x", "stream:_x", "stream:*x", "streams", "chat:a"]
         bus.append(*(NewRecord(topic, {}) for topic in topics))
 
         assert sorted(names(bus, prefix)) == sorted(topic for topic in topics if topic.startswith(prefix))
 
-    def test_the_listing_of_an_owner_follows_the_head(self, bus: Face) -> None:
+    def test_the_listing_of_an_owner_follows_the_head(self, bus: BusDriver) -> None:
         for topic, owner in (("stream:a", "ann"), ("stream:b", "bob"), ("stream:c", "ann"), ("chat:d", "ann")):
             bus.set_head(topic, owner=owner)
         bus.set_head("stream:c", owner="bob")
@@ -142,7 +142,7 @@ class Heads:
         bus.set_head("stream:a", owner=None)
         assert names(bus, owner="ann") == []
 
-    def test_pages_of_an_owner_hold_every_topic_once(self, bus: Face) -> None:
+    def test_pages_of_an_owner_hold_every_topic_once(self, bus: BusDriver) -> None:
         mine = [SetHead(f"stream:{n}", {"owner": "ann"}) for n in range(5)]
         others = [SetHead(f"stream:x{n}", {"owner": "bob"}) for n in range(5)]
         bus.append(NewRecord("note:x", {}), heads=(*mine, *others))
@@ -153,7 +153,7 @@ class Heads:
         assert sorted(info.topic for info in first.topics + second.topics) == [f"stream:{n}" for n in range(5)]
         assert second.next is None
 
-    def test_a_deleted_topic_is_not_listed(self, bus: Face) -> None:
+    def test_a_deleted_topic_is_not_listed(self, bus: BusDriver) -> None:
         bus.set_head("stream:a", owner="ann")
         bus.put("stream:b")
 

@@ -1,29 +1,26 @@
-"""Lanes: how mail is sorted, and how workers come by it."""
+"""Lanes: how mail is sorted into lanes, and how workers claim them."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from magent2.bus.operations import CLAIM_MAIL_MAX, Claim, Delete, Lanes, Pending, Renew, Workers
 from magent2.bus.records import ClaimedLane, NewRecord
-from tests.support.faces import LEASE_S, Face, refs, texts
+from tests.contracts.bus.driver import LEASE_S, BusDriver, ContractClass, refs, texts
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.contracts.opening import Suite
 
 SHORT_LEASE_S = 0.03
 MANY = 600  # more new mail than one claim sorts
 
 
-class Claiming:
+class ClaimTests:
     # --- what becomes mail, and where it waits
 
-    def test_mail_waits_in_the_lane_of_its_agent_and_conversation(self, bus: Face) -> None:
+    def test_mail_waits_in_the_lane_of_its_agent_and_conversation(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "hello", id="m1", headers={"steer": True})
 
         (lane,) = bus.claim("w1").lanes
@@ -32,7 +29,7 @@ class Claiming:
         assert (owner.worker, owner.agent, owner.conversation) == ("w1", "A", "c1")
         assert (lane.attempt, lane.pending, lane.mail) == (1, 1, bus.read("chat:A"))
 
-    def test_mail_of_one_conversation_comes_together_and_in_order(self, bus: Face) -> None:
+    def test_mail_of_one_conversation_comes_together_and_in_order(self, bus: BusDriver) -> None:
         for n in range(6):
             bus.mail("A", f"c{n % 2}", str(n))
 
@@ -40,14 +37,14 @@ class Claiming:
 
         assert (texts(first.mail), texts(second.mail)) == (["0", "2", "4"], ["1", "3", "5"])
 
-    def test_lanes_come_in_the_order_of_their_first_mail(self, bus: Face) -> None:
+    def test_lanes_come_in_the_order_of_their_first_mail(self, bus: BusDriver) -> None:
         for conversation in ("c3", "c1", "c2", "c1", "c3"):
             bus.mail("A", conversation)
 
         assert bus.claimed(limit=2) == ["c3", "c1"]
         assert bus.claimed(limit=2) == ["c2"]
 
-    def test_control_goes_ahead_of_mail_in_its_lane(self, bus: Face) -> None:
+    def test_control_goes_ahead_of_mail_in_its_lane(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "first")
         bus.mail("A", "c1", "second")
         bus.control("A", "c1", "stop")
@@ -55,7 +52,7 @@ class Claiming:
 
         assert texts(bus.claim_one().mail) == ["stop", "really", "first", "second"]
 
-    def test_a_lane_that_begins_with_control_goes_to_the_front(self, bus: Face) -> None:
+    def test_a_lane_that_begins_with_control_goes_to_the_front(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.mail("A", "c2")
         bus.claim("w0", limit=0)
@@ -68,7 +65,7 @@ class Claiming:
         "payload", [{}, {"conversation_id": ""}, {"conversation_id": 7}, {"conversation_id": " x\n"}]
     )
     def test_mail_that_names_no_conversation_waits_in_the_lane_without_a_name(
-        self, bus: Face, payload: dict[str, Any]
+        self, bus: BusDriver, payload: dict[str, Any]
     ) -> None:
         bus.put("chat:A", payload)
         bus.put("control:A", payload)
@@ -78,25 +75,25 @@ class Claiming:
         assert (lane.owner.conversation, [record.ref.topic for record in lane.mail]) == ("", ["control:A", "chat:A"])
         bus.settle(lane)
 
-    def test_what_an_agent_says_itself_opens_no_lane(self, bus: Face) -> None:
+    def test_what_an_agent_says_itself_opens_no_lane(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "hello")
         bus.put("chat:A", {"conversation_id": "c2", "sender": "agent:A"})
 
         assert bus.claimed() == ["c1"]
 
-    def test_the_log_of_a_conversation_is_no_mail_for_an_agent_of_its_name(self, bus: Face) -> None:
+    def test_the_log_of_a_conversation_is_no_mail_for_an_agent_of_its_name(self, bus: BusDriver) -> None:
         bus.put("chat:c1", {"conversation_id": "c1", "sender": "user:ann"})
 
         assert bus.claimed(agents=("c1",)) == []
 
-    def test_agents_have_their_own_lanes_in_one_conversation(self, bus: Face) -> None:
+    def test_agents_have_their_own_lanes_in_one_conversation(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "for A")
         bus.mail("B", "c1", "for B")
 
         assert [texts(lane.mail) for lane in bus.claim("w1", ("A",)).lanes] == [["for A"]]
         assert [texts(lane.mail) for lane in bus.claim("w2", ("B",)).lanes] == [["for B"]]
 
-    def test_names_with_colons_keep_their_lanes_apart(self, bus: Face) -> None:
+    def test_names_with_colons_keep_their_lanes_apart(self, bus: BusDriver) -> None:
         bus.mail("a:b", "c", "first")
         bus.mail("a", "b:c", "second")
         bus.mail("a", "b", "third")
@@ -111,7 +108,7 @@ class Claiming:
         for lane in lanes.values():
             bus.settle(lane)
 
-    def test_an_inbox_that_was_deleted_stops_nobody(self, bus: Face) -> None:
+    def test_a_deleted_inbox_does_not_block_other_inboxes(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim("w0", limit=0)
         bus.mail("A", "c2")
@@ -125,7 +122,7 @@ class Claiming:
             assert all(record.erased for record in lane.mail) or lane.owner.agent == "B"
             bus.settle(lane)
 
-    def test_a_claim_brings_the_first_mail_and_says_how_much_there_is(self, bus: Face) -> None:
+    def test_a_claim_brings_the_first_mail_and_says_how_much_there_is(self, bus: BusDriver) -> None:
         total = CLAIM_MAIL_MAX + 4
         for n in range(total):
             bus.mail("A", "c1", str(n))
@@ -136,7 +133,7 @@ class Claiming:
         assert texts(bus.do(Pending(lane.owner, limit=100))) == [str(n) for n in range(total)]
         assert texts(bus.do(Pending(lane.owner, limit=3))) == ["0", "1", "2"]
 
-    def test_all_new_mail_is_sorted_however_much_there_is(self, bus: Face) -> None:
+    def test_all_new_mail_is_sorted_however_much_there_is(self, bus: BusDriver) -> None:
         bus.append(*(NewRecord("chat:A", {"conversation_id": f"c{n}"}) for n in range(MANY)))
 
         got: list[str] = []
@@ -148,9 +145,9 @@ class Claiming:
 
         assert got == [f"c{n}" for n in range(MANY)]
 
-    def test_mail_that_cannot_be_read_comes_with_the_reason(self: Suite, bus: Face) -> None:
+    def test_mail_that_cannot_be_read_comes_with_the_reason(self: ContractClass, bus: BusDriver) -> None:
         bus.mail("A", "c1", "good")
-        self.scribble(bus.engine, "chat:A")
+        self.append_malformed(bus.engine, "chat:A")
 
         lanes = bus.claim().lanes
 
@@ -163,7 +160,7 @@ class Claiming:
 
     # --- one owner at a time
 
-    def test_a_lane_has_one_owner_at_a_time(self, bus: Face) -> None:
+    def test_a_lane_has_one_owner_at_a_time(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1")
         bus.mail("A", "c1")
@@ -171,7 +168,7 @@ class Claiming:
         assert bus.claimed("w2") == []
         assert bus.claimed("w1") == []
 
-    def test_workers_that_claim_together_never_share_a_lane(self, bus: Face) -> None:
+    def test_workers_that_claim_together_never_share_a_lane(self, bus: BusDriver) -> None:
         bus.append(*(NewRecord("chat:A", {"conversation_id": f"c{n}"}) for n in range(40)))
         together = threading.Barrier(4)
 
@@ -186,7 +183,7 @@ class Claiming:
         assert sorted(lane.owner.conversation for lane in lanes) == sorted(f"c{n}" for n in range(40))
         assert len({lane.owner.token for lane in lanes}) == 40
 
-    def test_mail_for_a_held_lane_is_seen_by_its_owner(self, bus: Face) -> None:
+    def test_mail_for_a_held_lane_is_seen_by_its_owner(self, bus: BusDriver) -> None:
         bus.mail("A", "c1", "first")
         lane = bus.claim_one("w1")
 
@@ -196,13 +193,13 @@ class Claiming:
 
         assert texts(bus.do(Pending(lane.owner))) == ["stop", "first", "second"]
 
-    def test_a_claim_takes_at_most_its_limit(self, bus: Face) -> None:
+    def test_a_claim_takes_at_most_its_limit(self, bus: BusDriver) -> None:
         for n in range(5):
             bus.mail("A", f"c{n}")
 
         assert [len(bus.claimed(limit=limit)) for limit in (0, 2, 1, 100)] == [0, 2, 1, 2]
 
-    def test_a_busy_agent_does_not_starve_another(self, bus: Face) -> None:
+    def test_a_busy_agent_does_not_starve_another(self, bus: BusDriver) -> None:
         for n in range(4):
             bus.mail("A", f"c{n}")
         bus.claim("w1", ("A", "B"), limit=0)
@@ -216,7 +213,7 @@ class Claiming:
             bus.settle(lanes[0])
         pytest.fail("six claims, and none of them for B")
 
-    def test_a_lost_reply_is_asked_for_again_with_the_same_nonce(self, bus: Face) -> None:
+    def test_a_lost_reply_is_asked_for_again_with_the_same_nonce(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.mail("A", "c2")
         first = bus.claim("w1", nonce="n1", limit=2)
@@ -227,7 +224,7 @@ class Claiming:
         assert again.lanes == first.lanes
         assert bus.claimed("w1") == ["c3"]
 
-    def test_the_same_nonce_hands_out_only_what_is_still_held(self, bus: Face) -> None:
+    def test_the_same_nonce_hands_out_only_what_is_still_held(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.mail("A", "c2")
         first, second = bus.claim("w1", nonce="n1").lanes
@@ -235,7 +232,7 @@ class Claiming:
 
         assert bus.claim("w1", nonce="n1").lanes == (second,)
 
-    def test_the_same_nonce_hands_out_nothing_if_nothing_came_the_first_time(self, bus: Face) -> None:
+    def test_the_same_nonce_hands_out_nothing_if_nothing_came_the_first_time(self, bus: BusDriver) -> None:
         bus.claim("w1", nonce="n1")
         bus.mail("A", "c1")
 
@@ -244,7 +241,7 @@ class Claiming:
 
     # --- leases
 
-    def test_lanes_of_a_worker_whose_lease_ran_out_go_to_another(self, bus: Face) -> None:
+    def test_lanes_of_a_worker_whose_lease_ran_out_go_to_another(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         first = bus.claim_one("w1", lease_s=SHORT_LEASE_S)
 
@@ -253,7 +250,7 @@ class Claiming:
         assert (second.attempt, second.mail) == (2, first.mail)
         assert second.owner.token != first.owner.token
 
-    def test_lanes_of_an_expired_worker_go_to_the_front(self, bus: Face) -> None:
+    def test_lanes_of_an_expired_worker_go_to_the_front(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1", lease_s=SHORT_LEASE_S)
         bus.mail("A", "c2")
@@ -266,7 +263,7 @@ class Claiming:
 
         assert bus.claimed("w2") == ["c1", "c2"]
 
-    def test_a_renewed_lease_does_not_run_out(self, bus: Face) -> None:
+    def test_a_renewed_lease_does_not_run_out(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1", lease_s=SHORT_LEASE_S)
 
@@ -275,7 +272,7 @@ class Claiming:
         assert bus.do(Workers())[0].lease_s > LEASE_S / 2
         assert bus.claimed("w2") == []
 
-    def test_a_claim_renews_the_lease(self, bus: Face) -> None:
+    def test_a_claim_renews_the_lease(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1", lease_s=SHORT_LEASE_S)
 
@@ -283,14 +280,14 @@ class Claiming:
 
         assert bus.do(Workers())[0].lease_s > LEASE_S / 2
 
-    def test_a_worker_that_is_not_known_has_nothing_to_renew(self, bus: Face) -> None:
+    def test_a_worker_that_is_not_known_has_nothing_to_renew(self, bus: BusDriver) -> None:
         bus.claim("w1")
         bus.leave("w1")
 
         assert not bus.do(Renew("never", LEASE_S))
         assert not bus.do(Renew("w1", LEASE_S))
 
-    def test_a_worker_that_leaves_gives_its_lanes_back_to_the_front(self, bus: Face) -> None:
+    def test_a_worker_that_leaves_gives_its_lanes_back_to_the_front(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1")
         bus.mail("A", "c2")
@@ -300,13 +297,13 @@ class Claiming:
 
         assert [(lane.owner.conversation, lane.attempt) for lane in bus.claim("w2").lanes] == [("c1", 2), ("c2", 1)]
 
-    def test_a_worker_that_holds_nothing_may_leave_too(self, bus: Face) -> None:
+    def test_a_worker_that_holds_nothing_may_leave_too(self, bus: BusDriver) -> None:
         bus.claim("w1")
 
         assert (bus.leave("w1"), bus.leave("w1"), bus.leave("never")) == (0, 0, 0)
         assert bus.do(Workers()) == ()
 
-    def test_a_crash_of_a_worker_returns_all_its_lanes(self, bus: Face) -> None:
+    def test_a_crash_of_a_worker_returns_all_its_lanes(self, bus: BusDriver) -> None:
         for conversation in ("c1", "c2", "c3"):
             bus.mail("A", conversation)
         bus.mail("B", "c1")
@@ -317,13 +314,13 @@ class Claiming:
 
     # --- when to come back
 
-    def test_nothing_to_wait_for_is_no_time(self, bus: Face) -> None:
+    def test_nothing_to_wait_for_is_no_time(self, bus: BusDriver) -> None:
         assert bus.claim("w1").wait_s is None
 
         bus.mail("A", "c1")
         assert bus.claim("w1").wait_s is None
 
-    def test_a_claim_tells_when_the_next_lane_falls_due(self, bus: Face) -> None:
+    def test_a_claim_tells_when_the_next_lane_falls_due(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.later(bus.claim_one().owner, 30)
 
@@ -332,7 +329,7 @@ class Claiming:
         assert wait_s is not None
         assert 20 < wait_s < 30.1
 
-    def test_a_claim_tells_when_the_lease_of_another_worker_runs_out(self, bus: Face) -> None:
+    def test_a_claim_tells_when_the_lease_of_another_worker_runs_out(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1", lease_s=40)
 
@@ -343,7 +340,7 @@ class Claiming:
 
     # --- what an operator sees
 
-    def test_an_operator_sees_every_lane_with_mail(self, bus: Face) -> None:
+    def test_an_operator_sees_every_lane_with_mail(self, bus: BusDriver) -> None:
         for conversation in ("c1", "c2", "c3", "c4", "c4"):
             bus.mail("A", conversation)
         first, second, third = bus.claim("w1", limit=3).lanes
@@ -363,14 +360,14 @@ class Claiming:
         bus.settle(first)
         assert "c1" not in {lane.conversation for lane in bus.do(Lanes("A"))}
 
-    def test_lanes_are_shown_oldest_first_and_up_to_a_limit(self, bus: Face) -> None:
+    def test_lanes_are_shown_oldest_first_and_up_to_a_limit(self, bus: BusDriver) -> None:
         for conversation in ("c2", "c3", "c1"):
             bus.mail("A", conversation)
         bus.claim("w1", limit=0)
 
         assert [lane.conversation for lane in bus.do(Lanes("A", limit=2))] == ["c2", "c3"]
 
-    def test_an_operator_sees_every_worker(self, bus: Face) -> None:
+    def test_an_operator_sees_every_worker(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim("w1", ("A", "B"))
         bus.claim("w2", ("B",), lease_s=30)
@@ -383,7 +380,7 @@ class Claiming:
         }
         assert 20 < workers["w2"].lease_s < 30.1
 
-    def test_an_expired_worker_is_seen_until_somebody_clears_it(self, bus: Face) -> None:
+    def test_an_expired_worker_is_listed_until_a_claim_removes_it(self, bus: BusDriver) -> None:
         bus.mail("A", "c1")
         bus.claim_one("w1", lease_s=SHORT_LEASE_S)
 
@@ -392,7 +389,7 @@ class Claiming:
         bus.claim("w2", limit=0)
         assert [worker.worker for worker in bus.do(Workers())] == ["w2"]
 
-    def test_mail_of_a_lane_is_named_by_inbox_and_number(self, bus: Face) -> None:
+    def test_mail_of_a_lane_is_named_by_inbox_and_number(self, bus: BusDriver) -> None:
         chat, control = bus.mail("A", "c1"), bus.control("A", "c1")
 
         assert refs(bus.claim_one()) == (control, chat)

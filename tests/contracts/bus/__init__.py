@@ -1,0 +1,82 @@
+"""Conformance suite of the bus port, which every engine has to pass.
+
+Each test states one promise. The modules of this package hold the tests by subject; `model` and `state_machine` compare
+an engine with a reference model over random histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from magent2.bus.interface import Engine
+from tests.contracts.bus.append import AppendTests
+from tests.contracts.bus.atomicity import AtomicityTests
+from tests.contracts.bus.claim import ClaimTests
+from tests.contracts.bus.concurrency import ConcurrencyTests
+from tests.contracts.bus.delete import DeleteTests
+from tests.contracts.bus.driver import AsyncDriver, BusDriver, EngineOpener, SyncDriver
+from tests.contracts.bus.fencing import FencingTests
+from tests.contracts.bus.follow import FollowTests
+from tests.contracts.bus.heads import HeadTests
+from tests.contracts.bus.read import ReadTests
+from tests.contracts.bus.retention import RetentionTests
+from tests.contracts.bus.settle import SettleTests
+from tests.contracts.bus.transfer import TransferTests
+from tests.contracts.bus.validation import ValidationTests
+
+DRIVERS = {"sync": SyncDriver, "async": AsyncDriver}
+
+
+class BusContract(
+    AppendTests,
+    AtomicityTests,
+    ValidationTests,
+    ReadTests,
+    FollowTests,
+    ConcurrencyTests,
+    HeadTests,
+    RetentionTests,
+    DeleteTests,
+    ClaimTests,
+    FencingTests,
+    SettleTests,
+    TransferTests,
+):
+    """The promises of every engine. The test class of an engine only defines how to open one:
+
+        class TestMyBus(BusContract):
+            persistent = True
+
+            @pytest.fixture
+            def opener(self, tmp_path: Path) -> EngineOpener:
+                return lambda name: MyBus(tmp_path / name)
+
+    `opener` opens the log of a name, which is empty at first. The suite closes every engine that it opens.
+
+    Capabilities are off by default. A test that needs one that is off is skipped and names it:
+
+    `persistent`        a log that was closed and is opened again under its name has the same content.
+    `shared`            two engines can have the same log open. Each sees the appends of the other and is woken by them.
+    `append_malformed`  a method that writes a record around the engine, one that the engine cannot decode, so that the
+                        suite can test how the engine handles it.
+
+    Each test runs through both drivers: `sync` (`engine.call`) and `async` (`engine.acall` on one event loop).
+    """
+
+    persistent = False
+    shared = False
+
+    @pytest.fixture
+    def opener(self) -> EngineOpener:
+        raise NotImplementedError("define the fixture `opener`: see the docstring of BusContract")
+
+    def append_malformed(self, engine: Engine, topic: str) -> None:
+        pytest.skip("the test class does not define append_malformed")
+
+    @pytest.fixture(params=list(DRIVERS))
+    def bus(self, request: pytest.FixtureRequest, opener: EngineOpener) -> Iterator[BusDriver]:
+        driver = DRIVERS[request.param](opener("main"))
+        yield driver
+        driver.close()

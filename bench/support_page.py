@@ -15,7 +15,7 @@ from bench.support import run
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.access.auth import Access
 from magent2.gateway.server import Gateway, listen
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import DemoModel, build_response, stream_events
 from magent2.runner.demo.script import Say

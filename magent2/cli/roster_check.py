@@ -47,7 +47,7 @@ def check(file: Path, no_import: bool, as_json: bool) -> int:
     """
     report = check_file(file, import_tools=not no_import)
     if as_json:
-        agents = list(report.roster.agents()) if report.roster else []
+        agents = list(report.roster.agent_names()) if report.roster else []
         say_json({"ok": not report.faults, "file": report.file, "faults": report.faults, "agents": agents})
     else:
         _print(report)
@@ -57,11 +57,11 @@ def check(file: Path, no_import: bool, as_json: bool) -> int:
 def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, str] | None = None) -> Report:
     """Read a file of agents as a server would; the environment fills in `${NAME}`."""
     from magent2.errors import RosterError
-    from magent2.roster.config import load
+    from magent2.roster.agents_file import load_agents_file
     from magent2.tools.default_tools import known_tools
 
     try:
-        roster = load(path, known_tools(), os.environ if environ is None else environ).roster
+        roster = load_agents_file(path, known_tools(), os.environ if environ is None else environ).roster
     except RosterError as error:
         return Report(str(path), error.faults)
     faults = tuple(_load_faults(roster, path.absolute().parent)) if import_tools else ()
@@ -72,7 +72,7 @@ def _load_faults(roster: Roster, folder: Path) -> Iterator[str]:
     for name, place in roster.tools.items():
         fault = _load_fault(name, place, folder)
         if fault is not None:
-            yield f"tools, {name!r}: {fault}"
+            yield f"tools.{name}: {fault}"
 
 
 def _load_fault(name: str, place: str, folder: Path) -> str | None:

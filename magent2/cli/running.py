@@ -25,7 +25,7 @@ from magent2.gateway.limits.limits import Limits
 from magent2.gateway.proxy import Front
 from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, read_again_on_signal
-from magent2.roster.registry import Registry, read_again
+from magent2.roster.registry import Registry, reload_now
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
 from magent2.worker.relay import relaying
@@ -172,4 +172,4 @@ def leaving_on_signals(words: str) -> asyncio.Event:
 
 def reading_on_signal(registry: Registry) -> None:
     """SIGHUP reads the file of agents again, and says what came of it."""
-    read_again_on_signal(lambda: note(f"magent2: {read_again(registry)}"))
+    read_again_on_signal(lambda: note(f"magent2: {reload_now(registry)}"))

@@ -92,17 +92,16 @@ def gateway(config: Path | None, listening: Listening, bus: str | None, log_form
     from magent2.gateway.catalogue import Catalogue
     from magent2.gateway.limits.limits import Limits
     from magent2.loop import run_on_loop
-    from magent2.roster.default import default_roster
-    from magent2.roster.environment import Override
-    from magent2.roster.limits import limits_of
-    from magent2.roster.registry import Registry
+    from magent2.roster.agents_file import default_roster
+    from magent2.roster.limits import parse_limit_variables
+    from magent2.roster.registry import EnvironmentOverride, Registry
     from magent2.settings import Settings
     from magent2.telemetry import setup_logging
     from magent2.telemetry.tracing import traced_process
     from magent2.tools.default_tools import known_tools
 
     setup_logging(log_format)
-    over = Override(limits=limits_of(Settings.read().limits))
+    over = EnvironmentOverride(limits=parse_limit_variables(Settings.read().limits))
     if config is None:
         registry = Registry.of(over.apply(default_roster()))
     else:

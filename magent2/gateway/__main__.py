@@ -14,7 +14,7 @@ from magent2.gateway.limits.limits import Limits
 from magent2.gateway.server import Gateway, choose_access, choose_front, listen
 from magent2.loop import leave_on_signals, run_on_loop
 from magent2.machine import check_system
-from magent2.roster.limits import limits_of
+from magent2.roster.limits import parse_limit_variables
 from magent2.settings import LOG_FORMATS, Settings
 from magent2.telemetry import setup_logging
 from magent2.telemetry.tracing import traced_process
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings.read()
         options = _parser(settings).parse_args(arguments)
         setup_logging(options.log_format)
-        limits = Limits.of(limits_of(settings.limits))
+        limits = Limits.of(parse_limit_variables(settings.limits))
         access = choose_access(settings, options.host, options.token, options.allowed_host)
         front = choose_front(settings, options.root_path, options.trusted_proxy)
         listener = listen(options.host, options.port)

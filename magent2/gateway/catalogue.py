@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magent2.errors import Magent2Error
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind

@@ -1,43 +1,87 @@
-"""The roster as it is now. A file that has changed is read again; one that cannot be used changes nothing."""
+"""The current roster of a process: an agents file with the environment's values, reloaded when the file changes."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from magent2.errors import RosterError
-from magent2.roster.config import Loaded, load
-from magent2.roster.environment import Override
-from magent2.roster.spec import Roster
+from magent2.roster.agents_file import LoadedRoster, load_agents_file
+from magent2.roster.faults import suggestion
+from magent2.roster.limits import LimitValues
+from magent2.roster.spec import AgentSpec, Roster
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 2.0  # a file this new may change once more without a sign in its times
+# File systems record times with a granularity of up to 2 s. A file that was written more recently than this may change
+# again without a new modification time, so it is read again until it is older.
+FRESH_S = 2.0
 
-Sign = tuple[tuple[int, int, int], ...]
+FileState = tuple[tuple[int, int, int], ...]  # (modification time, size, inode) of each file
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentOverride:
+    """What the environment sets for one agent, None where it sets nothing. It takes precedence over the agents file.
+
+    Without a `name` it applies to the root of the default scenario. `required` lists agents that must exist, because
+    the command line asks for them by name. `limits` take precedence over the limits of the file.
+    """
+
+    name: str | None = None
+    model: str | None = None
+    instructions: str | None = None
+    tools: Sequence[str] | None = None
+    required: Sequence[str] = ()
+    limits: LimitValues = field(default_factory=LimitValues)
+
+    def apply(self, roster: Roster) -> Roster:
+        """Return the roster with these values, for the agent in every scenario that has it."""
+        name = roster.scenario().root if self.name is None else self.name
+        for required in self.required:
+            _find(roster, required, "--agent")
+        agent = _find(roster, name, "AGENT_NAME")
+        changed = replace(
+            agent,
+            model=agent.model if self.model is None else self.model,
+            instructions=agent.instructions if self.instructions is None else self.instructions,
+            tools=agent.tools if self.tools is None else tuple(self.tools),
+        )
+        if self.limits:
+            roster = replace(roster, limits={**roster.limits, **self.limits})
+        return roster if changed == agent else roster.with_agent(changed)
+
+
+def _find(roster: Roster, name: str, source: str) -> AgentSpec:
+    known = {key: agent for scenario in roster.scenarios.values() for key, agent in scenario.agents.items()}
+    if name not in known:
+        raise RosterError(source, [f"the agents file has no agent {name[:80]!r}; {suggestion(name, known)}"])
+    return known[name]
 
 
 class Registry:
-    """Holds the current roster. A run keeps the roster that it took; the next one sees what was reloaded.
+    """Holds the current roster. A run keeps the roster that it started with; the next run uses the reloaded one.
 
-    `error` is why the last reload changed nothing, None when the current roster is what the file says.
+    An agents file with faults changes nothing: the previous roster stays in use, and `error` holds the faults. `error`
+    is None while the roster matches the file.
     """
 
-    def __init__(self, read: Callable[[], Loaded]) -> None:
-        """`read` is called now and after each change; its first error is the caller's."""
+    def __init__(self, read: Callable[[], LoadedRoster]) -> None:
+        """Call `read` now, and again after each change of its files. Errors of the first call are raised."""
         self.error: RosterError | None = None
         self._read = read
         loaded = read()
         self._roster = loaded.roster
         self._files: tuple[Path, ...] = loaded.files
-        self._seen = _sign(loaded.files)
+        self._seen = _file_state(loaded.files)
 
     @classmethod
     def of(cls, roster: Roster) -> Registry:
-        """A roster that no file stands behind."""
-        return cls(lambda: Loaded(roster))
+        """Hold a roster that does not come from a file and never changes."""
+        return cls(lambda: LoadedRoster(roster))
 
     @classmethod
     def of_file(
@@ -45,13 +89,13 @@ class Registry:
         path: Path,
         known_tools: Collection[str],
         environ: Mapping[str, str] | None = None,
-        override: Override | None = None,
+        override: EnvironmentOverride | None = None,
     ) -> Registry:
-        """The roster of a file, with what the environment says over it."""
+        """Hold the roster of an agents file, with the values of `override`."""
 
-        def read() -> Loaded:
-            loaded = load(path, known_tools, environ)
-            return loaded if override is None else Loaded(override.apply(loaded.roster), loaded.files)
+        def read() -> LoadedRoster:
+            loaded = load_agents_file(path, known_tools, environ)
+            return loaded if override is None else LoadedRoster(override.apply(loaded.roster), loaded.files)
 
         return cls(read)
 
@@ -61,53 +105,52 @@ class Registry:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What it is read from; nothing, where no file stands behind it."""
+        """The files that the roster is read from; empty for a roster without a file."""
         return self._files
 
-    def reload(self, *, again: bool = False) -> bool:
-        """Whether there is another roster now. Costs one look at each file while nothing changes.
+    def reload(self, *, force: bool = False) -> bool:
+        """Read the files again if they have changed, and return whether the roster is a different one now.
 
-        `again`: read them whatever they look like.
+        While nothing changes this costs one `stat` per file. `force` reads the files in any case.
         """
-        if not again and self._seen is not None and self._seen == _sign(self._files):
+        if not force and self._seen is not None and self._seen == _file_state(self._files):
             return False
         try:
             loaded = self._read()
         except RosterError as error:
             self._keep(error)
             return False
-        return self._take(loaded)
-
-    def _take(self, loaded: Loaded) -> bool:
         changed = loaded.roster != self._roster
         self._roster, self._files, self.error = loaded.roster, loaded.files, None
-        self._seen = _sign(loaded.files)
+        self._seen = _file_state(loaded.files)
         if changed:
-            logger.info("roster reloaded", extra={"agents": list(loaded.roster.agents())})
+            logger.info("roster reloaded", extra={"agents": list(loaded.roster.agent_names())})
         return changed
 
     def _keep(self, error: RosterError) -> None:
+        """Keep the previous roster, and log the faults unless they were logged before."""
         if self.error is None or self.error.faults != error.faults:
             logger.error(
-                "roster not reloaded; the one before stays in use",
+                "roster not reloaded; the previous one stays in use",
                 extra={"error": type(error).__name__, "file": error.where, "faults": list(error.faults)},
             )
         self.error = error
-        self._seen = None  # what mends it may be a file that is not known yet
+        # The fix may be in a file that is not watched yet, such as instructions that were missing: read every time.
+        self._seen = None
 
 
-def read_again(registry: Registry) -> str:
-    """Read the files now, whatever they look like; what came of it, in words for a person."""
+def reload_now(registry: Registry) -> str:
+    """Read the files even if they look unchanged, and describe the result in a sentence for the operator."""
     if not registry.files:
-        return "there is no file of agents to read again"
-    registry.reload(again=True)
+        return "there is no agents file to reload"
+    registry.reload(force=True)
     if registry.error is not None:
-        return f"{registry.error}; the team stays as it was"
-    return f"the team was read again: {', '.join(registry.roster.agents())}"
+        return f"{registry.error}; the team is unchanged"
+    return f"agents file reloaded: {', '.join(registry.roster.agent_names())}"
 
 
-def _sign(files: Sequence[Path]) -> Sign | None:
-    """What changes when a file does. None, to be read again, when one is not there or too new to be sure of."""
+def _file_state(files: Sequence[Path]) -> FileState | None:
+    """Return what changes when a file does; None if a file is missing or too fresh to rely on its time."""
     now_ns = time.time_ns()
     found: list[tuple[int, int, int]] = []
     for path in files:

@@ -1,42 +1,115 @@
-"""Who exists, as values: an agent, a scenario that a team plays, and the roster that holds them all."""
+"""Values that describe a team: `AgentSpec`, `Scenario`, `McpServer` and the `Roster` that holds them.
+
+The annotations of `AgentSpec` and `McpServer` are the schema of their tables in an agents file: pydantic checks them
+when `agents_file.py` parses the file. Code that builds these values itself is trusted and not checked.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, ClassVar, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from magent2.errors import UnknownAgent, UnknownScenario
+from magent2.models.address import NAME_MAX_CHARS, is_name
+from magent2.roster.faults import closest
+from magent2.roster.limits import LimitValues
 
 DEFAULT_SCENARIO = "default"
+
+INSTRUCTIONS_MAX_BYTES = 64 << 10
+KEYWORDS_MAX = 500
+WEIGHT_MAX = 100.0
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that models accept
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def _check_name(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(
+            f"{name[:80]!r} is not a valid name; use 1 to {NAME_MAX_CHARS} printable characters"
+            " without leading or trailing spaces"
+        )
+    return name
+
+
+def _check_tool_name(name: str) -> str:
+    if not _TOOL_NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is not a valid name; use 1 to 64 letters, digits, '_' or '-'")
+    return name
+
+
+def _check_import_path(path: str) -> str:
+    if not _IMPORT_PATH.fullmatch(path):
+        raise ValueError(f"{path[:80]!r} is not an import path; write 'module:attribute'")
+    return path
+
+
+def _check_not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; remove the entry or name something")
+    return text
+
+
+def _check_instructions(text: str) -> str:
+    if len(text.encode()) > INSTRUCTIONS_MAX_BYTES:
+        raise ValueError(f"is over {INSTRUCTIONS_MAX_BYTES} bytes; shorten the text")
+    return text
+
+
+def _check_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must start with http:// or https:// and contain a host")
+    return url
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_check_name)]
+ToolName: TypeAlias = Annotated[str, AfterValidator(_check_tool_name)]
+ImportPath: TypeAlias = Annotated[str, AfterValidator(_check_import_path)]
+Reference: TypeAlias = Annotated[str, AfterValidator(_check_not_blank)]  # the name of something described elsewhere
+StrippedText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True)]
+Word: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Weight: TypeAlias = Annotated[float, Field(strict=True, ge=-WEIGHT_MAX, le=WEIGHT_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """One agent. Its name is its mailbox; `tools`, `handoffs` and `mcp` are names.
+    """One agent. Its name is also its mailbox; `tools`, `handoffs`, `mcp` and `subagents` are lists of names.
 
-    `keywords` are words and phrases that speak for the agent when mail is routed, each with its weight.
-    `approval` are those of its tools that a person is asked about, besides those that always are.
-    `subagents` are agents that it may start for a task of its own.
+    - `instructions_file`: the file that `instructions` were read from, as the agents file names it.
+    - `keywords`: words and phrases that route mail to this agent, each with its weight.
+    - `approval`: tools that need a person's approval, in addition to those that always need it.
+    - `subagents`: agents that this one may start for its own tasks.
     """
 
-    name: str
-    role: str = ""
-    instructions: str = ""
-    model: str | None = None
-    voice: str | None = None
-    tools: tuple[str, ...] = ()
-    handoffs: tuple[str, ...] = ()
-    keywords: Mapping[str, float] = field(default_factory=dict)
-    mcp: tuple[str, ...] = ()
-    approval: tuple[str, ...] = ()
-    subagents: tuple[str, ...] = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: Name
+    role: StrippedText = ""
+    instructions: Annotated[StrippedText, AfterValidator(_check_instructions)] = ""
+    instructions_file: Word | None = field(default=None, compare=False, kw_only=True)
+    model: Word | None = None
+    voice: Word | None = None
+    tools: tuple[Reference, ...] = ()
+    handoffs: tuple[Reference, ...] = ()
+    keywords: Annotated[Mapping[str, Weight], Field(max_length=KEYWORDS_MAX)] = field(default_factory=dict)
+    mcp: tuple[Reference, ...] = ()
+    approval: tuple[Reference, ...] = ()
+    subagents: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A team and what it plays. A new session starts with `root`; `supervisor` routes and does not answer."""
+    """A team of agents. A new session starts with `root`; `supervisor` only routes and never answers."""
 
     id: str
     agents: Mapping[str, AgentSpec]
@@ -45,39 +118,44 @@ class Scenario:
     title: str = ""
 
     def agent(self, name: str) -> AgentSpec:
+        """Return the agent of that name, or raise `UnknownAgent` with the names that exist."""
         if name not in self.agents:
-            raise UnknownAgent(f"scenario {self.id!r} has no agent {name[:80]!r}; {_there_is(name, self.agents)}")
+            raise UnknownAgent(f"scenario {self.id!r} has no agent {name[:80]!r}; {_known(name, self.agents)}")
         return self.agents[name]
 
     @property
-    def answering(self) -> Mapping[str, AgentSpec]:
-        """The agents that mail can be routed to: all but the supervisor."""
+    def route_targets(self) -> Mapping[str, AgentSpec]:
+        """The agents that mail can be routed to: all except the supervisor."""
         return {name: agent for name, agent in self.agents.items() if name != self.supervisor}
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server of tools: a program to start (`command`, `env`), or an address (`url`, `headers`).
+    """An MCP server: a program to start (`command`, `env`) or an address (`url`, `headers`).
 
-    `tools` says which of its tools may be used; None means all. What `env` and `headers` hold does not print.
+    `tools` lists the tools that agents may use; None allows all. `env` and `headers` may hold secrets and are not part
+    of the repr.
     """
 
-    name: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    # In the file the name is the key of the table, `[mcp.NAME]`; the parser passes it under this alias.
+    name: Annotated[str, Field(validation_alias="mcp.NAME")]
     command: tuple[str, ...] = ()
-    url: str | None = None
+    url: Annotated[Word, AfterValidator(_check_url)] | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tools: tuple[str, ...] | None = None
+    tools: tuple[Reference, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All scenarios, where their tools are found (`module:attribute`), MCP servers and limits."""
+    """All scenarios, the import paths of their tools (`module:attribute`), MCP servers and limits."""
 
     scenarios: Mapping[str, Scenario]
     tools: Mapping[str, str] = field(default_factory=dict)
     mcp: Mapping[str, McpServer] = field(default_factory=dict)
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: LimitValues = field(default_factory=LimitValues)
     default: str = DEFAULT_SCENARIO
 
     @classmethod
@@ -88,28 +166,29 @@ class Roster:
         model: str | None = None,
         instructions: str | None = None,
         tools: Sequence[str] = (),
-        limits: Mapping[str, Any] | None = None,
+        limits: LimitValues | None = None,
     ) -> Roster:
-        """A team of one, as AGENT_NAME and its companions describe it."""
+        """Build a team of one agent from the values of AGENT_NAME and the other AGENT_ variables."""
         agent = AgentSpec(name, instructions=instructions or "", model=model, tools=tuple(tools))
-        return cls({DEFAULT_SCENARIO: Scenario(DEFAULT_SCENARIO, {name: agent}, root=name)}, limits=dict(limits or {}))
+        scenario = Scenario(DEFAULT_SCENARIO, {name: agent}, root=name)
+        return cls({DEFAULT_SCENARIO: scenario}, limits=limits or LimitValues())
 
     def scenario(self, scenario_id: str | None = None) -> Scenario:
-        """The scenario, or the default one when none is named."""
+        """Return the scenario of that id, the default one for None, or raise `UnknownScenario`."""
         chosen = self.default if scenario_id is None else scenario_id
         if chosen not in self.scenarios:
-            raise UnknownScenario(f"there is no scenario {chosen[:80]!r}; {_there_is(chosen, self.scenarios)}")
+            raise UnknownScenario(f"unknown scenario {chosen[:80]!r}; {_known(chosen, self.scenarios)}")
         return self.scenarios[chosen]
 
     def agent(self, scenario_id: str | None, name: str) -> AgentSpec:
         return self.scenario(scenario_id).agent(name)
 
-    def agents(self) -> tuple[str, ...]:
-        """All names, each once, in the order of the scenarios."""
+    def agent_names(self) -> tuple[str, ...]:
+        """The names of all agents, each once, in the order of the scenarios."""
         return tuple(dict.fromkeys(name for scenario in self.scenarios.values() for name in scenario.agents))
 
     def with_agent(self, agent: AgentSpec) -> Roster:
-        """The same roster with this agent in place of the one of its name, in every scenario that has it."""
+        """Return a copy in which this agent replaces the one of the same name in every scenario that has it."""
         changed = {
             key: replace(scenario, agents={**scenario.agents, agent.name: agent})
             for key, scenario in self.scenarios.items()
@@ -118,12 +197,7 @@ class Roster:
         return replace(self, scenarios={**self.scenarios, **changed})
 
 
-def _there_is(wanted: str, known: Mapping[str, Any]) -> str:
+def _known(wanted: str, known: Mapping[str, object]) -> str:
     names = ", ".join(repr(name) for name in known) or "none"
-    near = nearest(wanted, known)
-    return f"there is: {names}" + (f" (did you mean {near!r}?)" if near else "")
-
-
-def nearest(wanted: str, known: Mapping[str, Any] | Sequence[str]) -> str | None:
-    """The known name that looks most like the one that was written."""
-    return next(iter(get_close_matches(wanted, list(known), n=1)), None)
+    near = closest(wanted, known.keys())
+    return f"known: {names}" + (f" (did you mean {near!r}?)" if near else "")

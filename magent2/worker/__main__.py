@@ -17,7 +17,7 @@ from magent2.bus.operations import Info
 from magent2.errors import InvalidInput, Magent2Error
 from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
 from magent2.machine import check_system, raise_open_files
-from magent2.roster.registry import read_again
+from magent2.roster.registry import reload_now
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
 from magent2.settings import LOG_FORMATS, Settings
@@ -68,7 +68,7 @@ async def serve(bus: Engine, team: Team, concurrency: int | None = None, observe
     try:
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
-        read_again_on_signal(lambda: _tell(read_again(team.registry)))
+        read_again_on_signal(lambda: _tell(reload_now(team.registry)))
         await bus.acall(Info())  # a bus that is not there is the worker's error, before anybody waits for it
         async with relaying(bus):
             await service.run()

@@ -6,15 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from magent2.bus.interface import Engine
 from magent2.errors import SettingsError
 from magent2.models.address import check_name
-from magent2.roster.default import default_roster
-from magent2.roster.environment import Override
-from magent2.roster.limits import limits_of
-from magent2.roster.registry import Registry
+from magent2.roster.agents_file import default_roster
+from magent2.roster.limits import LimitValues, parse_limit_variables
+from magent2.roster.registry import EnvironmentOverride, Registry
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import DEMO, LOCAL, select_team
@@ -42,7 +40,7 @@ class Team:
     chosen: bool = False  # by name: whoever joins the file is not served here
 
     @property
-    def limits(self) -> Mapping[str, Any]:
+    def limits(self) -> LimitValues:
         """Those of the file, and over them the environment's."""
         return self.registry.roster.limits
 
@@ -109,22 +107,25 @@ def choose_registry(
     """Who exists for this process."""
     named = variables.get("AGENT_NAME", "").strip() or None
     limits = _limits(config, variables)
-    over = Override(named, config.model, config.instructions, config.tools or None, limits=limits)
+    over = EnvironmentOverride(named, config.model, config.instructions, config.tools or None, limits=limits)
     if file is not None:
-        return Registry.of_file(file, known_tools(), variables, replace(over, needed=names))
+        return Registry.of_file(file, known_tools(), variables, replace(over, required=names))
     if names or named:
         return Registry.of(_team_of_one(names, config, limits))
     return Registry.of(over.apply(default_roster()))
 
 
-def _limits(config: RunnerConfig, variables: Mapping[str, str]) -> dict[str, Any]:
+def _limits(config: RunnerConfig, variables: Mapping[str, str]) -> LimitValues:
     """The limits that the environment sets; a variable of the agent's own goes first."""
-    own = {"max_turns": ("AGENT_MAX_TURNS", config.max_turns), "history_max": ("AGENT_HISTORY_MAX", config.history_max)}
-    said = {name: value for name, (variable, value) in own.items() if variables.get(variable, "").strip()}
-    return {**limits_of(Settings.read(variables).limits), **said}
+    limits = parse_limit_variables(Settings.read(variables).limits)
+    if variables.get("AGENT_MAX_TURNS", "").strip():
+        limits["max_turns"] = config.max_turns
+    if variables.get("AGENT_HISTORY_MAX", "").strip():
+        limits["history_max"] = config.history_max
+    return limits
 
 
-def _team_of_one(names: Sequence[str], config: RunnerConfig, limits: Mapping[str, Any]) -> Roster:
+def _team_of_one(names: Sequence[str], config: RunnerConfig, limits: LimitValues) -> Roster:
     if len(names) > 1:
         raise SettingsError("several agents need a file that describes them: --config magent2.toml")
     one = replace(config, agent_name=check_name(names[0], "agent name")) if names else config

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, reduce, singledispatch
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
 from magent2.models.schemas import CONTRACT
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.default_tools import standard_tools
 from tests.acceptance import seed_names as names
@@ -226,7 +226,7 @@ def normal(annotation: Any) -> str:
     """An annotation as comparable text: no module names, one spelling."""
     # Annotations are text where they are postponed, so an alias of a type that a seed writes out is replaced by hand.
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", text).replace("NoneType", "None")
+    text = re.sub(r"~|\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", text).replace("NoneType", "None")
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     text = re.sub(r"\bJsonObject\b", "dict[str, Any]", text)
     return ast.unparse(ast.parse(text, mode="eval"))
@@ -250,8 +250,9 @@ def fields_of(model: type[Any]) -> Iterator[tuple[str, tuple[str, bool]]]:
             yield name, (normal(found.annotation), found.is_required())
         return
     missing = dataclasses.MISSING
+    hints = get_type_hints(model)  # without what `Annotated` adds to a type
     for one in dataclasses.fields(model):
-        yield one.name, (normal(one.type), one.default is missing and one.default_factory is missing)
+        yield one.name, (normal(hints[one.name]), one.default is missing and one.default_factory is missing)
 
 
 @lru_cache(maxsize=1)

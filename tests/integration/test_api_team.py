@@ -15,7 +15,7 @@ from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits.limits import Limits
 from magent2.mail.delivery import Sending
 from magent2.models.envelope import MessageEnvelope
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import Roster
 from magent2.runner.demo.model import DemoModel

@@ -102,13 +102,13 @@ def test_agents_join_change_and_leave_without_a_restart_and_a_broken_file_change
     file.write_text(HEAD + FRONT + "tools = 5")
     serving.heard("roster not reloaded")
     serving.process.send_signal(signal.SIGHUP)
-    serving.heard("the team stays as it was")
+    serving.heard("the team is unchanged")
     assert serving.served() == ["back", "front"]
     assert client.ask("back", "still here?", timeout_s=DEADLINE_S).text == "still here?"
 
     file.write_text(HEAD + FRONT.replace("echo_context", "weather"))
     serving.process.send_signal(signal.SIGHUP)
-    serving.heard("the team was read again: front")
+    serving.heard("agents file reloaded: front")
     eventually(lambda: serving.served() == ["front"], DEADLINE_S)
     eventually(lambda: "nobody serves 'back' now" in _notice(serving, "left"), DEADLINE_S)
     assert list(serving.agents()) == ["front"]

@@ -25,7 +25,7 @@ from magent2.directory.keys import making_key
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
 from magent2.gateway.server import Gateway, listen
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.demo.model import DemoModel

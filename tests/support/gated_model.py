@@ -21,7 +21,7 @@ from magent2.directory.friends import accepting, removing, requesting
 from magent2.directory.users import making_user
 from magent2.errors import ModelRefused
 from magent2.models.principal import ADMIN
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.roster.spec import Roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import DemoModel

@@ -21,17 +21,17 @@ from agents.tool_context import ToolContext
 
 from magent2.errors import ModelError, ModelUnavailable
 from magent2.models.envelope import OutputEvent
-from magent2.roster.routing import Choice
-from magent2.roster.spec import Scenario
-from magent2.roster.supervisor import (
+from magent2.roster.routing import (
     NO_CALL,
     ROUTE,
     TIMED_OUT,
-    choice_of_call,
-    fall_back,
+    RouteDecision,
+    decision_from_call,
+    fall_back_to_keywords,
     route_description,
     route_schema,
 )
+from magent2.roster.spec import Scenario
 from magent2.runner.context import RunContext
 from magent2.runner.journal.journal import Event
 from magent2.runner.journal.run import JournalledRun
@@ -85,7 +85,7 @@ class RouteRun:
 
     def _route(self) -> FunctionTool:
         async def invoke(context: ToolContext[Any], arguments: str) -> str:
-            return choice_json(choice_of_call(self._scenario, self._text, self._current, arguments))
+            return choice_json(decision_from_call(self._scenario, self._text, self._current, arguments))
 
         return FunctionTool(
             ROUTE, route_description(self._scenario, self._current), route_schema(self._scenario), invoke
@@ -96,21 +96,24 @@ class RouteRun:
         payload = event_payload(event)
         if payload.get("event") != "output" or self._is_choice(payload["text"]):
             return event
-        return {**payload, "text": choice_json(fall_back(self._scenario, self._text, self._current, NO_CALL))}
+        return {
+            **payload,
+            "text": choice_json(fall_back_to_keywords(self._scenario, self._text, self._current, NO_CALL)),
+        }
 
     def _is_choice(self, text: str) -> bool:
         try:
             choice = json.loads(text)
         except ValueError:  # words, where a call was wanted
             return False
-        return isinstance(choice, Mapping) and choice.get("agent") in self._scenario.answering and "by" in choice
+        return isinstance(choice, Mapping) and choice.get("agent") in self._scenario.route_targets and "by" in choice
 
     def _fallen_back(self, why: str) -> Event:
         context = self._context
-        choice = fall_back(self._scenario, self._text, self._current, why)
+        choice = fall_back_to_keywords(self._scenario, self._text, self._current, why)
         event = OutputEvent(conversation_id=context.conversation_id, text=choice_json(choice))
         return {**event_payload(event), "message_id": context.message_id(0)}
 
 
-def choice_json(choice: Choice) -> str:
+def choice_json(choice: RouteDecision) -> str:
     return json.dumps(asdict(choice), ensure_ascii=False)

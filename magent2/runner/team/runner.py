@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from agents import Model
 from agents import Runner as SDKRunner
@@ -90,7 +90,7 @@ class TeamRunner:
 
     def agents(self) -> tuple[str, ...]:
         """The agents to serve."""
-        return self.roster.agents()
+        return self.roster.agent_names()
 
     def _follow(self) -> Roster:
         """The roster of now; what it brings with it is there before it is used.
@@ -183,7 +183,7 @@ class TeamRunner:
         named = wanted if isinstance(wanted, str) else spec.scenario_id
         return scenario_of(self.roster, context.agent, named)
 
-    def _limit(self, name: str) -> int:
+    def _limit(self, name: Literal["max_turns", "history_max"]) -> int:
         """The environment's word where it says something, else the roster's."""
         own, default = getattr(self._config, name), {"max_turns": MAX_TURNS, "history_max": HISTORY_MAX}[name]
         return int(own if own != default else self.roster.limits.get(name, default))

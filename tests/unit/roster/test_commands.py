@@ -21,7 +21,7 @@ def test_what_init_writes_can_be_used(tmp_path: Path) -> None:
     report = check_file(tmp_path / "new" / "magent2.toml")
     assert report.faults == ()
     assert report.roster is not None
-    assert report.roster.agents() == ("reception", "librarian")
+    assert report.roster.agent_names() == ("reception", "librarian")
 
 
 def test_everything_that_the_new_file_only_mentions_can_be_used_too(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> 
 
     faults = check_file(path).faults
 
-    assert [fault.partition(": ")[0] for fault in faults] == ["tools, 'b'", "tools, 'c'", "tools, 'd'"]
+    assert [fault.partition(": ")[0] for fault in faults] == ["tools.b", "tools.c", "tools.d"]
     assert "has no attribute 'bad'" in faults[0]
     assert faults[1].endswith("KeyError: 'no luck'")
     assert "No module named 'nowhere_at_all'" in faults[2]

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from magent2.errors import RosterError
-from magent2.roster.default import default_roster
-from magent2.roster.environment import Override
-from magent2.roster.registry import FRESH_S, Registry
+from magent2.roster.agents_file import default_roster
+from magent2.roster.registry import FRESH_S, EnvironmentOverride, Registry
 from tests.unit.roster.writing import PAIR, TOOLS, written
 
 
@@ -76,7 +75,7 @@ def test_a_bad_file_changes_nothing_and_is_told_once(tmp_path: Path, caplog: pyt
     assert registry.roster is before
     assert registry.error is not None
     [line] = caplog.records
-    assert line.message == "roster not reloaded; the one before stays in use"
+    assert line.message == "roster not reloaded; the previous one stays in use"
     assert line.__dict__["error"] == "RosterError"
     assert "has no agent 'bop'" in line.__dict__["faults"][0]
 
@@ -100,7 +99,7 @@ def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
 
     assert not registry.reload()
     assert "cannot be read" in str(registry.error)
-    assert registry.roster.agents() == ("ann", "bob")
+    assert registry.roster.agent_names() == ("ann", "bob")
 
 
 def test_a_change_of_instructions_in_a_file_of_their_own_is_seen(tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ def test_instructions_that_were_missing_are_taken_when_they_come(tmp_path: Path)
 
 
 def test_the_environment_stays_over_a_file_that_is_read_again(tmp_path: Path) -> None:
-    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS, override=Override("bob", model="mine"))
+    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS, override=EnvironmentOverride("bob", model="mine"))
 
     written(tmp_path, PAIR + 'model = "theirs"\nrole = "new"\n')
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 
 from magent2.errors import RosterError, UnknownAgent, UnknownScenario
-from magent2.roster.default import DEFAULT_TOOLS, default_roster
-from magent2.roster.environment import Override
+from magent2.roster.agents_file import DEFAULT_TOOLS, default_roster
+from magent2.roster.registry import EnvironmentOverride
 from magent2.roster.spec import McpServer, Roster
 from magent2.tools.default_tools import known_tools
 
 
 def test_an_unknown_scenario_lists_those_that_there_are() -> None:
-    with pytest.raises(UnknownScenario, match=r"no scenario 'defualt'; there is: 'default'.*did you mean 'default'"):
+    with pytest.raises(UnknownScenario, match=r"unknown scenario 'defualt'; known: 'default'.*did you mean 'default'"):
         default_roster().scenario("defualt")
 
 
 def test_an_unknown_agent_lists_those_that_there_are() -> None:
-    with pytest.raises(UnknownAgent, match="no agent 'Sales'; there is: 'supervisor', 'general', 'sales', 'support'"):
+    with pytest.raises(UnknownAgent, match="no agent 'Sales'; known: 'supervisor', 'general', 'sales', 'support'"):
         default_roster().agent("default", "Sales")
 
 
@@ -33,7 +33,7 @@ def test_the_default_team_is_supervisor_general_sales_and_support() -> None:
 
     assert list(scenario.agents) == ["supervisor", "general", "sales", "support"]
     assert (scenario.root, scenario.supervisor) == ("general", "supervisor")
-    assert list(scenario.answering) == ["general", "sales", "support"]
+    assert list(scenario.route_targets) == ["general", "sales", "support"]
 
 
 def test_the_default_team_has_the_tools_that_it_was_promised() -> None:
@@ -50,7 +50,7 @@ def test_everyone_in_the_default_team_can_hand_over_to_everyone_who_answers() ->
     scenario = default_roster().scenario()
 
     for name, agent in scenario.agents.items():
-        assert set(agent.handoffs) == set(scenario.answering) - {name}
+        assert set(agent.handoffs) == set(scenario.route_targets) - {name}
 
 
 def test_the_environment_alone_is_a_team_of_one() -> None:
@@ -59,11 +59,11 @@ def test_the_environment_alone_is_a_team_of_one() -> None:
     agent = roster.agent(None, "Dev")
     assert (agent.model, agent.instructions, agent.tools) == ("m", "Be brief.", ("chat_send",))
     assert roster.scenario().root == "Dev"
-    assert roster.agents() == ("Dev",)
+    assert roster.agent_names() == ("Dev",)
 
 
 def test_the_environment_goes_over_the_file_for_the_agent_that_it_names() -> None:
-    roster = Override("sales", model="m", tools=()).apply(default_roster())
+    roster = EnvironmentOverride("sales", model="m", tools=()).apply(default_roster())
 
     before = default_roster().agent(None, "sales")
     assert roster.agent(None, "sales") == replace(before, model="m", tools=())
@@ -71,20 +71,20 @@ def test_the_environment_goes_over_the_file_for_the_agent_that_it_names() -> Non
 
 
 def test_without_a_name_the_environment_speaks_of_the_root() -> None:
-    roster = Override(instructions="Only rhyme.").apply(default_roster())
+    roster = EnvironmentOverride(instructions="Only rhyme.").apply(default_roster())
 
     assert roster.agent(None, "general").instructions == "Only rhyme."
 
 
 def test_an_environment_that_says_nothing_changes_nothing() -> None:
-    assert Override().apply(default_roster()) is default_roster()
+    assert EnvironmentOverride().apply(default_roster()) is default_roster()
 
 
 def test_a_name_that_the_file_does_not_have_is_refused() -> None:
     with pytest.raises(
-        RosterError, match="AGENT_NAME cannot be used: the file has no agent 'sale'; did you mean 'sales'"
+        RosterError, match="AGENT_NAME cannot be used: the agents file has no agent 'sale'; did you mean 'sales'"
     ):
-        Override("sale").apply(default_roster())
+        EnvironmentOverride("sale").apply(default_roster())
 
 
 def test_an_agent_is_replaced_in_every_scenario_that_has_it() -> None:

@@ -1,4 +1,4 @@
-"""Files of agents for tests."""
+"""Agents files for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magent2.errors import RosterError
-from magent2.roster.config import load
+from magent2.roster.agents_file import load_agents_file
 from magent2.roster.spec import Roster
 
 TOOLS = ("weather", "WebSearchTool")
@@ -26,6 +26,9 @@ tools = ["weather"]
 name = "bob"
 """
 
+# A file of one scenario with one agent; keys of the agent can be appended.
+AGENT = '[[scenario]]\nid = "s"\n[[scenario.agent]]\nname = "a"\n'
+
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "magent2.toml"
@@ -34,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def read(folder: Path, text: str, environ: dict[str, str] | None = None) -> Roster:
-    return load(written(folder, text), TOOLS, environ).roster
+    return load_agents_file(written(folder, text), TOOLS, environ).roster
 
 
 def faults(folder: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.tools.default_tools import known_tools, standard_tools
 from magent2.tools.examples import CATALOGUE, echo_context, product_search, weather
 from magent2.tools.interface import RunFacts

@@ -71,7 +71,7 @@ def test_a_file_has_a_team_of_its_own_and_names_choose_from_it(file: Path) -> No
 
 
 def test_a_name_that_the_file_does_not_have_is_refused(file: Path) -> None:
-    with pytest.raises(RosterError, match="there is: front, back"):
+    with pytest.raises(RosterError, match="known: front, back"):
         choose_team(["nobody"], file=file, environ={})
 
 
@@ -114,7 +114,7 @@ def test_a_file_without_an_agent_that_was_chosen_changes_nothing(file: Path) -> 
 
     assert list(team.runners_now()) == ["back"]
     assert "back" in team.runner.agents()
-    assert "--agent cannot be used: the file has no agent 'back'" in str(team.registry.error)
+    assert "--agent cannot be used: the agents file has no agent 'back'" in str(team.registry.error)
 
 
 LIMITS = """

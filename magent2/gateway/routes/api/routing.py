@@ -35,9 +35,8 @@ from magent2.models.address import chat_topic, conversation_topics, stream_topic
 from magent2.models.api.team import RouteRequest, RouteResponse, SwitchRequest, SwitchResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
-from magent2.roster.routing import Choice, choose, is_change
+from magent2.roster.routing import TIMED_OUT, RouteDecision, fall_back_to_keywords, is_change, route_by_keywords
 from magent2.roster.spec import Scenario
-from magent2.roster.supervisor import TIMED_OUT, fall_back
 from magent2.sessions.message_outcome import Exchange
 from magent2.sessions.store import HIDDEN, Session, routing_id
 
@@ -95,7 +94,7 @@ async def _last_text(house: House, session: Session) -> str:
     return ""
 
 
-async def _obey(house: House, session: Session | None, choice: Choice) -> RouteResponse:
+async def _obey(house: House, session: Session | None, choice: RouteDecision) -> RouteResponse:
     changed = choice.changed
     if session is not None and changed:
         switched = await house.sessions.switch(session.session_id, choice.agent, choice.reason)
@@ -114,23 +113,23 @@ async def _obey(house: House, session: Session | None, choice: Choice) -> RouteR
 # --- who decides
 
 
-async def _choice(house: House, scenario: Scenario, session: Session | None, text: str) -> Choice:
+async def _choice(house: House, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
     current = session.active_agent if session is not None else None
     if scenario.supervisor is None or not house.catalogue.has_routing_model or not text.strip():
-        return choose(scenario, text, current)
+        return route_by_keywords(scenario, text, current)
     asking = house.served.refresh()
     if asking is not None:
         await asking
     if scenario.supervisor not in house.served:
-        return fall_back(scenario, text, current, NO_WORKER)
+        return fall_back_to_keywords(scenario, text, current, NO_WORKER)
     try:
         return await _ask(house, scenario, scenario.supervisor, session, text)
     except Magent2Error as error:
         log.warning("a supervisor could not be asked", extra={"error": str(error)})
-        return fall_back(scenario, text, current, RUN_FAILED)
+        return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
 
 
-async def _ask(house: House, scenario: Scenario, supervisor: str, session: Session | None, text: str) -> Choice:
+async def _ask(house: House, scenario: Scenario, supervisor: str, session: Session | None, text: str) -> RouteDecision:
     """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
     current = None if session is None else session.active_agent
     beside = routing_id(uuid.uuid4().hex if session is None else session.session_id)
@@ -166,17 +165,19 @@ async def _decision(
     return exchange
 
 
-def decided(scenario: Scenario, text: str, current: str | None, exchange: Exchange) -> Choice:
+def decided(scenario: Scenario, text: str, current: str | None, exchange: Exchange) -> RouteDecision:
     """The choice that the run has come to, if it is one that can be followed."""
     if exchange.status is None:
-        return fall_back(scenario, text, current, TIMED_OUT)
+        return fall_back_to_keywords(scenario, text, current, TIMED_OUT)
     try:
         found = json.loads(exchange.text) if exchange.status == "finished" else None
     except ValueError:  # a worker of another release may say something else
         found = None
-    if not isinstance(found, Mapping) or found.get("agent") not in scenario.answering:
-        return fall_back(scenario, text, current, RUN_FAILED)
-    choice = Choice(str(found["agent"]), str(found.get("reason") or ""), False, by=str(found.get("by") or "supervisor"))
+    if not isinstance(found, Mapping) or found.get("agent") not in scenario.route_targets:
+        return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
+    choice = RouteDecision(
+        str(found["agent"]), str(found.get("reason") or ""), False, by=str(found.get("by") or "supervisor")
+    )
     return replace(
         choice,
         changed=is_change(scenario, current, choice.agent),

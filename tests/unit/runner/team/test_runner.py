@@ -12,7 +12,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.errors import SettingsError
 from magent2.models.envelope import MessageEnvelope, OutputEvent
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_team
 from magent2.runner.team.graph import GRAPHS_MAX

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from magent2.errors import UnknownAgent
-from magent2.roster.default import default_roster
+from magent2.roster.agents_file import default_roster
 from magent2.runner.team.spec import TeamSpec, reachable, resolve, scenario_of
 from tests.support.team import CHIEF, DESK, SHOP, roster
 
@@ -52,7 +52,7 @@ def test_the_scenario_is_the_sessions_if_the_agent_is_in_it() -> None:
     assert scenario_of(both, "desk", "house").id == "house"
     assert scenario_of(both, "stranger", "house").id == "away"
     assert scenario_of(both, "desk", "burnt down").id == "house"
-    with pytest.raises(UnknownAgent, match="no agent 'nobody'; there is: 'chief', 'desk', 'shop'"):
+    with pytest.raises(UnknownAgent, match="no agent 'nobody'; known: 'chief', 'desk', 'shop'"):
         scenario_of(both, "nobody", None)
 
 

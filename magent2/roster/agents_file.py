@@ -1,0 +1,387 @@
+"""Parsing of an agents file (`magent2.toml`) into a `Roster`, and the default team.
+
+pydantic checks each key by itself against the schema: `AgentsFile` here, `AgentSpec` and `McpServer` in `spec.py`. Then
+`_RosterBuilder` checks what must hold between keys, such as the target of a handoff. One attempt reports every fault,
+each with the path of its key: `scenario.desk.agent.ann.handoffs: …`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from magent2.errors import RosterError
+from magent2.roster.faults import UNKNOWN_KEY, explain, suggestion
+from magent2.roster.limits import LIMIT_NAMES, LimitValues
+from magent2.roster.routing import split_words
+from magent2.roster.spec import (
+    DEFAULT_SCENARIO,
+    INSTRUCTIONS_MAX_BYTES,
+    AgentSpec,
+    ImportPath,
+    McpServer,
+    Name,
+    Reference,
+    Roster,
+    Scenario,
+    ToolName,
+    Word,
+)
+
+FILE_MAX_BYTES = 1 << 20
+SCENARIO_MAX_BYTES = 512 << 10  # of instructions; the record of a run holds those of its whole team
+
+DEFAULT_FILE = Path(__file__).with_name("default.toml")
+# The tools that the default team uses. They come with `magent2.tools`, which this package may not import.
+DEFAULT_TOOLS = ("WebSearchTool", "chat_send", "echo_context", "product_search", "refund", "run_python", "weather")
+
+Document: TypeAlias = dict[str, object]
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_#-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRoster:
+    """A roster and the files that it was read from."""
+
+    roster: Roster
+    files: tuple[Path, ...] = ()
+
+
+@cache
+def default_roster() -> Roster:
+    """The team that is used without an agents file: supervisor, general, sales and support."""
+    return load_agents_file(DEFAULT_FILE, DEFAULT_TOOLS).roster
+
+
+def load_agents_file(
+    path: Path, known_tools: Collection[str], environ: Mapping[str, str] | None = None
+) -> LoadedRoster:
+    """Read an agents file, or raise `RosterError` with all its faults.
+
+    `known_tools` are the names of tools that need no entry in `[tools]`. `environ` replaces `${NAME}` in the `env` and
+    `headers` of MCP servers.
+    """
+    try:
+        document = tomllib.loads(_read_text(path, FILE_MAX_BYTES))
+    except ValueError as error:  # not readable, not UTF-8 or not TOML
+        raise RosterError(str(path), [str(error)]) from error
+    except RecursionError as error:
+        raise RosterError(str(path), ["is nested too deeply"]) from error
+    file, faults = _parse(document)
+    builder = _RosterBuilder(path.parent, known_tools, dict(environ or {}), faults)
+    roster = builder.build(file)
+    if faults:
+        raise RosterError(str(path), list(dict.fromkeys(faults)))
+    return LoadedRoster(roster, (path, *builder.files))
+
+
+def _read_text(path: Path, limit: int) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise ValueError(f"{path.name} is over {limit} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not UTF-8 text") from error
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+def _pass_names(tables: object) -> object:
+    """Give each server its name, which the file has as the key of the table."""
+    if not isinstance(tables, dict):
+        return tables
+    return {name: {**table, "mcp.NAME": name} if isinstance(table, dict) else table for name, table in tables.items()}
+
+
+class ScenarioTable(BaseModel):
+    """`[[scenario]]`. `shared` names agents that another scenario describes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Name
+    title: str = ""
+    root: Word | None = None
+    supervisor: Word | None = None
+    shared: tuple[Reference, ...] = ()
+    agent: tuple[AgentSpec, ...] = ()
+
+
+class AgentsFile(BaseModel):
+    """The whole file, each key valid by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default: Word | None = None
+    limits: LimitValues = LimitValues()
+    tools: dict[ToolName, ImportPath] = {}
+    mcp: Annotated[dict[ToolName, McpServer], BeforeValidator(_pass_names)] = {}
+    scenario: tuple[ScenarioTable, ...] = ()
+
+
+def _parse(document: Document) -> tuple[AgentsFile, list[str]]:
+    """Parse what is valid, and describe what is not.
+
+    References between keys are checked even if other keys are invalid, so that one attempt names all faults. For that
+    the invalid keys are left out and the rest is parsed again.
+    """
+    try:
+        return AgentsFile.model_validate(document), []
+    except ValidationError as error:
+        errors = error.errors()
+    return AgentsFile.model_validate(_without(document, errors)), [_fault(document, error) for error in errors]
+
+
+def _without(document: Document, errors: Sequence[ErrorDetails]) -> Document:
+    """Copy the document without the keys of these errors. A table that has no valid name is named by its number."""
+    copy = deepcopy(document)
+    for error in reversed(errors):  # from the end, so that the indexes of earlier items stay valid
+        *parents, key = _location(error)
+        table: object = copy
+        for step in parents:
+            table = table[step]  # type: ignore[index]  # pydantic has walked the same path
+        if isinstance(table, list):
+            del table[int(key)]
+        elif isinstance(table, dict):
+            table.pop(key, None)
+            if key in ("id", "name") and error["type"] not in UNKNOWN_KEY:
+                table[key] = f"#{int(parents[-1]) + 1}"
+    return copy
+
+
+def _location(error: ErrorDetails) -> tuple[int | str, ...]:
+    return tuple(step for step in error["loc"] if step != "[key]")
+
+
+def _fault(document: Document, error: ErrorDetails) -> str:
+    *table, key = location = _location(error)
+    if error["type"] in UNKNOWN_KEY:
+        return _at(_path(document, table), f"unknown key {str(key)[:60]!r}; {suggestion(str(key), _known_keys(table))}")
+    return _at(_path(document, location), explain(error))
+
+
+def _known_keys(location: Sequence[int | str]) -> Collection[str]:
+    match location:
+        case []:
+            return AgentsFile.model_fields
+        case ["limits"]:
+            return LIMIT_NAMES
+        case ["mcp", _]:
+            return [item.name for item in fields(McpServer) if item.name != "name"]
+        case ["scenario", _]:
+            return ScenarioTable.model_fields
+        case _:
+            return [item.name for item in fields(AgentSpec)]
+
+
+# ---- paths of keys ---------------------------------------------------------------------------------------------------
+
+
+def _path(document: Document, location: Iterable[int | str]) -> str:
+    """Return the path of a key as a person reads it: items of an array by their name, else by their number."""
+    steps: list[str] = []
+    value: object = document
+    for step in location:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) else None
+            steps.append(_name_of(value) or f"#{step + 1}")
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+            steps.append(step)
+    return _join(*steps)
+
+
+def _name_of(table: object) -> str | None:
+    name = table.get("id", table.get("name")) if isinstance(table, dict) else None
+    return name if isinstance(name, str) and name.strip() else None
+
+
+def _join(*steps: str) -> str:
+    return ".".join(step if _BARE_KEY.fullmatch(step) else f'"{step[:80]}"' for step in steps)
+
+
+def _at(path: str, words: str) -> str:
+    return f"{path}: {words}" if path else words
+
+
+# ---- what must hold between keys -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _RosterBuilder:
+    """Builds a roster from a parsed file, and collects the faults between its keys."""
+
+    folder: Path
+    known_tools: Collection[str]
+    environ: Mapping[str, str]
+    faults: list[str]
+    files: list[Path] = field(default_factory=list)
+
+    def build(self, file: AgentsFile) -> Roster:
+        described = self._describe_agents(file)
+        scenarios: dict[str, Scenario] = {}
+        for table in file.scenario:
+            if table.id in scenarios:
+                self._report(("scenario", table.id), "is described twice; remove or rename one of them")
+            scenarios[table.id] = self._scenario(table, described)
+        default = file.default or _only(scenarios) or DEFAULT_SCENARIO
+        servers = {name: self._server(server) for name, server in file.mcp.items()}
+        roster = Roster(scenarios, file.tools, servers, file.limits, default)
+        self._check_roster(roster)
+        return roster
+
+    def _report(self, path: Sequence[str], words: str) -> None:
+        self.faults.append(f"{_join(*path)}: {words}")
+
+    def _describe_agents(self, file: AgentsFile) -> dict[str, AgentSpec]:
+        """All agents by name. A name is one mailbox, so two descriptions of it must be equal."""
+        described: dict[str, AgentSpec] = {}
+        for scenario in file.scenario:
+            for table in scenario.agent:
+                path = _agent_path(scenario.id, table.name)
+                agent = replace(table, instructions=self._instructions(path, table))
+                if described.setdefault(agent.name, agent) != agent:
+                    self._report(path, "another scenario describes this agent differently; rename one of them")
+        return described
+
+    def _instructions(self, path: Sequence[str], agent: AgentSpec) -> str:
+        if agent.instructions_file is None:
+            return agent.instructions
+        if agent.instructions:
+            self._report(path, "has both 'instructions' and 'instructions_file'; keep one of them")
+            return agent.instructions
+        file = self.folder / Path(agent.instructions_file).expanduser()
+        self.files.append(file)
+        try:
+            return _read_text(file, INSTRUCTIONS_MAX_BYTES).strip()
+        except ValueError as error:
+            self._report([*path, "instructions_file"], str(error))
+            return ""
+
+    def _scenario(self, table: ScenarioTable, described: Mapping[str, AgentSpec]) -> Scenario:
+        path = ("scenario", table.id)
+        agents: dict[str, AgentSpec] = {}
+        for agent in table.agent:
+            if agent.name in agents:
+                self._report(_agent_path(table.id, agent.name), "is described twice; remove or rename one of them")
+            agents[agent.name] = described[agent.name]
+        for name in table.shared:
+            if name not in described:
+                self._report((*path, "shared"), f"no scenario describes agent {name!r}; {suggestion(name, described)}")
+            elif name in agents:
+                self._report((*path, "shared"), f"agent {name!r} is already part of the scenario; remove it here")
+            else:
+                agents[name] = described[name]
+        root = table.root or _only(agents)
+        if root is None:
+            self._report((*path, "root"), "is missing; name the agent that a new session starts with")
+        return Scenario(table.id, agents, root or "", table.supervisor, table.title)
+
+    def _server(self, server: McpServer) -> McpServer:
+        path = ("mcp", server.name)
+        if bool(server.command) == bool(server.url):
+            self._report(path, "needs either 'command' or 'url'")
+        if len(set(server.tools or ())) < len(server.tools or ()):
+            self._report((*path, "tools"), "lists a tool twice")
+        if server.env and not server.command:
+            self._report((*path, "env"), "belongs to 'command'; use 'headers' with 'url'")
+        if server.headers and server.url is None:
+            self._report((*path, "headers"), "belongs to 'url'; use 'env' with 'command'")
+        return replace(
+            server,
+            env=self._fill_in((*path, "env"), server.env),
+            headers=self._fill_in((*path, "headers"), server.headers),
+        )
+
+    def _fill_in(self, path: Sequence[str], texts: Mapping[str, str]) -> dict[str, str]:
+        """Replace `${NAME}` by variables of the environment, so that the file needs to hold no secret."""
+        filled: dict[str, str] = {}
+        for name, text in texts.items():
+            for variable in _VARIABLE.findall(text):
+                if variable not in self.environ:
+                    self._report((*path, name), f"needs the environment variable {variable!r}, which is not set")
+            filled[name] = _VARIABLE.sub(lambda match: self.environ.get(match[1], ""), text)
+        return filled
+
+    def _check_roster(self, roster: Roster) -> None:
+        for name in roster.tools:
+            if name in self.known_tools:
+                self._report(("tools", name), "is the name of a tool that comes with magent2; choose another name")
+        if not roster.scenarios:
+            self.faults.append("scenario: is missing; add a [[scenario]] table")
+        elif roster.default not in roster.scenarios:
+            hint = suggestion(roster.default, roster.scenarios)
+            self.faults.append(f"default: there is no scenario {roster.default!r}; {hint}")
+        for scenario in roster.scenarios.values():
+            self._check_scenario(scenario)
+            for agent in scenario.agents.values():
+                for key, words in self._agent_faults(roster, scenario, agent):
+                    self._report((*_agent_path(scenario.id, agent.name), key), words)
+
+    def _check_scenario(self, scenario: Scenario) -> None:
+        path = ("scenario", scenario.id)
+        if not scenario.agents:
+            self._report(path, "has no agent; add a [[scenario.agent]] table")
+        for key, name in (("root", scenario.root), ("supervisor", scenario.supervisor)):
+            if name and name not in scenario.agents:
+                self._report((*path, key), f"the scenario has no agent {name!r}; {suggestion(name, scenario.agents)}")
+        if scenario.root and scenario.root == scenario.supervisor:
+            words = f"{scenario.root!r} is the supervisor, which only routes; name an agent that answers"
+            self._report((*path, "root"), words)
+        if sum(len(agent.instructions.encode()) for agent in scenario.agents.values()) > SCENARIO_MAX_BYTES:
+            words = f"the instructions of all agents together are over {SCENARIO_MAX_BYTES} bytes; shorten them"
+            self._report(path, words)
+
+    def _agent_faults(self, roster: Roster, scenario: Scenario, agent: AgentSpec) -> Iterator[tuple[str, str]]:
+        tools = [*self.known_tools, *roster.tools, *(name for name in agent.tools if _is_server_tool(roster, name))]
+        own_tools = [*agent.tools, *(name for name in agent.approval if name.partition(".")[0] in agent.mcp)]
+        references: tuple[tuple[str, Collection[str], str], ...] = (
+            ("tools", tools, "unknown tool"),
+            ("handoffs", scenario.agents, "the scenario has no agent"),
+            ("mcp", roster.mcp, "there is no MCP server"),
+            ("approval", own_tools, "the agent has no tool"),
+            ("subagents", roster.agent_names(), "there is no agent"),
+        )
+        for key, known, problem in references:
+            names: tuple[str, ...] = getattr(agent, key)
+            for name in dict.fromkeys(names):
+                if names.count(name) > 1:
+                    yield key, f"lists {name[:60]!r} twice"
+                if name not in known:
+                    yield key, f"{problem} {name[:60]!r}; {suggestion(name, known)}"
+                elif name == agent.name and key in ("handoffs", "subagents"):
+                    yield key, f"{name!r} is the agent itself; name another agent"
+        for keyword in agent.keywords:
+            if not split_words(keyword):
+                yield "keywords", f"{keyword[:60]!r} contains no word"
+
+
+def _is_server_tool(roster: Roster, name: str) -> bool:
+    """Whether the name is `server.tool` and that server offers the tool."""
+    server_name, _, tool = name.partition(".")
+    server = roster.mcp.get(server_name)
+    return server is not None and bool(tool) and (server.tools is None or tool in server.tools)
+
+
+def _agent_path(scenario_id: str, agent: str) -> tuple[str, ...]:
+    return ("scenario", scenario_id, "agent", agent)
+
+
+def _only(names: Mapping[str, object]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None

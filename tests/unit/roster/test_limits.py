@@ -1,0 +1,82 @@
+"""Limits: their names and ranges, from an agents file and from the environment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from magent2.errors import SettingsError
+from magent2.gateway.limits.limits import DEFAULT_RATES, Limits
+from magent2.roster.limits import LimitValues, parse_limit_variables
+from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
+from magent2.sessions.approvals import APPROVAL_MAX_S
+from magent2.worker.lane_run import RUN_MAX_S
+from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S
+from tests.unit.roster.writing import AGENT, read
+
+RANGES = TypeAdapter(LimitValues).json_schema()["properties"]
+
+OF_WORKERS = {
+    "max_turns": MAX_TURNS,
+    "history_max": HISTORY_MAX,
+    "concurrency": CONCURRENCY,
+    "run_max_s": RUN_MAX_S,
+    "run_drain_s": DRAIN_S,
+    "approval_max_s": APPROVAL_MAX_S,
+    "lease_s": LEASE_S,
+}
+OF_GATEWAYS = {
+    **{name: value for name, value in asdict(Limits()).items() if name != "rates"},
+    **{f"{kind}_per_s": rate.per_s for kind, rate in DEFAULT_RATES.items()},
+    **{f"{kind}_burst": rate.burst for kind, rate in DEFAULT_RATES.items()},
+}
+
+
+def test_limits_are_those_of_the_worker_and_of_the_gateway_and_defaults_are_in_range() -> None:
+    defaults = OF_WORKERS | OF_GATEWAYS
+
+    assert RANGES.keys() == defaults.keys()
+    for name, choices in (("max_turns", MAX_TURNS_CHOICES), ("history_max", HISTORY_MAX_CHOICES)):
+        assert (RANGES[name]["minimum"], RANGES[name]["maximum"]) == (choices[0], choices[-1])
+    for name, value in defaults.items():
+        assert RANGES[name]["minimum"] <= value <= RANGES[name]["maximum"]
+        assert RANGES[name]["type"] == ("integer" if isinstance(value, int) else "number")
+
+
+@pytest.mark.parametrize("name", OF_GATEWAYS)
+def test_every_limit_of_a_gateway_reaches_it_from_the_file_and_from_the_environment(tmp_path: Path, name: str) -> None:
+    value = OF_GATEWAYS[name] + 1
+    in_file = read(tmp_path, f"{AGENT}[limits]\n{name} = {value}").limits
+
+    by_file, by_environment = Limits.of(in_file), Limits.of(parse_limit_variables({name: str(value)}))
+
+    assert by_file == by_environment
+    shown = {**asdict(by_file), **{f"{kind}_per_s": rate.per_s for kind, rate in by_file.rates.items()}}
+    shown |= {f"{kind}_burst": rate.burst for kind, rate in by_file.rates.items()}
+    assert {key: shown[key] for key in OF_GATEWAYS} == OF_GATEWAYS | {name: value}
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (
+            {"wait_max": "1"},
+            "unknown limit MAGENT2_LIMIT_WAIT_MAX; did you mean MAGENT2_LIMIT_WAIT_MAX_S?",
+        ),
+        (
+            {"zzzzz": "1"},
+            "unknown limit MAGENT2_LIMIT_ZZZZZ; known limits: MAGENT2_LIMIT_MAX_TURNS, ",
+        ),
+        ({"wait_max_s": "long"}, "MAGENT2_LIMIT_WAIT_MAX_S must be a number, not 'long'"),
+        ({"wait_max_s": "nan"}, "MAGENT2_LIMIT_WAIT_MAX_S must be at most 3600, not nan"),
+        ({"send_burst": "1.5"}, "MAGENT2_LIMIT_SEND_BURST must be a whole number, not 1.5"),
+        ({"send_burst": "0"}, "MAGENT2_LIMIT_SEND_BURST must be at least 1, not 0"),
+    ],
+)
+def test_a_limit_of_the_environment_that_cannot_be_used_is_refused_by_name(texts: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        parse_limit_variables(texts)

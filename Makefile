@@ -122,6 +122,10 @@ bench-block: $(READY) ## measure Python blocks; the last line is one JSON object
 stats: $(READY) ## print the size of the package, and the files that a message passes on four paths
 	@$(BIN)/python scripts/stats --paths $(ARGS)
 
+.PHONY: sync-client
+sync-client: $(READY) ## write the synchronous client from the asynchronous one
+	@$(BIN)/python scripts/sync-client
+
 .PHONY: schemas
 schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas
 	$(BIN)/python -m magent2.models.schemas docs/schemas

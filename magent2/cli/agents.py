@@ -34,7 +34,7 @@ def list_(as_json: bool, door: Door) -> None:
             "alive" if agent.alive else "nobody serves it",
             len(agent.workers),
             agent.pending,
-            " ".join(f"{name}:{count}" for name, count in agent.lanes.items() if count) or "-",
+            " ".join(f"{name}:{count}" for name, count in agent.lanes if count) or "-",
         )
         for agent in found
     ]

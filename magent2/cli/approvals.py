@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -10,7 +11,7 @@ from magent2.cli.options import Door, gateway_options, json_option
 from magent2.cli.printing import say, say_json
 
 if TYPE_CHECKING:
-    from magent2.client import Approval
+    from magent2.client import ApprovalInfo
 
 
 @click.command(epilog="Example: magent2 approvals c-1a2b")
@@ -74,6 +75,7 @@ def _decide(
         say(_line(approval))
 
 
-def _line(approval: Approval) -> str:
-    told = f"{approval.call_id} {approval.status} {approval.agent_id} {approval.tool} {approval.args_text}"
+def _line(approval: ApprovalInfo) -> str:
+    args = json.dumps(approval.args, ensure_ascii=False)
+    told = f"{approval.call_id} {approval.status} {approval.agent_id} {approval.tool} {args}"
     return f"{told} ({approval.reason})" if approval.reason else told

@@ -12,7 +12,7 @@ from magent2.cli.options import Door, default_agent, gateway_options
 from magent2.cli.printing import note
 
 if TYPE_CHECKING:
-    from magent2.client import Client, Sent, StreamEvent
+    from magent2.client import Client, ConversationEvent, SentMessage
 
 PATIENCE_S = 30.0
 HELP = "/stop stops the run, /new begins another conversation, /quit leaves; Ctrl-C stops a run, then leaves"
@@ -21,7 +21,7 @@ HELP = "/stop stops the run, /new begins another conversation, /quit leaves; Ctr
 class Display(Protocol):
     """Shows the events of a run."""
 
-    def show(self, event: StreamEvent) -> None: ...
+    def show(self, event: ConversationEvent) -> None: ...
 
     def close(self) -> None: ...
 
@@ -124,7 +124,7 @@ class Chat:
             return f"chat:{self._conversation_id}"
         return self._agent or default_agent()
 
-    def _listen(self, sent: Sent) -> None:
+    def _listen(self, sent: SentMessage) -> None:
         """Show the answer. The first Ctrl-C stops the run, and its end is waited for; the second leaves."""
         seen = sent.seq
         stopping = False

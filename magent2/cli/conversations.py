@@ -14,7 +14,7 @@ from magent2.cli.options import Door, Failure, gateway_options, json_option
 from magent2.cli.printing import note, say, say_json, say_table, shortened
 
 if TYPE_CHECKING:
-    from magent2.client import Client, Conversation, StreamEvent
+    from magent2.client import Client, Conversation, ConversationEvent
 
 PAGE_CONVERSATIONS = 100
 PAGE_EVENTS = 500
@@ -56,7 +56,7 @@ def _listed(client: Client, limit: int, owner: str | None) -> Iterator[Conversat
 
 
 def _when(row: Conversation) -> str:
-    return (row.last_active_at or "-")[:19].replace("T", " ")
+    return f"{row.last_active_at:%Y-%m-%d %H:%M:%S}"
 
 
 @conversations.command()
@@ -78,7 +78,7 @@ def show(conversation_id: str, as_json: bool, door: Door) -> None:
         say(line_of(event))
 
 
-def _events(client: Client, conversation_id: str) -> Iterator[StreamEvent]:
+def _events(client: Client, conversation_id: str) -> Iterator[ConversationEvent]:
     since, more = 0, True
     while more:
         page = client.events(conversation_id, since, PAGE_EVENTS)
@@ -86,7 +86,7 @@ def _events(client: Client, conversation_id: str) -> Iterator[StreamEvent]:
         since, more = page.next_since, page.has_more
 
 
-def _row(event: StreamEvent) -> dict[str, object]:
+def _row(event: ConversationEvent) -> dict[str, object]:
     return {"seq": event.seq, **event.data}
 
 

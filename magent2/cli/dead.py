@@ -11,7 +11,7 @@ from magent2.cli.options import Door, gateway_options, json_option
 from magent2.cli.printing import note, say_json, say_table, shortened
 
 if TYPE_CHECKING:
-    from magent2.client import Client, Letter
+    from magent2.client import Client, DeadLetterInfo
 
 
 @click.group()
@@ -37,8 +37,8 @@ def list_(agent: str | None, as_json: bool, door: Door) -> None:
     say_table(("AGENT", "SEQ", "CONVERSATION", "TRIED", "REASON", "TEXT"), rows)
 
 
-def _letters(client: Client, agent: str | None) -> Iterator[Letter]:
-    after: str | int | None = None
+def _letters(client: Client, agent: str | None) -> Iterator[DeadLetterInfo]:
+    after: int | None = None
     while True:
         page = client.dead(agent, after)
         yield from page.letters
@@ -47,7 +47,7 @@ def _letters(client: Client, agent: str | None) -> Iterator[Letter]:
             return
 
 
-def _text(letter: Letter) -> str:
+def _text(letter: DeadLetterInfo) -> str:
     return shortened(letter.text, 40)
 
 

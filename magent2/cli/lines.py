@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magent2.cli.printing import printable, shortened
-from magent2.client.values import StreamEvent
+from magent2.client import ConversationEvent
 
 ARGUMENTS_MAX_CHARS = 100
 RESULT_MAX_CHARS = 200
 DRAFTS = ("token",)  # the output contains them
 
 
-def line_of(event: StreamEvent) -> str:
+def line_of(event: ConversationEvent) -> str:
     """`   7 12:04:01 general  hello`: number, time, who, what."""
     return f"{event.seq:>5} {clock_of(event.data)} {printable(what_of(event))}"
 
@@ -23,7 +23,7 @@ def clock_of(data: Mapping[str, Any]) -> str:
     return str(data.get("created_at") or "")[11:19].ljust(8)
 
 
-def what_of(event: StreamEvent) -> str:
+def what_of(event: ConversationEvent) -> str:
     describe = _DESCRIPTIONS.get(event.kind)
     return f"{event.kind} {shortened(json.dumps(dict(event.data)), 200)}" if describe is None else describe(event.data)
 

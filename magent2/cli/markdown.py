@@ -8,7 +8,7 @@ from rich.markdown import Markdown
 
 from magent2.cli.lines import call_of, what_of
 from magent2.cli.printing import printable, safe
-from magent2.client.values import StreamEvent
+from magent2.client import ConversationEvent
 
 REFRESH_PER_S = 12
 
@@ -22,7 +22,7 @@ class MarkdownScreen:
         self._draft: object = None
         self._text = ""
 
-    def show(self, event: StreamEvent) -> None:
+    def show(self, event: ConversationEvent) -> None:
         if event.kind == "token":
             self._token(event)
         elif event.kind in ("output", "message"):
@@ -35,7 +35,7 @@ class MarkdownScreen:
             self._live.stop()
         self._live, self._draft, self._text = None, None, ""
 
-    def _token(self, event: StreamEvent) -> None:
+    def _token(self, event: ConversationEvent) -> None:
         draft = event.data.get("message_id"), event.data.get("attempt")
         if draft != self._draft:
             self.close()
@@ -45,7 +45,7 @@ class MarkdownScreen:
         self._text += event.text
         self._update(self._text)
 
-    def _whole(self, event: StreamEvent) -> None:
+    def _whole(self, event: ConversationEvent) -> None:
         if self._live is None:
             self._console.print(Markdown(safe(event.text)))
         else:
@@ -56,7 +56,7 @@ class MarkdownScreen:
         if self._live is not None:
             self._live.update(Markdown(safe(text)))
 
-    def _aside(self, event: StreamEvent) -> None:
+    def _aside(self, event: ConversationEvent) -> None:
         if event.kind == "run" and event.data.get("status") in ("started", "finished"):
             return
         self.close()

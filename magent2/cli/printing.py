@@ -30,6 +30,8 @@ def say_json(value: object) -> None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if hasattr(value, "model_dump"):  # a schema of the HTTP API; pydantic is not imported for commands without one
+        return value.model_dump(mode="json")
     return str(value)
 
 

@@ -12,7 +12,7 @@ from magent2.cli.options import Door, gateway_options, json_option
 from magent2.cli.printing import note, safe, say, say_json
 
 if TYPE_CHECKING:
-    from magent2.client import Client, Sent
+    from magent2.client import Client, SentMessage
 
 TEXT_MAX_BYTES = 64 << 20  # of stdin; the gateway has the say about less
 
@@ -58,14 +58,14 @@ def _stdin() -> str:
         raise click.UsageError("stdin is not UTF-8 text") from None
 
 
-def _tell(sent: Sent, as_json: bool) -> None:
+def _tell(sent: SentMessage, as_json: bool) -> None:
     if as_json:
         say_json(sent)
     else:
         say(f"conversation {sent.conversation_id} seq {sent.seq}")
 
 
-def _wait(client: Client, sent: Sent, timeout_s: float | None, as_json: bool) -> None:
+def _wait(client: Client, sent: SentMessage, timeout_s: float | None, as_json: bool) -> None:
     _point(sent, as_json)
     answer = client.wait(sent, timeout_s)
     if as_json:
@@ -74,7 +74,7 @@ def _wait(client: Client, sent: Sent, timeout_s: float | None, as_json: bool) ->
         say(safe(answer.text))
 
 
-def _stream(client: Client, sent: Sent, as_json: bool) -> None:
+def _stream(client: Client, sent: SentMessage, as_json: bool) -> None:
     from magent2.cli.screen import Screen
 
     _point(sent, as_json)
@@ -88,7 +88,7 @@ def _stream(client: Client, sent: Sent, as_json: bool) -> None:
     screen.close()
 
 
-def _point(sent: Sent, as_json: bool) -> None:
+def _point(sent: SentMessage, as_json: bool) -> None:
     if not as_json:
         note(f"conversation {sent.conversation_id} seq {sent.seq}")
 

@@ -15,7 +15,7 @@ from magent2.cli.options import Door, gateway_options, json_option
 from magent2.cli.printing import note, say, say_json
 
 if TYPE_CHECKING:
-    from magent2.client import Client, StreamEvent
+    from magent2.client import Client, ConversationEvent
 
 PAGE_EVENTS = 500
 PAUSE_MAX_S = 5.0  # a night between two messages is not played
@@ -50,7 +50,7 @@ def tail(
         _print(events, wanted, as_json)
 
 
-def _print(events: Iterator[StreamEvent], wanted: tuple[str, ...] | None, as_json: bool) -> None:
+def _print(events: Iterator[ConversationEvent], wanted: tuple[str, ...] | None, as_json: bool) -> None:
     from magent2.cli.lines import DRAFTS, line_of
 
     for event in events:
@@ -62,7 +62,7 @@ def _print(events: Iterator[StreamEvent], wanted: tuple[str, ...] | None, as_jso
             say(line_of(event))
 
 
-def _recorded(client: Client, conversation_id: str, since: int = 0) -> Iterator[StreamEvent]:
+def _recorded(client: Client, conversation_id: str, since: int = 0) -> Iterator[ConversationEvent]:
     """Every event that is there now, a page at a time."""
     more = True
     while more:
@@ -100,7 +100,7 @@ def replay(conversation_id: str, speed: float, as_json: bool, door: Door) -> Non
     screen.close()
 
 
-def paced(events: Iterator[StreamEvent], speed: float) -> Iterator[tuple[StreamEvent, float]]:
+def paced(events: Iterator[ConversationEvent], speed: float) -> Iterator[tuple[ConversationEvent, float]]:
     """Each event with the pause before it."""
     before: datetime | None = None
     for event in events:
@@ -110,7 +110,7 @@ def paced(events: Iterator[StreamEvent], speed: float) -> Iterator[tuple[StreamE
         yield event, min(pause_s / speed, PAUSE_MAX_S)
 
 
-def _time_of(event: StreamEvent) -> datetime | None:
+def _time_of(event: ConversationEvent) -> datetime | None:
     try:
         return datetime.fromisoformat(str(event.data.get("created_at")))
     except ValueError:  # somebody's own event

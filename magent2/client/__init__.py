@@ -1,41 +1,28 @@
-"""The Python client of a gateway: `Client` for threads, `AsyncClient` for event loops; the same names on both."""
+"""The Python client of a gateway: `Client` for threads, `AsyncClient` for asyncio, with the same methods."""
 
-from magent2.client.asynchronous import AsyncClient
-from magent2.client.synchronous import Client
-from magent2.client.values import (
-    AgentInfo,
-    AgentReceipt,
-    Answer,
-    Approval,
-    Conversation,
-    ConversationPage,
-    EventPage,
-    Letter,
-    LetterPage,
-    Receipt,
-    Sent,
-    Steered,
-    Stopping,
-    StreamEvent,
-    ToolResult,
-)
+from magent2.client.async_client import AsyncClient
+from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
+from magent2.client.sync_client import Client
+from magent2.models.api.administration import AgentInfo, DeadLetterInfo, DeadLetterPage
+from magent2.models.api.messages import AgentReceipt, ApprovalInfo, MessageReceipt
+from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
 
 __all__ = [
     "AgentInfo",
     "AgentReceipt",
-    "Answer",
-    "Approval",
+    "ApprovalInfo",
     "AsyncClient",
     "Client",
     "Conversation",
+    "ConversationEvent",
     "ConversationPage",
+    "DeadLetterInfo",
+    "DeadLetterPage",
     "EventPage",
-    "Letter",
-    "LetterPage",
-    "Receipt",
-    "Sent",
-    "Steered",
-    "Stopping",
-    "StreamEvent",
+    "MessageReceipt",
+    "MessageReply",
+    "SentMessage",
+    "SteeredMessage",
+    "StopResponse",
     "ToolResult",
 ]

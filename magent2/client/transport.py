@@ -1,61 +1,155 @@
-"""What both clients ask of the HTTP library, and what its errors become."""
+"""HTTP settings, timeouts and retries that both clients share."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx2
 
 from magent2.client.address import GatewayAddress
-from magent2.errors import GatewayUnreachable
+from magent2.errors import GatewayBusy, GatewayUnreachable, TransientError
 
-CONNECT_MAX_S = 5.0
-ANSWER_MAX_S = 30.0
-WAIT_PART_S = 20.0  # of a longer wait, in one request
-SILENCE_MAX_S = 45.0  # on a stream, three heartbeats
-EVENT_MAX_BYTES = 80 << 20  # above the largest payload that a log can be told to take
+log = logging.getLogger(__name__)
 
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+CONNECT_TIMEOUT_S = 5.0
+RESPONSE_TIMEOUT_S = 30.0
+LONG_POLL_S = 20.0  # of a longer wait, in one request
+SILENCE_TIMEOUT_S = 45.0  # on a stream: three heartbeats
+EVENT_MAX_BYTES = 80 << 20  # above the largest payload that a log can be configured to accept
+
+PATIENCE_S = 30.0  # without a response from the gateway
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 10.0
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 def http_options(address: GatewayAddress) -> dict[str, object]:
-    """A proxy of the environment is for other machines; certificates, which are slow to load, for `https`."""
+    """Return the arguments of the HTTP client.
+
+    Proxies from the environment are not used for this machine. Certificates, which take long to load, are loaded for
+    `https` only.
+    """
     headers = {"Accept": "application/json, text/event-stream"}
     if address.token is not None:
         headers["Authorization"] = f"Bearer {address.token}"
     return {
         "base_url": address.url,
         "headers": headers,
-        "timeout": httpx2.Timeout(ANSWER_MAX_S, connect=CONNECT_MAX_S),
-        "trust_env": not address.is_here,
+        "timeout": httpx2.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        "trust_env": not address.is_loopback,
         "verify": address.is_encrypted,
         "limits": httpx2.Limits(max_connections=None),
     }
 
 
-def stream_timeout(left_s: float | None) -> httpx2.Timeout:
-    if left_s is None:
-        return httpx2.Timeout(SILENCE_MAX_S, connect=CONNECT_MAX_S)
-    return httpx2.Timeout(min(SILENCE_MAX_S, left_s), connect=min(CONNECT_MAX_S, left_s))
-
-
-def lost(error: httpx2.TransportError, address: GatewayAddress) -> GatewayUnreachable:
-    """No answer, in words that say what to do."""
-    if isinstance(error, _NEVER_SENT):
-        hint = "; 'magent2 serve' starts one" if address.is_here else ""
+def connection_lost(error: httpx2.TransportError, address: GatewayAddress) -> GatewayUnreachable:
+    """Convert an error of the HTTP library. `sent` says whether the request may have arrived."""
+    if isinstance(error, _NOT_SENT):
+        hint = "; 'magent2 serve' starts one" if address.is_loopback else ""
         return GatewayUnreachable(f"no gateway answers at {address.url}{hint}")
     return GatewayUnreachable(f"the connection to {address.url} was lost ({type(error).__name__})", sent=True)
 
 
-class Deadline:
-    """How long somebody waits in all, in parts that one request can wait."""
+def may_repeat(error: TransientError, repeatable: bool) -> bool:
+    """Whether a failed request may be sent again: it is repeatable, or it did not arrive."""
+    return repeatable or not (isinstance(error, GatewayUnreachable) and error.sent)
 
-    def __init__(self, timeout_s: float | None) -> None:
+
+class Backoff:
+    """Pauses between attempts: they grow, and end after `max_elapsed_s` seconds without a success."""
+
+    def __init__(self, max_elapsed_s: float) -> None:
+        self._max_elapsed_s = max_elapsed_s
+        self._failures = 0
+        self._first_failure_at: float | None = None
+
+    def reset(self) -> None:
+        """Record a success."""
+        self._failures, self._first_failure_at = 0, None
+
+    def pause_s(self, error: TransientError, now: float, first_s: float = BACKOFF_FIRST_S) -> float:
+        """Return how long to wait before the next attempt. Raises `error` when the time is used up."""
+        if self._first_failure_at is None:
+            self._first_failure_at = now
+        left_s = self._first_failure_at + self._max_elapsed_s - now
+        if left_s <= 0:
+            raise error
+        requested_s = error.retry_after_s if isinstance(error, GatewayBusy) else None
+        pause_s = requested_s or min(first_s * 2**self._failures, BACKOFF_MAX_S)
+        self._failures = min(self._failures + 1, 16)
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311  it only keeps clients from retrying in step
+        return min(pause_s * jitter, left_s)
+
+
+class Deadline:
+    """The end of a wait. Without a timeout there is none."""
+
+    def __init__(self, timeout_s: float | None = None) -> None:
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
 
     @property
     def is_over(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end
 
-    def part_s(self) -> float:
-        return WAIT_PART_S if self._end is None else min(WAIT_PART_S, max(0.0, self._end - time.monotonic()))
+    @property
+    def left_s(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def limit(self, seconds: float) -> float:
+        """Shorten a duration to the time that is left."""
+        left_s = self.left_s
+        return seconds if left_s is None else min(seconds, left_s)
+
+    def stream_timeout(self) -> httpx2.Timeout:
+        shortest_s = 0.001  # zero would mean no timeout
+        return httpx2.Timeout(
+            max(self.limit(SILENCE_TIMEOUT_S), shortest_s), connect=max(self.limit(CONNECT_TIMEOUT_S), shortest_s)
+        )
+
+
+# Timeouts of the HTTP library start again with every heartbeat of a stream, so they cannot end a wait at its deadline.
+# A timer shuts the socket down instead. The reader then gets a TransportError, finds that the deadline is over, and
+# stops. Waiting tasks and waiting threads need different timers; that is all these two functions differ in.
+
+
+@contextmanager
+def shut_down_at(response: httpx2.Response, deadline: Deadline) -> Iterator[None]:
+    """Shut the connection of a stream down at the deadline, from a timer thread."""
+    if (left_s := deadline.left_s) is None:
+        yield
+        return
+    timer = threading.Timer(left_s, _shut_down, (response,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
+def async_shut_down_at(response: httpx2.Response, deadline: Deadline) -> Iterator[None]:
+    """Shut the connection of a stream down at the deadline, from the event loop."""
+    if (left_s := deadline.left_s) is None:
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(left_s, _shut_down, response)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _shut_down(response: httpx2.Response) -> None:
+    try:
+        response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    except OSError:  # the other side closed it at the same moment
+        log.debug("the stream had already ended")

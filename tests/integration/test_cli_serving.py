@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from magent2.bus.sqlite import SqliteBus
-from magent2.client import Client, StreamEvent
+from magent2.client import Client, ConversationEvent
 from magent2.errors import GatewayUnreachable, Unauthorized
 from tests.support.command_line import CommandLine, Done, House, ended
 from tests.support.processes import Crew
@@ -117,7 +117,7 @@ def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
     worker = magent2.start("worker", "--agent", "Bob", *bus)
     with Client(url, token, patience_s=0.0) as client:
         assert client.ask("Bob", "over two processes", conversation_id="c1", timeout_s=DEADLINE_S).text
-        events: list[StreamEvent] = []
+        events: list[ConversationEvent] = []
         following = threading.Thread(target=_collect, args=(client, events))
         following.start()
         eventually(lambda: len(events) >= 6)
@@ -130,7 +130,7 @@ def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
     assert leave(worker).code == 0
 
 
-def _collect(client: Client, events: list[StreamEvent]) -> None:
+def _collect(client: Client, events: list[ConversationEvent]) -> None:
     with suppress(GatewayUnreachable):  # what it comes to without patience
         events.extend(client.follow("c1"))
 

@@ -15,7 +15,7 @@ import pytest
 from magent2.bus.operations import Append, Trim
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
-from magent2.client import AsyncClient, Client, Sent, StreamEvent
+from magent2.client import AsyncClient, Client, ConversationEvent, SentMessage
 from magent2.errors import (
     AnswerPending,
     GatewayUnreachable,
@@ -58,8 +58,8 @@ def write(bus: SqliteBus, first: int, count: int, conversation: str = "c1") -> N
 class Collector:
     """Follows in a thread and keeps what came."""
 
-    def __init__(self, follow: Callable[[], Iterator[StreamEvent]]) -> None:
-        self.events: list[StreamEvent] = []
+    def __init__(self, follow: Callable[[], Iterator[ConversationEvent]]) -> None:
+        self.events: list[ConversationEvent] = []
         self.error: Magent2Error | None = None
         self._follow = follow
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -116,7 +116,7 @@ async def test_so_does_a_follower_on_a_loop(gateway: House, bus: SqliteBus) -> N
 
 
 def test_a_message_sent_during_an_outage_arrives_once(gateway: House, bus: SqliteBus) -> None:
-    sent: list[Sent] = []
+    sent: list[SentMessage] = []
     with Client(gateway.url, gateway.token) as client:
         client.health()
         gateway.kill()

@@ -13,11 +13,11 @@ from magent2.cli.markdown import MarkdownScreen
 from magent2.cli.printing import printable, say_table, shortened
 from magent2.cli.screen import Screen
 from magent2.cli.tail import PAUSE_MAX_S, paced
-from magent2.client.values import StreamEvent
+from magent2.client import ConversationEvent
 
 
-def event(kind: str, seq: int = 1, **data: Any) -> StreamEvent:
-    return StreamEvent(seq, kind, {"event": kind, **data})
+def event(kind: str, seq: int = 1, **data: Any) -> ConversationEvent:
+    return ConversationEvent(seq, kind, {"event": kind, **data})
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def event(kind: str, seq: int = 1, **data: Any) -> StreamEvent:
         (event("weather", sky="blue"), 'weather {"event": "weather", "sky": "blue"}'),
     ],
 )
-def test_an_event_is_a_line(shown: StreamEvent, text: str) -> None:
+def test_an_event_is_a_line(shown: ConversationEvent, text: str) -> None:
     assert what_of(shown) == text
 
 

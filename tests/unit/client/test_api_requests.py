@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from magent2.client import calls
-from magent2.client.calls import problem
+from magent2.client import api_requests
+from magent2.client.api_requests import problem
 from magent2.errors import (
     AddressError,
     Conflict,
@@ -28,28 +28,28 @@ from magent2.errors import (
 def test_a_bare_name_is_an_agents_and_a_conversation_is_its_own(
     name: str, recipient: str, conversation: str | None
 ) -> None:
-    body = calls.send(name, "hello").body or {}
+    body = api_requests.send(name, "hello").body or {}
 
     assert body["recipient"] == recipient
     assert body["conversation_id"] == conversation or body["conversation_id"].startswith("c-")
 
 
 def test_a_message_has_its_id_before_it_is_sent_and_says_only_what_was_chosen() -> None:
-    first, second = calls.send("Bob", "hello").body or {}, calls.send("Bob", "hello").body or {}
+    first, second = api_requests.send("Bob", "hello").body or {}, api_requests.send("Bob", "hello").body or {}
 
     assert first["id"] != second["id"]
     assert set(first) == {"id", "conversation_id", "recipient", "content"}
-    assert (calls.send("Bob", "hello", sender="user:ann").body or {})["sender"] == "user:ann"
+    assert (api_requests.send("Bob", "hello", sender="user:ann").body or {})["sender"] == "user:ann"
 
 
 def test_a_recipient_that_cannot_be_is_refused_here() -> None:
     with pytest.raises(AddressError):
-        calls.send("agent:", "hello")
+        api_requests.send("agent:", "hello")
 
 
 def test_names_are_quoted_in_paths() -> None:
-    assert calls.conversation("a/b c?ü").path == "/conversations/a%2Fb%20c%3F%C3%BC"
-    assert calls.retry_dead("a/b", 7).path == "/dead/a%2Fb/7/retry"
+    assert api_requests.conversation("a/b c?ü").path == "/conversations/a%2Fb%20c%3F%C3%BC"
+    assert api_requests.retry_dead("a/b", 7).path == "/dead/a%2Fb/7/retry"
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,12 @@ def test_an_error_without_a_document_is_told_by_its_number(content: bytes) -> No
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b"7"])
 def test_an_answer_that_no_gateway_gives_is_told_as_such(content: bytes) -> None:
     with pytest.raises(GatewayFailed, match="not a magent2 gateway"):
-        calls.conversations(1, None, None).read(200, {}, content)
+        api_requests.conversations(1, None, None).read(200, {}, content)
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:
-    found = calls.conversation("c1").read(200, {}, b'{"conversation_id": "c1", "last_seq": 3, "mood": "good"}')
+    known = {"conversation_id": "c1", "last_seq": 3, "active_agent": None, "title": None, "run_status": None}
+    later = {**known, "usage": None, "last_active_at": "2026-01-02T03:04:05Z", "mood": "good"}
+    found = api_requests.conversation("c1").read(200, {}, json.dumps(later).encode())
 
     assert (found.conversation_id, found.last_seq, found.title) == ("c1", 3, None)

@@ -1,0 +1,264 @@
+"""The requests of the client as values: method, path, body, and how the response is parsed. Nothing here does I/O."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from magent2.client.results import ConversationEvent, EventPage, SentMessage, SteeredMessage, ToolResult
+from magent2.errors import (
+    Conflict,
+    GatewayBusy,
+    GatewayFailed,
+    GatewayProblem,
+    Gone,
+    NotFound,
+    RequestRefused,
+    Unauthorized,
+)
+from magent2.models.address import Address
+from magent2.models.api.administration import AgentInfo, AgentList, DeadLetterPage
+from magent2.models.api.messages import (
+    AcceptedResponse,
+    ApprovalInfo,
+    ApprovalList,
+    MessageReceipt,
+    RecordPage,
+    SendResponse,
+    SteerResponse,
+)
+from magent2.models.api.sessions import Conversation, ConversationPage, SessionSettings, StopResponse
+from magent2.models.api.team import ToolRunResponse
+from magent2.models.json_types import JsonObject
+
+T = TypeVar("T")
+
+DETAIL_MAX_CHARS = 500
+
+ERRORS: Mapping[int, type[GatewayProblem]] = {
+    401: Unauthorized,
+    403: Unauthorized,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    421: Unauthorized,
+    429: GatewayBusy,
+    503: GatewayBusy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest(Generic[T]):
+    """One request. If it is `repeatable`, sending it again after a lost response has no further effect."""
+
+    method: str
+    path: str
+    parse: Callable[[Any], T]
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: JsonObject | None = None
+    repeatable: bool = True
+
+    def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
+        """Parse a response. Raises the error that the gateway reports."""
+        if not 200 <= status < 300:
+            raise problem(status, headers, content)
+        try:
+            return self.parse(json.loads(content) if content else {})
+        except (ValueError, LookupError, TypeError) as error:
+            raise GatewayFailed(status, "no_gateway", f"what answered {self.path} is not a magent2 gateway") from error
+
+
+def problem(status: int, headers: Mapping[str, str], content: bytes) -> GatewayProblem:
+    """Convert an error response to an error. Its class says what the caller can do."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    document: JsonObject = found if isinstance(found, dict) else {}
+    detail = str(document.get("detail") or document.get("title") or f"the gateway answered {status}")
+    fields: dict[str, object] = dict(document)
+    if headers.get("retry-after", "").isdecimal():
+        fields["retry_after_s"] = int(headers["retry-after"])
+    error_type = ERRORS.get(status, RequestRefused if 400 <= status < 500 else GatewayFailed)
+    return error_type(status, str(document.get("code") or status), detail[:DETAIL_MAX_CHARS], fields)
+
+
+# --- messages
+
+
+def send(
+    recipient: str,
+    text: str,
+    conversation_id: str | None = None,
+    sender: str | None = None,
+    envelope_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> ApiRequest[SentMessage]:
+    # The id is chosen here and not by the gateway, so that a repeated request is still one message.
+    address = Address.parse(recipient if recipient.startswith(("agent:", "chat:")) else f"agent:{recipient}")
+    conversation = conversation_id or (address.name if address.kind == "chat" else f"c-{uuid.uuid4().hex[:12]}")
+    body = _given(
+        id=envelope_id or str(uuid.uuid4()),
+        conversation_id=conversation,
+        recipient=str(address),
+        content=text,
+        sender=sender,  # defaults to the caller's principal
+        metadata=dict(metadata) if metadata else None,
+    )
+
+    def parse(data: object) -> SentMessage:
+        response = SendResponse.model_validate(data)
+        return SentMessage(conversation, response.envelope_id, response.seq, response.notice)
+
+    return ApiRequest("POST", "/send", parse, body=body)
+
+
+def steer(
+    conversation_id: str, text: str, target: str | None, require_active: bool, client_message_id: str | None
+) -> ApiRequest[SteeredMessage]:
+    # As in `send`, the idempotency key is chosen here.
+    body = _given(
+        text=text,
+        client_message_id=client_message_id or str(uuid.uuid4()),
+        require_active=require_active,
+        target=target,
+    )
+
+    def parse(data: object) -> SteeredMessage:
+        response = SteerResponse.model_validate(data)
+        return SteeredMessage(conversation_id, response.receipt_id, response.seq)
+
+    return ApiRequest("POST", f"{_session(conversation_id)}/steer", parse, body=body)
+
+
+def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> ApiRequest[MessageReceipt]:
+    path = f"{_session(conversation_id)}/receipts/{_quoted(receipt_id)}"
+    return ApiRequest("GET", path, MessageReceipt.model_validate, _params(wait_s=wait_s))
+
+
+def stop(conversation_id: str, agent: str | None, sender: str | None) -> ApiRequest[StopResponse]:
+    body = _given(agent=agent, sender=sender)
+    return ApiRequest("POST", f"{_conversation(conversation_id)}/stop", StopResponse.model_validate, body=body)
+
+
+def approvals(conversation_id: str) -> ApiRequest[tuple[ApprovalInfo, ...]]:
+    def parse(data: object) -> tuple[ApprovalInfo, ...]:
+        return tuple(ApprovalList.model_validate(data).approvals)
+
+    return ApiRequest("GET", f"{_session(conversation_id)}/approvals", parse)
+
+
+def decide(
+    conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None
+) -> ApiRequest[ApprovalInfo]:
+    path = f"{_session(conversation_id)}/approvals/{_quoted(call_id)}"
+    return ApiRequest("POST", path, ApprovalInfo.model_validate, body=_given(decision=decision, reason=reason))
+
+
+def run_tool(session_id: str, tool: str, args: Mapping[str, Any]) -> ApiRequest[ToolResult | SentMessage]:
+    """The result is a message to wait for, if the tool takes longer than the gateway waits."""
+
+    def parse(data: JsonObject) -> ToolResult | SentMessage:
+        if "result" not in data:
+            accepted = AcceptedResponse.model_validate(data)
+            return SentMessage(accepted.session_id, accepted.message_id, accepted.seq, accepted.notice)
+        done = ToolRunResponse.model_validate(data)
+        return ToolResult(done.session_id, done.tool, done.agent_id, done.result, done.error, done.duration_ms)
+
+    body = {"session_id": session_id, "tool": tool, "args": dict(args)}
+    # Not repeatable: the tool may have run before the response was lost.
+    return ApiRequest("POST", "/api/tools/execute", parse, body=body, repeatable=False)
+
+
+# --- conversations
+
+
+def create_session(session_id: str | None, agent: str | None) -> ApiRequest[str]:
+    def parse(data: object) -> str:
+        return SessionSettings.model_validate(data).session_id
+
+    body = _given(session_id=session_id, agent_name=agent)
+    return ApiRequest("POST", "/api/sdk/session/create", parse, body=body, repeatable=False)
+
+
+def conversations(limit: int, before: str | None, owner: str | None) -> ApiRequest[ConversationPage]:
+    params = _params(limit=limit, before=before, owner=owner)
+    return ApiRequest("GET", "/conversations", ConversationPage.model_validate, params)
+
+
+def conversation(conversation_id: str) -> ApiRequest[Conversation]:
+    return ApiRequest("GET", _conversation(conversation_id), Conversation.model_validate)
+
+
+def events(conversation_id: str, since: int, limit: int) -> ApiRequest[EventPage]:
+    def parse(data: object) -> EventPage:
+        page = RecordPage.model_validate(data)
+        found = tuple(ConversationEvent(row["seq"], str(row.get("event", "")), row) for row in page.events)
+        return EventPage(found, page.next_since, page.has_more)
+
+    return ApiRequest("GET", f"{_conversation(conversation_id)}/events", parse, _params(since=since, limit=limit))
+
+
+def delete(conversation_id: str) -> ApiRequest[None]:
+    return ApiRequest("DELETE", _conversation(conversation_id), _nothing)
+
+
+# --- administration
+
+
+def agents() -> ApiRequest[tuple[AgentInfo, ...]]:
+    def parse(data: object) -> tuple[AgentInfo, ...]:
+        return tuple(AgentList.model_validate(data).agents)
+
+    return ApiRequest("GET", "/agents", parse)
+
+
+def dead(agent: str | None, after: int | None) -> ApiRequest[DeadLetterPage]:
+    return ApiRequest("GET", "/dead", DeadLetterPage.model_validate, _params(agent=agent, after=after))
+
+
+def retry_dead(agent: str, seq: int) -> ApiRequest[None]:
+    return ApiRequest("POST", f"/dead/{_quoted(agent)}/{seq}/retry", _nothing, repeatable=False)
+
+
+def drop_dead(agent: str, seq: int) -> ApiRequest[None]:
+    return ApiRequest("DELETE", f"/dead/{_quoted(agent)}/{seq}", _nothing, repeatable=False)
+
+
+def health() -> ApiRequest[JsonObject]:
+    return ApiRequest("GET", "/health", dict)
+
+
+def ready() -> ApiRequest[JsonObject]:
+    return ApiRequest("GET", "/ready", dict)
+
+
+# --- paths, parameters and bodies
+
+
+def _conversation(conversation_id: str) -> str:
+    return f"/conversations/{_quoted(conversation_id)}"
+
+
+def _session(session_id: str) -> str:
+    return f"/api/sdk/session/{_quoted(session_id)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _given(**values: object) -> JsonObject:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _params(**values: object) -> dict[str, str]:
+    return {name: str(value) for name, value in _given(**values).items()}
+
+
+def _nothing(_: object) -> None:
+    return None

@@ -1,0 +1,295 @@
+"""The client for asyncio. `make sync-client` generates `sync_client.py` from this file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import httpx2
+
+from magent2.client import api_requests
+from magent2.client.address import GatewayAddress
+from magent2.client.api_requests import ApiRequest, problem
+from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
+from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor
+from magent2.client.transport import (
+    EVENT_MAX_BYTES,
+    LONG_POLL_S,
+    PATIENCE_S,
+    Backoff,
+    Deadline,
+    async_shut_down_at,
+    connection_lost,
+    http_options,
+    may_repeat,
+)
+from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
+from magent2.models.api.administration import AgentInfo, DeadLetterPage
+from magent2.models.api.messages import ApprovalInfo, MessageReceipt
+from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
+from magent2.models.json_types import JsonObject
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Client of a gateway for asyncio. Tasks may share one instance.
+
+    Lost requests and streams are retried for up to `patience_s` seconds. A message keeps its id over all attempts, so
+    it is accepted once. A stream resumes after its last event. Errors are in `magent2.errors`: `GatewayProblem` is an
+    error response of the gateway, `GatewayUnreachable` means that there was no response.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self.address = GatewayAddress.find(url, token)
+        self._patience_s = patience_s
+        self._http = httpx2.AsyncClient(**http_options(self.address))  # type: ignore[arg-type]
+
+    # --- messages
+
+    async def send(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SentMessage:
+        """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
+        return await self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
+
+    async def wait(self, sent: SentMessage, timeout_s: float | None = None) -> MessageReply:
+        """Wait for the reply to a message.
+
+        Raises `RunFailed` or `RunStopped` if the run ended without one, `AnswerPending` if the timeout ended first.
+        """
+        matcher = ReplyMatcher(sent)
+        cursor = StreamCursor(sent.conversation_id, sent.seq, REPLY_KINDS)
+        async with aclosing(self._read_stream(cursor, Deadline(timeout_s))) as events:
+            async for event in events:
+                if (reply := matcher.reply(event)) is not None:
+                    return reply
+        raise AnswerPending(f"no reply to {sent.envelope_id} yet; the run goes on")
+
+    async def ask(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageReply:
+        """Send a message and wait for the reply. See `send` and `wait`."""
+        sent = await self.send(
+            recipient,
+            text,
+            conversation_id=conversation_id,
+            sender=sender,
+            envelope_id=envelope_id,
+            metadata=metadata,
+        )
+        return await self.wait(sent, timeout_s)
+
+    async def replies(self, sent: SentMessage) -> AsyncGenerator[ConversationEvent]:
+        """Iterate over the events of the run that answers a message, up to its reply. Raises as `wait` does."""
+        matcher = ReplyMatcher(sent)
+        async with aclosing(self._read_stream(StreamCursor(sent.conversation_id, sent.seq), Deadline())) as events:
+            async for event in events:
+                reply = matcher.reply(event)
+                if matcher.matches(event):
+                    yield event
+                if reply is not None:
+                    return
+
+    def follow(
+        self, conversation_id: str, since: int | None = None, kinds: Iterable[str] | None = None
+    ) -> AsyncGenerator[ConversationEvent]:
+        """Iterate over all events after `since`, in order and each once, over as many connections as needed.
+
+        Without `since` it starts at the oldest event. It ends with an `end` event when the conversation is deleted or
+        the token is revoked. A `gap` event says that retention removed events that were not read yet.
+        """
+        return self._read_stream(StreamCursor(conversation_id, since, kinds), Deadline())
+
+    async def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> StopResponse:
+        """Stop the run of an agent: of the conversation's active agent, if none is named."""
+        return await self._request(api_requests.stop(conversation_id, agent, sender))
+
+    async def steer(
+        self,
+        conversation_id: str,
+        text: str,
+        *,
+        target: str | None = None,
+        require_active: bool = False,
+        client_message_id: str | None = None,
+    ) -> SteeredMessage:
+        """Send a message to the runs in progress, or to the run of the agent `target`. See `seen` and `receipt`."""
+        return await self._request(api_requests.steer(conversation_id, text, target, require_active, client_message_id))
+
+    async def receipt(self, conversation_id: str, receipt_id: str, wait_s: float = 0.0) -> MessageReceipt:
+        """Return the status of a message. Waits up to `wait_s` seconds until an agent has seen it."""
+        return await self._request(api_requests.receipt(conversation_id, receipt_id, wait_s))
+
+    async def seen(self, steered: SteeredMessage, timeout_s: float | None = None) -> MessageReceipt:
+        """Wait until an agent has seen a message to runs in progress. Raises `AnswerPending` after the timeout."""
+        deadline = Deadline(timeout_s)
+        while True:
+            found = await self.receipt(steered.conversation_id, steered.receipt_id, deadline.limit(LONG_POLL_S))
+            if found.status != "accepted":
+                return found
+            if deadline.is_over:
+                raise AnswerPending(f"no agent has seen {steered.receipt_id} yet; the message waits")
+
+    async def approvals(self, conversation_id: str) -> tuple[ApprovalInfo, ...]:
+        """Return the tool calls that need or needed approval, oldest first."""
+        return await self._request(api_requests.approvals(conversation_id))
+
+    async def decide(
+        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
+    ) -> ApprovalInfo:
+        """Approve or reject a tool call. Raises `Conflict` if the opposite was decided before."""
+        return await self._request(api_requests.decide(conversation_id, call_id, decision, reason))
+
+    async def run_tool(
+        self, session_id: str, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run a tool of the conversation's agent without a model, and wait for its result."""
+        started = await self._request(api_requests.run_tool(session_id, tool, args))
+        if isinstance(started, ToolResult):
+            return started
+        return ToolResult(session_id, tool, "", (await self.wait(started, timeout_s)).text)
+
+    # --- conversations
+
+    async def create_session(self, session_id: str | None = None, agent: str | None = None) -> str:
+        """Create a conversation with an active agent. Returns its id."""
+        return await self._request(api_requests.create_session(session_id, agent))
+
+    async def conversations(
+        self, limit: int = 50, before: str | None = None, owner: str | None = None
+    ) -> ConversationPage:
+        """Return a page of conversations, most recently active first. Pass `next` of the last page as `before`."""
+        return await self._request(api_requests.conversations(limit, before, owner))
+
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """Return one conversation."""
+        return await self._request(api_requests.conversation(conversation_id))
+
+    async def events(self, conversation_id: str, since: int = 0, limit: int = 100) -> EventPage:
+        """Return a page of recorded events. Pass `next_since` of the last page as `since`."""
+        return await self._request(api_requests.events(conversation_id, since, limit))
+
+    async def delete(self, conversation_id: str) -> None:
+        """Delete a conversation permanently."""
+        await self._request(api_requests.delete(conversation_id))
+
+    # --- administration
+
+    async def agents(self) -> tuple[AgentInfo, ...]:
+        """Return all agents, with their workers and pending messages."""
+        return await self._request(api_requests.agents())
+
+    async def dead(self, agent: str | None = None, after: int | None = None) -> DeadLetterPage:
+        """Return a page of dead letters, oldest first. Pass `next` of the last page as `after`."""
+        return await self._request(api_requests.dead(agent, after))
+
+    async def retry_dead(self, agent: str, seq: int) -> None:
+        """Put a dead letter back into the agent's inbox."""
+        await self._request(api_requests.retry_dead(agent, seq))
+
+    async def drop_dead(self, agent: str, seq: int) -> None:
+        """Remove a dead letter."""
+        await self._request(api_requests.drop_dead(agent, seq))
+
+    async def health(self) -> JsonObject:
+        """Return the response of `/health`."""
+        return await self._request(api_requests.health())
+
+    async def ready(self) -> JsonObject:
+        """Return the response of `/ready`."""
+        return await self._request(api_requests.ready())
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- requests and streams over HTTP
+
+    async def _request(self, request: ApiRequest[T]) -> T:
+        """Send a request until there is a response, as far as it may be repeated."""
+        backoff = Backoff(self._patience_s)
+        while True:
+            try:
+                return await self._send_once(request)
+            except TransientError as error:
+                if not may_repeat(error, request.repeatable):
+                    raise
+                await asyncio.sleep(backoff.pause_s(error, time.monotonic()))
+
+    async def _send_once(self, request: ApiRequest[T]) -> T:
+        try:
+            response = await self._http.request(request.method, request.path, params=request.params, json=request.body)
+        except httpx2.TransportError as error:
+            raise connection_lost(error, self.address) from error
+        return request.read(response.status_code, response.headers, response.content)
+
+    async def _read_stream(self, cursor: StreamCursor, deadline: Deadline) -> AsyncGenerator[ConversationEvent]:
+        """Read a stream over as many connections as needed, up to its end or to the deadline."""
+        backoff = Backoff(self._patience_s)
+        while not cursor.ended:
+            try:
+                async with aclosing(self._read_connection(cursor, backoff, deadline)) as events:
+                    async for event in events:
+                        yield event
+            except TransientError as error:
+                if deadline.is_over:
+                    return
+                pause_s = backoff.pause_s(error, time.monotonic(), cursor.retry_s)
+                log.warning("the stream was lost; trying again", extra={"error": str(error)})
+                await asyncio.sleep(deadline.limit(pause_s))
+
+    async def _read_connection(
+        self, cursor: StreamCursor, backoff: Backoff, deadline: Deadline
+    ) -> AsyncGenerator[ConversationEvent]:
+        """Read one connection. Raises `GatewayUnreachable` if it ends before the stream does."""
+        try:
+            async with self._http.stream(
+                "GET", cursor.path, params=cursor.params, timeout=deadline.stream_timeout()
+            ) as response:
+                with async_shut_down_at(response, deadline):
+                    if response.status_code == 204:
+                        yield cursor.end_deleted()
+                        return
+                    if response.status_code != 200:
+                        raise problem(response.status_code, response.headers, await response.aread())
+                    backoff.reset()
+                    async for frame in httpx2.EventSource(response, EVENT_MAX_BYTES):
+                        event = cursor.advance(frame)
+                        if event is not None:
+                            yield event
+                        if cursor.ended:
+                            return
+        except httpx2.TransportError as error:
+            raise connection_lost(error, self.address) from error
+        raise GatewayUnreachable(f"the stream from {self.address.url} has ended", sent=True)

@@ -1,0 +1,293 @@
+"""The client for threads. Do not edit: `make sync-client` generates this file from `async_client.py`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import httpx2
+
+from magent2.client import api_requests
+from magent2.client.address import GatewayAddress
+from magent2.client.api_requests import ApiRequest, problem
+from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
+from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor
+from magent2.client.transport import (
+    EVENT_MAX_BYTES,
+    LONG_POLL_S,
+    PATIENCE_S,
+    Backoff,
+    Deadline,
+    connection_lost,
+    http_options,
+    may_repeat,
+    shut_down_at,
+)
+from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
+from magent2.models.api.administration import AgentInfo, DeadLetterPage
+from magent2.models.api.messages import ApprovalInfo, MessageReceipt
+from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
+from magent2.models.json_types import JsonObject
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Client:
+    """Client of a gateway for threads, which may share one instance.
+
+    Lost requests and streams are retried for up to `patience_s` seconds. A message keeps its id over all attempts, so
+    it is accepted once. A stream resumes after its last event. Errors are in `magent2.errors`: `GatewayProblem` is an
+    error response of the gateway, `GatewayUnreachable` means that there was no response.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self.address = GatewayAddress.find(url, token)
+        self._patience_s = patience_s
+        self._http = httpx2.Client(**http_options(self.address))  # type: ignore[arg-type]
+
+    # --- messages
+
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SentMessage:
+        """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
+        return self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
+
+    def wait(self, sent: SentMessage, timeout_s: float | None = None) -> MessageReply:
+        """Wait for the reply to a message.
+
+        Raises `RunFailed` or `RunStopped` if the run ended without one, `AnswerPending` if the timeout ended first.
+        """
+        matcher = ReplyMatcher(sent)
+        cursor = StreamCursor(sent.conversation_id, sent.seq, REPLY_KINDS)
+        with closing(self._read_stream(cursor, Deadline(timeout_s))) as events:
+            for event in events:
+                if (reply := matcher.reply(event)) is not None:
+                    return reply
+        raise AnswerPending(f"no reply to {sent.envelope_id} yet; the run goes on")
+
+    def ask(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        conversation_id: str | None = None,
+        sender: str | None = None,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> MessageReply:
+        """Send a message and wait for the reply. See `send` and `wait`."""
+        sent = self.send(
+            recipient,
+            text,
+            conversation_id=conversation_id,
+            sender=sender,
+            envelope_id=envelope_id,
+            metadata=metadata,
+        )
+        return self.wait(sent, timeout_s)
+
+    def replies(self, sent: SentMessage) -> Generator[ConversationEvent]:
+        """Iterate over the events of the run that answers a message, up to its reply. Raises as `wait` does."""
+        matcher = ReplyMatcher(sent)
+        with closing(self._read_stream(StreamCursor(sent.conversation_id, sent.seq), Deadline())) as events:
+            for event in events:
+                reply = matcher.reply(event)
+                if matcher.matches(event):
+                    yield event
+                if reply is not None:
+                    return
+
+    def follow(
+        self, conversation_id: str, since: int | None = None, kinds: Iterable[str] | None = None
+    ) -> Generator[ConversationEvent]:
+        """Iterate over all events after `since`, in order and each once, over as many connections as needed.
+
+        Without `since` it starts at the oldest event. It ends with an `end` event when the conversation is deleted or
+        the token is revoked. A `gap` event says that retention removed events that were not read yet.
+        """
+        return self._read_stream(StreamCursor(conversation_id, since, kinds), Deadline())
+
+    def stop(self, conversation_id: str, agent: str | None = None, sender: str | None = None) -> StopResponse:
+        """Stop the run of an agent: of the conversation's active agent, if none is named."""
+        return self._request(api_requests.stop(conversation_id, agent, sender))
+
+    def steer(
+        self,
+        conversation_id: str,
+        text: str,
+        *,
+        target: str | None = None,
+        require_active: bool = False,
+        client_message_id: str | None = None,
+    ) -> SteeredMessage:
+        """Send a message to the runs in progress, or to the run of the agent `target`. See `seen` and `receipt`."""
+        return self._request(api_requests.steer(conversation_id, text, target, require_active, client_message_id))
+
+    def receipt(self, conversation_id: str, receipt_id: str, wait_s: float = 0.0) -> MessageReceipt:
+        """Return the status of a message. Waits up to `wait_s` seconds until an agent has seen it."""
+        return self._request(api_requests.receipt(conversation_id, receipt_id, wait_s))
+
+    def seen(self, steered: SteeredMessage, timeout_s: float | None = None) -> MessageReceipt:
+        """Wait until an agent has seen a message to runs in progress. Raises `AnswerPending` after the timeout."""
+        deadline = Deadline(timeout_s)
+        while True:
+            found = self.receipt(steered.conversation_id, steered.receipt_id, deadline.limit(LONG_POLL_S))
+            if found.status != "accepted":
+                return found
+            if deadline.is_over:
+                raise AnswerPending(f"no agent has seen {steered.receipt_id} yet; the message waits")
+
+    def approvals(self, conversation_id: str) -> tuple[ApprovalInfo, ...]:
+        """Return the tool calls that need or needed approval, oldest first."""
+        return self._request(api_requests.approvals(conversation_id))
+
+    def decide(
+        self, conversation_id: str, call_id: str, decision: Literal["approve", "reject"], reason: str | None = None
+    ) -> ApprovalInfo:
+        """Approve or reject a tool call. Raises `Conflict` if the opposite was decided before."""
+        return self._request(api_requests.decide(conversation_id, call_id, decision, reason))
+
+    def run_tool(
+        self, session_id: str, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run a tool of the conversation's agent without a model, and wait for its result."""
+        started = self._request(api_requests.run_tool(session_id, tool, args))
+        if isinstance(started, ToolResult):
+            return started
+        return ToolResult(session_id, tool, "", (self.wait(started, timeout_s)).text)
+
+    # --- conversations
+
+    def create_session(self, session_id: str | None = None, agent: str | None = None) -> str:
+        """Create a conversation with an active agent. Returns its id."""
+        return self._request(api_requests.create_session(session_id, agent))
+
+    def conversations(self, limit: int = 50, before: str | None = None, owner: str | None = None) -> ConversationPage:
+        """Return a page of conversations, most recently active first. Pass `next` of the last page as `before`."""
+        return self._request(api_requests.conversations(limit, before, owner))
+
+    def conversation(self, conversation_id: str) -> Conversation:
+        """Return one conversation."""
+        return self._request(api_requests.conversation(conversation_id))
+
+    def events(self, conversation_id: str, since: int = 0, limit: int = 100) -> EventPage:
+        """Return a page of recorded events. Pass `next_since` of the last page as `since`."""
+        return self._request(api_requests.events(conversation_id, since, limit))
+
+    def delete(self, conversation_id: str) -> None:
+        """Delete a conversation permanently."""
+        self._request(api_requests.delete(conversation_id))
+
+    # --- administration
+
+    def agents(self) -> tuple[AgentInfo, ...]:
+        """Return all agents, with their workers and pending messages."""
+        return self._request(api_requests.agents())
+
+    def dead(self, agent: str | None = None, after: int | None = None) -> DeadLetterPage:
+        """Return a page of dead letters, oldest first. Pass `next` of the last page as `after`."""
+        return self._request(api_requests.dead(agent, after))
+
+    def retry_dead(self, agent: str, seq: int) -> None:
+        """Put a dead letter back into the agent's inbox."""
+        self._request(api_requests.retry_dead(agent, seq))
+
+    def drop_dead(self, agent: str, seq: int) -> None:
+        """Remove a dead letter."""
+        self._request(api_requests.drop_dead(agent, seq))
+
+    def health(self) -> JsonObject:
+        """Return the response of `/health`."""
+        return self._request(api_requests.health())
+
+    def ready(self) -> JsonObject:
+        """Return the response of `/ready`."""
+        return self._request(api_requests.ready())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- requests and streams over HTTP
+
+    def _request(self, request: ApiRequest[T]) -> T:
+        """Send a request until there is a response, as far as it may be repeated."""
+        backoff = Backoff(self._patience_s)
+        while True:
+            try:
+                return self._send_once(request)
+            except TransientError as error:
+                if not may_repeat(error, request.repeatable):
+                    raise
+                time.sleep(backoff.pause_s(error, time.monotonic()))
+
+    def _send_once(self, request: ApiRequest[T]) -> T:
+        try:
+            response = self._http.request(request.method, request.path, params=request.params, json=request.body)
+        except httpx2.TransportError as error:
+            raise connection_lost(error, self.address) from error
+        return request.read(response.status_code, response.headers, response.content)
+
+    def _read_stream(self, cursor: StreamCursor, deadline: Deadline) -> Generator[ConversationEvent]:
+        """Read a stream over as many connections as needed, up to its end or to the deadline."""
+        backoff = Backoff(self._patience_s)
+        while not cursor.ended:
+            try:
+                with closing(self._read_connection(cursor, backoff, deadline)) as events:
+                    yield from events
+            except TransientError as error:
+                if deadline.is_over:
+                    return
+                pause_s = backoff.pause_s(error, time.monotonic(), cursor.retry_s)
+                log.warning("the stream was lost; trying again", extra={"error": str(error)})
+                time.sleep(deadline.limit(pause_s))
+
+    def _read_connection(
+        self, cursor: StreamCursor, backoff: Backoff, deadline: Deadline
+    ) -> Generator[ConversationEvent]:
+        """Read one connection. Raises `GatewayUnreachable` if it ends before the stream does."""
+        try:
+            with (
+                self._http.stream(
+                    "GET", cursor.path, params=cursor.params, timeout=deadline.stream_timeout()
+                ) as response,
+                shut_down_at(response, deadline),
+            ):
+                if response.status_code == 204:
+                    yield cursor.end_deleted()
+                    return
+                if response.status_code != 200:
+                    raise problem(response.status_code, response.headers, response.read())
+                backoff.reset()
+                for frame in httpx2.EventSource(response, EVENT_MAX_BYTES):
+                    event = cursor.advance(frame)
+                    if event is not None:
+                        yield event
+                    if cursor.ended:
+                        return
+        except httpx2.TransportError as error:
+            raise connection_lost(error, self.address) from error
+        raise GatewayUnreachable(f"the stream from {self.address.url} has ended", sent=True)

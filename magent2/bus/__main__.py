@@ -1,46 +1,44 @@
-"""`python -m magent2.bus [URL]`: open the bus and say which log it is."""
+"""`python -m magent2.bus [URL]` opens a bus and prints which log it is."""
 
 from __future__ import annotations
 
 import sys
 
+import click
+
 from magent2.bus.connect import connect, default_url, hide_password
 from magent2.bus.operations import Info, Topics
-from magent2.errors import Magent2Error
 from magent2.settings import Settings
 
-SHOWN = 10
+TOPICS_SHOWN = 10
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        print("usage: python -m magent2.bus [URL]\n\n" + str(__doc__))
-        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    try:
-        describe(arguments[0] if arguments else None)
-    except Magent2Error as error:
-        print(f"magent2: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
+@click.command()
+@click.argument("url", required=False)
 def describe(url: str | None) -> None:
+    """Open a bus and print which log it is, with its first topics.
+
+    URL is memory://, sqlite:///FILE or redis://HOST. Without it MAGENT2_BUS_URL is opened, then REDIS_URL, then the
+    SQLite file in the data folder.
+    """
     settings = Settings.read()
     bus = connect(url, settings)
     try:
         info = bus.call(Info())
-        page = bus.call(Topics(limit=SHOWN))
+        page = bus.call(Topics(limit=TOPICS_SHOWN))
     finally:
         bus.close()
-    print(f"bus      {hide_password(url or settings.bus_url or default_url(settings))}")
-    print(f"log      {info.log_id} ({info.engine}, schema {info.schema}, made by {info.release})")
+    click.echo(f"bus      {hide_password(url or settings.bus_url or default_url(settings))}")
+    click.echo(f"log      {info.log_id} ({info.engine}, schema {info.schema}, created by {info.release})")
     for warning in info.warnings:
-        print(f"warning  {warning}")
+        click.echo(f"warning  {warning}")
     for topic in page.topics:
-        print(f"topic    {topic.topic}  {topic.last} records")
+        click.echo(f"topic    {topic.topic}  {topic.last} records")
     if not page.topics:
-        print("topics   none yet; publish one with bus.publish(topic, BusMessage(topic, payload))")
+        click.echo("topics   none yet; publish to one with bus.publish(topic, BusMessage(topic, payload))")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from magent2.cli.main import run
+
+    sys.exit(run(sys.argv[1:], describe, "python -m magent2.bus"))

@@ -1,1 +1,1 @@
-"""The command line. `main.py` knows the commands by name; each family is a module that is imported when it is run."""
+"""The command line. `main.py` lists the commands; each family of commands is a module, imported when it is needed."""

@@ -1,4 +1,4 @@
-"""`python -m magent2.cli` is `magent2`."""
+"""`python -m magent2.cli` is the same program as `magent2`."""
 
 from __future__ import annotations
 

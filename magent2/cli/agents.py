@@ -1,69 +1,220 @@
-"""`agents`: who there is."""
+"""The commands `init` and `agents`: the agents file, the agents that are served, and their roles."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from magent2.cli.options import Door, bus_option, gateway_options, json_option
-from magent2.cli.people import told
-from magent2.cli.printing import note, say_json, say_table
-from magent2.cli.roster_check import check
+from magent2.cli.options import (
+    CommandFailed,
+    GatewayOptions,
+    bus_option,
+    gateway_options,
+    json_option,
+    run_on_bus,
+)
+from magent2.cli.output import print_data, print_json, print_note, print_table, printable
+
+if TYPE_CHECKING:
+    from magent2.roster.spec import Roster
+
+STARTER_FILES = {"magent2.toml": "magent2.toml", "tools.py": "tools.py.txt"}  # file to write → its template
+IMPORT_MAX_S = 30.0
+IMPORT_TOOL = """
+import sys
+from pathlib import Path
+from magent2.tools.registry import load_tool
+load_tool(sys.argv[1], sys.argv[2], Path.cwd())
+"""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
+def init(folder: Path, force: bool) -> None:
+    """Write an agents file (magent2.toml) and a tools file (tools.py).
+
+    FOLDER is where to write them. Default: the current folder.
+    """
+    for path in write_starter_files(folder, force=force):
+        print_data(str(path))
+    file = folder / "magent2.toml"
+    print_note(f"next: 'magent2 agents check {file}', then 'magent2 serve --config {file}'")
+
+
+def write_starter_files(folder: Path, *, force: bool = False) -> list[Path]:
+    """Write both files. Without `force` neither is written when one of them exists."""
+    paths = [folder / name for name in STARTER_FILES]
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not force:
+        verb = "exists" if len(existing) == 1 else "exist"
+        raise CommandFailed(f"{' and '.join(existing)} already {verb}; use --force to overwrite")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            with path.open("w" if force else "x") as file:
+                file.write(starter_text(path.name))
+    except OSError as error:
+        raise CommandFailed(f"cannot write {error.filename}: {error.strerror}") from error
+    return paths
+
+
+def starter_text(name: str) -> str:
+    return (files("magent2.roster") / "starter" / STARTER_FILES[name]).read_text()
 
 
 @click.group()
 def agents() -> None:
-    """See which agents there are, and check a file of them."""
-
-
-agents.add_command(check)
+    """List agents, set their roles and check an agents file."""
 
 
 @agents.command("ls")
 @json_option
 @gateway_options
-def list_(as_json: bool, door: Door) -> None:
-    """List agents, whether somebody serves them, and what waits for them."""
-    with door.open() as client:
+def list_(as_json: bool, gateway: GatewayOptions) -> None:
+    """List agents, the workers that serve them and the messages that wait for them."""
+    with gateway.connect() as client:
         found = client.agents()
     if as_json:
-        say_json(found)
+        print_json(found)
         return
     rows = [
         (
             agent.name,
-            "alive" if agent.alive else "nobody serves it",
+            "alive" if agent.alive else "no worker",
             len(agent.workers),
             agent.pending,
             " ".join(f"{name}:{count}" for name, count in agent.lanes if count) or "-",
         )
         for agent in found
     ]
-    say_table(("AGENT", "STATE", "WORKERS", "PENDING", "LANES"), rows)
+    print_table(("AGENT", "STATE", "WORKERS", "PENDING", "LANES"), rows)
 
 
 @agents.command(epilog="Example: magent2 agents place digger --role sub --parent research")
 @click.argument("agent")
-@click.option("--role", type=click.Choice(["foreground", "background", "sub"]), required=True)
-@click.option("--parent", help="Of a sub-agent: whom it writes to when it names nobody.")
+@click.option("--role", type=click.Choice(["foreground", "background", "sub"]), required=True, help="Role.")
+@click.option("--parent", metavar="AGENT", help="For role 'sub': agent that its messages go to by default.")
 @bus_option
 @json_option
 def place(agent: str, role: str, parent: str | None, bus: str | None, as_json: bool) -> None:
-    """Say what an agent is to others. This opens the bus itself; no gateway is needed."""
+    """Set the role of an agent for the messaging tools.
+
+    This command opens the bus itself and needs no gateway.
+    """
     from magent2.directory.agents import placing_agent
 
-    placed = told(bus, placing_agent(agent, role, parent))
+    placed = run_on_bus(bus, placing_agent(agent, role, parent))
     if as_json:
-        say_json({"name": placed.name, "role": placed.role, "parent": placed.parent})
+        print_json({"name": placed.name, "role": placed.role, "parent": placed.parent})
     else:
-        note(f"{placed.name} is {placed.role}" + (f" of {placed.parent}" if placed.parent else ""))
+        print_note(f"{placed.name} has the role {placed.role}" + (f" of {placed.parent}" if placed.parent else ""))
 
 
 @agents.command()
 @click.argument("agent")
 @bus_option
 def retire(agent: str, bus: str | None) -> None:
-    """Let nobody send messages to an agent with a tool any more, until it is placed again."""
+    """Remove the role of an agent: messaging tools no longer send to it.
+
+    'magent2 agents place' sets a role again. This command opens the bus itself and needs no gateway.
+    """
     from magent2.directory.agents import removing_agent
 
-    told(bus, removing_agent(agent))
-    note(f"no tool writes to {agent} any more")
+    run_on_bus(bus, removing_agent(agent))
+    print_note(f"messaging tools no longer send to {agent}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsFileReport:
+    """The errors of an agents file, and its roster if it could be read."""
+
+    file: str
+    faults: tuple[str, ...]
+    roster: Roster | None = None
+
+
+@agents.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--no-import", is_flag=True, help="Do not import the modules of [tools].")
+@json_option
+def check(file: Path, no_import: bool, as_json: bool) -> int:
+    """Check an agents file and list every error.
+
+    The exit code is 1 when there is an error. The modules of [tools] are imported, each in a process of its own.
+    """
+    report = check_file(file, import_tools=not no_import)
+    if as_json:
+        names = list(report.roster.agent_names()) if report.roster else []
+        print_json({"ok": not report.faults, "file": report.file, "faults": report.faults, "agents": names})
+    else:
+        _print_report(report)
+    return 1 if report.faults else 0
+
+
+def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, str] | None = None) -> AgentsFileReport:
+    """Read an agents file as a server does. `${NAME}` in it is taken from the environment."""
+    from magent2.errors import RosterError
+    from magent2.roster.agents_file import load_agents_file
+    from magent2.tools.default_tools import known_tools
+
+    try:
+        roster = load_agents_file(path, known_tools(), os.environ if environ is None else environ).roster
+    except RosterError as error:
+        return AgentsFileReport(str(path), error.faults)
+    faults = tuple(_import_errors(roster, path.absolute().parent)) if import_tools else ()
+    return AgentsFileReport(str(path), faults, roster)
+
+
+def _import_errors(roster: Roster, folder: Path) -> Iterator[str]:
+    for name, place in roster.tools.items():
+        error = _import_error(name, place, folder)
+        if error is not None:
+            yield f"tools.{name}: {place!r}: {error}"
+
+
+def _import_error(name: str, place: str, folder: Path) -> str | None:
+    """Import a tool in a process of its own, which a broken module may end or block; the error, if there is one."""
+    try:
+        done = subprocess.run(  # noqa: S603  the owner of the file asks for it
+            [sys.executable, "-c", IMPORT_TOOL, name, place],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_MAX_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the import takes more than {IMPORT_MAX_S:g} s"
+    if done.returncode == 0:
+        return None
+    return next(reversed(done.stderr.strip().splitlines()), f"the import ended with exit code {done.returncode}")
+
+
+def _print_report(report: AgentsFileReport) -> None:
+    for fault in report.faults:
+        print_data(printable(fault))
+    if report.faults:
+        count = len(report.faults)
+        print_note(f"{report.file}: {count} {'error' if count == 1 else 'errors'}")
+    elif report.roster is not None:
+        rows = [
+            (
+                scenario.id,
+                agent.name,
+                {scenario.root: "root", scenario.supervisor: "supervisor"}.get(agent.name, "-"),
+                " ".join(agent.tools) or "-",
+            )
+            for scenario in report.roster.scenarios.values()
+            for agent in scenario.agents.values()
+        ]
+        print_table(("SCENARIO", "AGENT", "PART", "TOOLS"), rows)
+        print_note(f"{report.file}: no errors")

@@ -1,66 +1,60 @@
-"""`chat`: talk to an agent, at a terminal or through a pipe."""
+"""The command `chat`: a conversation with an agent, at a terminal or through a pipe."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.options import Door, default_agent, gateway_options
-from magent2.cli.printing import note
+from magent2.cli.event_display import EventDisplay, MarkdownDisplay, PlainDisplay
+from magent2.cli.options import GatewayOptions, default_agent, gateway_options
+from magent2.cli.output import print_note
 
 if TYPE_CHECKING:
-    from magent2.client import Client, ConversationEvent, SentMessage
+    from magent2.client import Client, SentMessage
 
-PATIENCE_S = 30.0
-HELP = "/stop stops the run, /new begins another conversation, /quit leaves; Ctrl-C stops a run, then leaves"
-
-
-class Display(Protocol):
-    """Shows the events of a run."""
-
-    def show(self, event: ConversationEvent) -> None: ...
-
-    def close(self) -> None: ...
+RETRY_FOR_S = 30.0  # a chat survives a restart of the gateway
+HELP = "/stop stops the run, /new starts a new conversation, /quit exits; Ctrl-C stops the run, at the prompt it exits"
 
 
-@click.command(epilog="While the agent speaks, Ctrl-C stops it; a second one leaves. /help lists the commands.")
+@click.command(epilog="Ctrl-C stops the agent while it writes; press it again to exit. /help lists the commands.")
 @click.argument("agent", required=False)
-@click.option("-c", "--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
-@click.option("-r", "--resume", "conversation_id", metavar="ID", help="Go on with this conversation.")
+@click.option("-c", "--continue", "latest", is_flag=True, help="Continue the latest conversation.")
+@click.option("-r", "--resume", "conversation_id", metavar="ID", help="Continue this conversation.")
 @gateway_options
-def chat(agent: str | None, latest: bool, conversation_id: str | None, door: Door) -> None:
-    """Talk to an agent.
+def chat(agent: str | None, latest: bool, conversation_id: str | None, gateway: GatewayOptions) -> None:
+    """Chat with an agent.
 
-    AGENT is 'general' unless AGENT_NAME or an argument says otherwise.
+    AGENT is the name of the agent. Default: AGENT_NAME, else 'general'.
     """
     if latest and conversation_id is not None:
-        raise click.UsageError("-c and -r name two conversations; use one of them")
-    with door.open() as quick:
-        chosen = _latest(quick) if latest else conversation_id
+        raise click.UsageError("-c and -r both choose a conversation; use one of them")
+    # This client gives up soon, so that a wrong URL, token or conversation is reported before the first prompt.
+    with gateway.connect() as client:
+        chosen = _latest(client) if latest else conversation_id
         if chosen is not None:
-            quick.conversation(chosen)
+            client.conversation(chosen)
         else:
-            quick.agents()
-    with door.open(PATIENCE_S) as client:
+            client.agents()
+    with gateway.connect(RETRY_FOR_S) as client:
         Chat(client, agent, chosen).run()
 
 
 def _latest(client: Client) -> str:
     page = client.conversations(limit=1)
     if not page.conversations:
-        raise click.UsageError("there is no conversation to go on with; leave out -c")
+        raise click.UsageError("there is no conversation to continue; leave out -c to start one")
     return page.conversations[0].conversation_id
 
 
-class Leave(Exception):
-    """The person wants to go."""
+class QuitChat(Exception):
+    """The user has ended the chat."""
 
 
 class Chat:
-    """One conversation after another, until the person leaves."""
+    """Reads lines, sends them and shows the answers, until the user quits."""
 
     def __init__(self, client: Client, agent: str | None, conversation_id: str | None) -> None:
         self._client = client
@@ -70,72 +64,66 @@ class Chat:
 
     def run(self) -> None:
         where = f" in {self._conversation_id}" if self._conversation_id else ""
-        note(f"talking to {self._agent or default_agent()}{where}; /help lists the commands")
+        print_note(f"chatting with {self._agent or default_agent()}{where}; /help lists the commands")
         if self._at_terminal:
-            import readline  # noqa: F401  gives the prompt its line editing
+            import readline  # noqa: F401  gives `input` line editing and a history
         try:
             while True:
-                self._take(self._read())
-        except (Leave, EOFError, KeyboardInterrupt):
+                self._handle(self._read_line().strip())
+        except (QuitChat, EOFError, KeyboardInterrupt):
             if self._conversation_id is not None:
-                note(f"\n'magent2 chat -r {self._conversation_id}' goes on from here")
+                print_note(f"\nto continue, run 'magent2 chat -r {self._conversation_id}'")
 
-    def _read(self) -> str:
+    def _read_line(self) -> str:
         if self._at_terminal:
             return input("> ")
         line = sys.stdin.readline()
         if not line:
-            raise Leave
+            raise QuitChat
         return line
 
-    def _take(self, line: str) -> None:
-        text = line.strip()
-        if text.startswith("/"):
-            self._command(text)
-        elif text:
-            self._say(text)
-
-    def _command(self, text: str) -> None:
-        if text == "/quit":
-            raise Leave
-        if text == "/new":
+    def _handle(self, text: str) -> None:
+        if not text:
+            return
+        if not text.startswith("/"):
+            self._send(text)
+        elif text == "/quit":
+            raise QuitChat
+        elif text == "/new":
             self._conversation_id = None
-            note("a new conversation begins with the next message")
+            print_note("the next message starts a new conversation")
         elif text == "/stop":
             self._stop()
         else:
-            note(HELP if text == "/help" else f"there is no {text.split(maxsplit=1)[0]}; {HELP}")
+            print_note(HELP if text == "/help" else f"unknown command {text.split(maxsplit=1)[0]}; {HELP}")
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         from magent2.errors import Magent2Error
 
+        recipient = self._agent or default_agent()
+        if self._agent is None and self._conversation_id is not None:
+            recipient = f"chat:{self._conversation_id}"  # the agent that is active there, also after a handoff
         try:
-            sent = self._client.send(self._recipient(), text, conversation_id=self._conversation_id)
+            sent = self._client.send(recipient, text, conversation_id=self._conversation_id)
             self._conversation_id = sent.conversation_id
             if sent.notice:
-                note(f"note: {sent.notice}")
-            self._listen(sent)
-        except Magent2Error as error:  # the conversation goes on
-            note(f"magent2: {error}")
+                print_note(f"note: {sent.notice}")
+            self._show_answer(sent)
+        except Magent2Error as error:  # the chat goes on after a failed run
+            print_note(f"magent2: {error}")
 
-    def _recipient(self) -> str:
-        """An agent that was named; in a conversation under way whoever is active there."""
-        if self._agent is None and self._conversation_id is not None:
-            return f"chat:{self._conversation_id}"
-        return self._agent or default_agent()
-
-    def _listen(self, sent: SentMessage) -> None:
-        """Show the answer. The first Ctrl-C stops the run, and its end is waited for; the second leaves."""
-        seen = sent.seq
+    def _show_answer(self, sent: SentMessage) -> None:
+        """Show the answer. The first Ctrl-C stops the run and its end is shown; the second ends the chat."""
+        shown_seq = sent.seq
         stopping = False
         while True:
-            display = self._display()
+            display: EventDisplay = MarkdownDisplay() if self._at_terminal else PlainDisplay()
             try:
                 with closing(self._client.replies(sent)) as events:
                     for event in events:
-                        if event.seq > seen:
+                        if event.seq > shown_seq:  # after Ctrl-C the stream is read again from its beginning
                             display.show(event)
-                            seen = event.seq
+                            shown_seq = event.seq
                 return
             except KeyboardInterrupt:
                 if stopping:
@@ -149,18 +137,9 @@ class Chat:
         from magent2.errors import Magent2Error
 
         if self._conversation_id is None:
-            note("nothing runs")
+            print_note("there is no run to stop")
             return
         try:
-            note(f"told {self._client.stop(self._conversation_id).agent} to stop")
+            print_note(f"asked {self._client.stop(self._conversation_id).agent} to stop")
         except Magent2Error as error:
-            note(f"magent2: {error}")
-
-    def _display(self) -> Display:
-        if self._at_terminal:
-            from magent2.cli.markdown import MarkdownScreen
-
-            return MarkdownScreen()
-        from magent2.cli.screen import Screen
-
-        return Screen()
+            print_note(f"magent2: {error}")

@@ -1,24 +1,36 @@
-"""`conversations`: list, show, export, delete."""
+"""The commands `conversations`, `tail` and `replay`: what is recorded of conversations."""
 
 from __future__ import annotations
 
 import json
-import sys
+import math
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.options import Door, Failure, gateway_options, json_option
-from magent2.cli.printing import note, say, say_json, say_table, shortened
+from magent2.cli.event_display import PlainDisplay, event_line
+from magent2.cli.options import (
+    CommandFailed,
+    GatewayOptions,
+    confirm,
+    gateway_options,
+    json_option,
+    yes_option,
+)
+from magent2.cli.output import print_data, print_json, print_note, print_table, shortened
 
 if TYPE_CHECKING:
     from magent2.client import Client, Conversation, ConversationEvent
 
 PAGE_CONVERSATIONS = 100
 PAGE_EVENTS = 500
-SPOKEN = ("user_message", "output", "message", "tool_step", "handoff", "error")
+PAUSE_MAX_S = 5.0  # replay shortens longer pauses to this
+SHOWN_KINDS = ("user_message", "output", "message", "tool_step", "handoff", "error")
 
 
 @click.group()
@@ -27,25 +39,31 @@ def conversations() -> None:
 
 
 @conversations.command("ls")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many.")
-@click.option("--owner", help="Only those of this owner.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="List at most N.")
+@click.option("--owner", metavar="USER", help="List only conversations of this owner.")
 @json_option
 @gateway_options
-def list_(limit: int, owner: str | None, as_json: bool, door: Door) -> None:
+def list_(limit: int, owner: str | None, as_json: bool, gateway: GatewayOptions) -> None:
     """List conversations, most recently active first."""
-    with door.open() as client:
-        found = list(_listed(client, limit, owner))
+    with gateway.connect() as client:
+        found = list(_read_conversations(client, limit, owner))
     if as_json:
-        say_json(found)
+        print_json(found)
         return
     rows = [
-        (row.conversation_id, row.active_agent or "-", row.run_status or "-", _when(row), shortened(row.title))
+        (
+            row.conversation_id,
+            row.active_agent or "-",
+            row.run_status or "-",
+            _last_active(row),
+            shortened(row.title),
+        )
         for row in found
     ]
-    say_table(("ID", "AGENT", "RUN", "ACTIVE", "TITLE"), rows)
+    print_table(("ID", "AGENT", "RUN", "ACTIVE", "TITLE"), rows)
 
 
-def _listed(client: Client, limit: int, owner: str | None) -> Iterator[Conversation]:
+def _read_conversations(client: Client, limit: int, owner: str | None) -> Iterator[Conversation]:
     before: str | None = None
     while limit > 0:
         page = client.conversations(min(limit, PAGE_CONVERSATIONS), before, owner)
@@ -55,7 +73,7 @@ def _listed(client: Client, limit: int, owner: str | None) -> Iterator[Conversat
             return
 
 
-def _when(row: Conversation) -> str:
+def _last_active(row: Conversation) -> str:
     return f"{row.last_active_at:%Y-%m-%d %H:%M:%S}"
 
 
@@ -63,77 +81,170 @@ def _when(row: Conversation) -> str:
 @click.argument("conversation_id", metavar="ID")
 @json_option
 @gateway_options
-def show(conversation_id: str, as_json: bool, door: Door) -> None:
-    """Show a conversation and what was said in it."""
-    from magent2.cli.lines import line_of
-
-    with door.open() as client:
+def show(conversation_id: str, as_json: bool, gateway: GatewayOptions) -> None:
+    """Show a conversation and its messages."""
+    with gateway.connect() as client:
         found = client.conversation(conversation_id)
-        spoken = [event for event in _events(client, conversation_id) if event.kind in SPOKEN]
+        events = [event for event in _read_events(client, conversation_id) if event.kind in SHOWN_KINDS]
     if as_json:
-        say_json({"conversation": found, "events": [_row(event) for event in spoken]})
+        print_json({"conversation": found, "events": [_json_row(event) for event in events]})
         return
-    say(f"{found.conversation_id}  agent {found.active_agent or '-'}  run {found.run_status or '-'}  {_when(found)}")
-    for event in spoken:
-        say(line_of(event))
+    agent, run = found.active_agent or "-", found.run_status or "-"
+    print_data(f"{found.conversation_id}  agent {agent}  run {run}  {_last_active(found)}")
+    for event in events:
+        print_data(event_line(event))
 
 
-def _events(client: Client, conversation_id: str) -> Iterator[ConversationEvent]:
-    since, more = 0, True
+def _read_events(client: Client, conversation_id: str, since: int = 0) -> Iterator[ConversationEvent]:
+    """Every event that is recorded now, read page by page."""
+    more = True
     while more:
         page = client.events(conversation_id, since, PAGE_EVENTS)
         yield from page.events
         since, more = page.next_since, page.has_more
 
 
-def _row(event: ConversationEvent) -> dict[str, object]:
+def _json_row(event: ConversationEvent) -> dict[str, object]:
     return {"seq": event.seq, **event.data}
 
 
 @conversations.command()
 @click.argument("conversation_id", metavar="ID")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file; else stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write. Default: stdout.",
+)
 @gateway_options
-def export(conversation_id: str, output: Path | None, door: Door) -> None:
-    """Write every event of a conversation, one JSON object per line."""
-    with door.open() as client:
+def export(conversation_id: str, output: Path | None, gateway: GatewayOptions) -> None:
+    """Export every event of a conversation, one JSON object per line."""
+    with gateway.connect() as client:
         client.conversation(conversation_id)
-        rows = map(_row, _events(client, conversation_id))
+        rows = map(_json_row, _read_events(client, conversation_id))
         if output is None:
             for row in rows:
-                say_json(row)
+                print_json(row)
         else:
-            note(f"{_write(output, rows)} events in {output}")
+            print_note(f"wrote {_write_rows(output, rows)} events to {output}")
 
 
-def _write(path: Path, rows: Iterator[dict[str, object]]) -> int:
+def _write_rows(path: Path, rows: Iterator[dict[str, object]]) -> int:
     count = 0
     try:
         with path.open("x", encoding="utf-8") as file:
-            for count, row in enumerate(rows, 1):  # noqa: B007  the count is the answer
+            for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                count += 1
     except FileExistsError:
-        raise Failure(f"{path} exists already; choose another name or move it away") from None
+        raise CommandFailed(f"{path} already exists; choose another name or remove it first") from None
     except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}") from error
+        raise CommandFailed(f"cannot write {path}: {error.strerror}") from error
     return count
 
 
 @conversations.command("rm")
 @click.argument("conversation_ids", metavar="ID...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @gateway_options
-def remove(conversation_ids: tuple[str, ...], yes: bool, door: Door) -> None:
-    """Delete conversations for good: all that was said, and mail that waits."""
+def remove(conversation_ids: tuple[str, ...], yes: bool, gateway: GatewayOptions) -> None:
+    """Delete conversations with all their messages, also those that wait for an answer."""
     if not yes:
-        _confirm(len(conversation_ids))
-    with door.open() as client:
+        count = len(conversation_ids)
+        confirm(f"Delete {count} conversation{'s' if count > 1 else ''}? This cannot be undone.")
+    with gateway.connect() as client:
         for conversation_id in conversation_ids:
             client.delete(conversation_id)
-            note(f"deleted {conversation_id}")
+            print_note(f"deleted {conversation_id}")
 
 
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("deleting cannot be undone; say --yes")
-    click.confirm(f"Delete {count} conversation{'s' if count > 1 else ''} for good?", abort=True, err=True)
+@click.command(epilog="The readable form leaves out tokens, unless --kinds names them.")
+@click.argument("conversation_id", metavar="ID")
+@click.option("--since", type=click.IntRange(min=0), metavar="SEQ", help="Only events after this sequence number.")
+@click.option("--kinds", metavar="KIND,...", help="Only events of these kinds, as in 'output,error'.")
+@click.option("--no-follow", is_flag=True, help="Print the recorded events and exit.")
+@json_option
+@gateway_options
+def tail(
+    conversation_id: str,
+    since: int | None,
+    kinds: str | None,
+    no_follow: bool,
+    as_json: bool,
+    gateway: GatewayOptions,
+) -> None:
+    """Follow the events of a conversation.
+
+    It runs until Ctrl-C, also across restarts of the gateway.
+    """
+    wanted = tuple(kind.strip() for kind in kinds.split(",")) if kinds else None
+    # This client gives up soon, so that a wrong URL or token is reported. The one that follows never gives up.
+    with gateway.connect() as client:
+        client.health()
+        if no_follow:
+            _print_events(_read_events(client, conversation_id, since or 0), wanted, as_json)
+            return
+    with gateway.connect(math.inf) as client, closing(client.follow(conversation_id, since, wanted)) as events:
+        _print_events(events, wanted, as_json)
+
+
+def _print_events(events: Iterator[ConversationEvent], wanted: tuple[str, ...] | None, as_json: bool) -> None:
+    for event in events:
+        if wanted is not None and event.kind not in (*wanted, "gap", "end"):
+            continue
+        if as_json:
+            print_json(_json_row(event))
+        elif wanted is not None or event.kind != "token":  # the output contains the tokens
+            print_data(event_line(event))
+
+
+@click.command(epilog="Example: magent2 replay c-1a2b3c --speed 10")
+@click.argument("conversation_id", metavar="ID")
+@click.option(
+    "--speed",
+    metavar="FACTOR",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Replay this many times as fast.",
+)
+@json_option
+@gateway_options
+def replay(conversation_id: str, speed: float, as_json: bool, gateway: GatewayOptions) -> None:
+    """Replay a recorded conversation.
+
+    Events appear at the pace at which they were recorded; long pauses are shortened.
+    """
+    display = PlainDisplay()
+    with gateway.connect() as client:
+        client.conversation(conversation_id)
+        for event, pause_s in with_pauses(_read_events(client, conversation_id), speed):
+            time.sleep(pause_s)
+            if as_json:
+                print_json(_json_row(event))
+            elif event.kind == "user_message":
+                display.close()
+                print_note(f"{event.data.get('sender')}: {event.text}")
+            else:
+                display.show(event)
+    display.close()
+
+
+def with_pauses(events: Iterator[ConversationEvent], speed: float) -> Iterator[tuple[ConversationEvent, float]]:
+    """Each event with the pause before it, in seconds. An event without a time has none."""
+    previous: datetime | None = None
+    for event in events:
+        created_at = _created_at(event)
+        pause_s = 0.0
+        if created_at is not None:
+            pause_s = max(0.0, (created_at - (previous or created_at)).total_seconds())
+            previous = created_at
+        yield event, min(pause_s / speed, PAUSE_MAX_S)
+
+
+def _created_at(event: ConversationEvent) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(event.data.get("created_at")))
+    except ValueError:  # an event that another program has written
+        return None

@@ -1,4 +1,4 @@
-"""`demo`: what it is like, in half a minute and without a key."""
+"""The command `demo`: a short conversation that needs no API key and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,81 +8,83 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.options import Listening
-from magent2.cli.printing import bold, note, say
+from magent2.cli.event_display import PlainDisplay
+from magent2.cli.options import DEFAULT_AGENT, ListenOptions
+from magent2.cli.output import bold, print_data, print_note
 
 if TYPE_CHECKING:
     from magent2.client import AsyncClient
 
-AGENT = "general"
 PAUSE_S = 0.05  # between two words
 LINES = (
-    ("Words come as the model speaks; this one only repeats what it hears.", "words"),
+    ("Tokens arrive while the model writes; this model repeats what it reads.", "tokens"),
     ("What time is it?", "a tool call"),
     ("talk to Ada", "a handoff"),
 )
 
 
 @click.command()
-@click.option("--pause", "pause_s", type=click.FloatRange(0.0, 5.0), default=PAUSE_S, help="Seconds between words.")
+@click.option(
+    "--pause",
+    "pause_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0.0, 5.0),
+    default=PAUSE_S,
+    show_default=True,
+    help="Pause between words.",
+)
 def demo(pause_s: float) -> None:
     """Show a short conversation with the demo model.
 
-    A gateway and an agent run in this process, on a log in memory, and are talked to over HTTP.
+    A gateway and an agent run in this process, with a log in memory. The messages go over HTTP.
     """
     import secrets
 
-    from magent2.cli.running import Place, keep_house, leaving_on_signals
+    from magent2.cli.server_process import GatewayResources, command_name, run_gateway, stop_event_on_signals
     from magent2.client import AsyncClient
     from magent2.loop import run_on_loop
     from magent2.runner.demo.model import demo_team
     from magent2.worker.service import WorkerService
 
     token = secrets.token_urlsafe(24)
-    place = Place.open(Listening("127.0.0.1", 0, token), "memory://")
-    with place.closed_on_error():
-        runner = demo_team(AGENT, pause_s)
+    resources = GatewayResources.open(ListenOptions("127.0.0.1", 0, token), "memory://")
+    with resources.closed_on_error():
+        runner = demo_team(DEFAULT_AGENT, pause_s)
 
-    async def work() -> None:
-        leave = leaving_on_signals("leaving")
-        house = asyncio.create_task(
-            keep_house(place, lambda: WorkerService(place.bus, {AGENT: runner}), lambda: None, leave)
+    async def run() -> None:
+        stop = stop_event_on_signals("stopping the demo")
+        serving = asyncio.create_task(
+            run_gateway(resources, lambda: WorkerService(resources.bus, {DEFAULT_AGENT: runner}), lambda: None, stop)
         )
-        async with AsyncClient(place.url, token) as client:
+        async with AsyncClient(resources.url, token) as client:
             playing = asyncio.create_task(play(client))
-            asking = asyncio.create_task(leave.wait())
-            await asyncio.wait([playing, house, asking], return_when=asyncio.FIRST_COMPLETED)
-            asking.cancel()
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([playing, serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
             if playing.done():
                 playing.result()
             playing.cancel()
             await asyncio.wait([playing])
-        leave.set()
-        await house
+        stop.set()
+        await serving
 
-    run_on_loop(work())
-    farewell()
+    run_on_loop(run())
+    magent2 = command_name()
+    print_note(
+        f"\nNext: '{magent2} serve', and in another terminal '{magent2} chat'. '{magent2} --help' lists all commands."
+    )
 
 
 async def play(client: AsyncClient) -> None:
-    """Say the lines, one after the other, in one conversation."""
-    from magent2.cli.screen import Screen
-
+    """Send the lines one after the other in one conversation, and show the answers."""
     conversation: str | None = None
-    for text, shown in LINES:
-        note(f"\n{shown}:")
-        say(bold(f"you: {text}"))
-        sent = await client.send(AGENT, text, conversation_id=conversation, sender="user:you")
+    for text, title in LINES:
+        print_note(f"\n{title}:")
+        print_data(bold(f"you: {text}"))
+        sent = await client.send(DEFAULT_AGENT, text, conversation_id=conversation, sender="user:you")
         conversation = sent.conversation_id
-        screen = Screen()
+        display = PlainDisplay()
         async with aclosing(client.replies(sent)) as events:
             async for event in events:
-                screen.show(event)
-        screen.close()
-
-
-def farewell() -> None:
-    from magent2.cli.running import command_name
-
-    me = command_name()
-    note(f"\nGo on with '{me} serve', and in another terminal '{me} chat'. '{me} --help' lists the rest.")
+                display.show(event)
+        display.close()

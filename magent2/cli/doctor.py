@@ -1,4 +1,4 @@
-"""`doctor`: what is right with the set-up, what is not, and what to do about it."""
+"""The command `doctor`: checks the setup and prints what to fix."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Literal
 
 import click
 
-from magent2.cli.options import Door, bus_option, gateway_options, json_option
-from magent2.cli.printing import say, say_json
+from magent2.cli.options import GatewayOptions, bus_option, gateway_options, json_option, printable_bus_url
+from magent2.cli.output import print_data, print_json
 from magent2.errors import GatewayUnreachable, Magent2Error, Unauthorized
 from magent2.settings import Settings
 
@@ -23,6 +23,8 @@ PACKAGES = ("magent2-runtime", "openai-agents", "fastapi", "uvicorn", "redis", "
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """The result of one check. `what` names the part of the setup."""
+
     status: Literal["ok", "warn", "fail"]
     what: str
     text: str
@@ -35,10 +37,10 @@ Check = Callable[[], Iterable[Finding]]
 @bus_option
 @json_option
 @gateway_options
-def doctor(bus: str | None, as_json: bool, door: Door) -> int:
-    """Check the set-up and say what to mend.
+def doctor(bus: str | None, as_json: bool, gateway: GatewayOptions) -> int:
+    """Check your setup and tell you what to fix.
 
-    Exit code 1 when something must be mended; warnings are for you to judge.
+    The exit code is 1 when a check fails. A warning may be what you intend.
     """
     settings = Settings.read()
     checks: tuple[Check, ...] = (
@@ -47,20 +49,17 @@ def doctor(bus: str | None, as_json: bool, door: Door) -> int:
         lambda: check_folder(settings.data_dir),
         lambda: check_token_file(settings.data_dir),
         lambda: check_bus(bus, settings),
-        lambda: check_gateway(door),
+        lambda: check_gateway(gateway),
         check_key,
     )
     findings = [finding for check in checks for finding in check()]
+    failed = any(finding.status == "fail" for finding in findings)
     if as_json:
-        say_json({"ok": not _failed(findings), "findings": findings})
+        print_json({"ok": not failed, "findings": findings})
     else:
         for finding in findings:
-            say(f"{finding.status:<4}  {finding.what:<8}  {finding.text}")
-    return 1 if _failed(findings) else 0
-
-
-def _failed(findings: Iterable[Finding]) -> bool:
-    return any(finding.status == "fail" for finding in findings)
+            print_data(f"{finding.status:<4}  {finding.what:<8}  {finding.text}")
+    return 1 if failed else 0
 
 
 def check_python() -> Iterator[Finding]:
@@ -78,21 +77,20 @@ def check_packages() -> Iterator[Finding]:
         try:
             yield Finding("ok", "package", f"{name} {version(name)}")
         except PackageNotFoundError:
-            yield Finding("fail", "package", f"{name} is not installed; install magent2 again")
+            yield Finding("fail", "package", f"{name} is not installed; reinstall magent2-runtime")
 
 
 def check_folder(folder: Path) -> Iterator[Finding]:
-    """The data folder, or the nearest one above it that exists, can be written."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    """Check that the data folder can be written; while it does not exist, the nearest folder above it."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        yield Finding(
-            "fail", "data", f"{there} cannot be written ({error.strerror}); mend it, or set MAGENT2_DATA_DIR to another"
-        )
+        fix = "make it writable, or set MAGENT2_DATA_DIR to another folder"
+        yield Finding("fail", "data", f"cannot write to {existing} ({error.strerror}); {fix}")
         return
-    yield Finding("ok", "data", str(folder) if there == folder else f"{folder} will be made at the first start")
+    yield Finding("ok", "data", str(folder) if existing == folder else f"{folder} will be created at the first start")
 
 
 def check_token_file(folder: Path) -> Iterator[Finding]:
@@ -102,29 +100,27 @@ def check_token_file(folder: Path) -> Iterator[Finding]:
     try:
         token = file.read()
     except Magent2Error as error:
-        yield Finding("fail", "token", f"{error}; 'magent2 token rotate' makes a new one")
+        yield Finding("fail", "token", f"{error}; create a new one with 'magent2 token rotate'")
         return
     if token is None:
-        yield Finding("ok", "token", "none yet; the first start of a gateway makes one")
+        yield Finding("ok", "token", "none yet; the first start of a gateway creates one")
     elif os.name == "posix" and (mode := file.path.stat().st_mode & 0o777) & 0o077:
-        yield Finding(
-            "fail", "token", f"{file.path} can be read by others ({mode:o}); chmod 600, then 'magent2 token rotate'"
-        )
+        fix = f"run 'chmod 600 {file.path}', then 'magent2 token rotate'"
+        yield Finding("fail", "token", f"other users can read {file.path} (mode {mode:o}); {fix}")
     else:
-        yield Finding("ok", "token", f"{file.path}, for its owner only")
+        yield Finding("ok", "token", f"{file.path}, readable by its owner only")
 
 
 def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
-    from magent2.bus.connect import connect, default_url, hide_password
+    from magent2.bus.connect import connect
     from magent2.bus.operations import Info
 
-    where = url or default_url(settings)
-    shown = hide_password(where)
-    if where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).exists():
-        yield Finding("ok", "bus", f"{shown} will be made at the first start")
+    shown = printable_bus_url(url)
+    if shown.startswith("sqlite:///") and not Path(shown.removeprefix("sqlite:///")).exists():
+        yield Finding("ok", "bus", f"{shown} will be created at the first start")
         return
     try:
-        bus = connect(where, settings)
+        bus = connect(url, settings)
         try:
             info = bus.call(Info())
         finally:
@@ -137,15 +133,15 @@ def check_bus(url: str | None, settings: Settings) -> Iterator[Finding]:
         yield Finding("warn", "bus", warning)
 
 
-def check_gateway(door: Door) -> Iterator[Finding]:
+def check_gateway(gateway: GatewayOptions) -> Iterator[Finding]:
     try:
-        with door.open(0.0) as client:
+        with gateway.connect(0.0) as client:
             client.ready()
             agents = client.agents()
     except GatewayUnreachable as error:
         yield Finding("warn", "gateway", str(error))
     except Unauthorized as error:
-        yield Finding("fail", "gateway", f"{error}; give --token, or MAGENT2_TOKEN, as the gateway has it")
+        yield Finding("fail", "gateway", f"{error}; set --token or MAGENT2_TOKEN to the token of the gateway")
     except Magent2Error as error:
         yield Finding("fail", "gateway", str(error))
     else:
@@ -154,7 +150,7 @@ def check_gateway(door: Door) -> Iterator[Finding]:
         yield (
             Finding("ok", "agents", ", ".join(alive))
             if alive
-            else Finding("warn", "agents", "nobody serves an agent; 'magent2 worker' does")
+            else Finding("warn", "agents", "no worker serves an agent; start one with 'magent2 worker'")
         )
 
 
@@ -162,4 +158,6 @@ def check_key() -> Iterator[Finding]:
     if os.environ.get("OPENAI_API_KEY", "").strip():
         yield Finding("ok", "key", "OPENAI_API_KEY is set")
     else:
-        yield Finding("warn", "key", "OPENAI_API_KEY is not set: 'serve' uses the demo model, 'worker' echoes")
+        yield Finding(
+            "warn", "key", "OPENAI_API_KEY is not set; 'magent2 serve' uses the demo model, 'magent2 worker' echoes"
+        )

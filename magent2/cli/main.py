@@ -1,6 +1,6 @@
-"""`magent2`: the commands, and what becomes of their errors.
+"""The program `magent2`: the table of its commands, and how their errors are reported.
 
-A command's module is imported when it is run or asked for help, so that light commands start quickly.
+A command's module is imported when it runs or shows its help, so that light commands start quickly.
 """
 
 from __future__ import annotations
@@ -17,47 +17,63 @@ from magent2 import __version__
 from magent2.errors import InvalidInput, Magent2Error
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION_VARIABLE = "_MAGENT2_COMPLETE"
 
-# Name → where the command is, and the sentence that the list of commands shows.
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "init": ("magent2.cli.init:init", "Write a file of agents, magent2.toml, and a file of tools, tools.py."),
-    "serve": ("magent2.cli.serve:serve", "Run the gateway and a team of agents in one process."),
-    "gateway": ("magent2.cli.serve:gateway", "Run the gateway alone."),
-    "worker": ("magent2.cli.worker:worker", "Answer the mail of agents."),
-    "demo": ("magent2.cli.demo:demo", "Show a short conversation with the demo model."),
-    "send": ("magent2.cli.send:send", "Send a message to an agent."),
-    "python": ("magent2.cli.python:python", "Run a file of Python with an agent's tools."),
-    "chat": ("magent2.cli.chat:chat", "Talk to an agent."),
-    "tail": ("magent2.cli.tail:tail", "Show the events of a conversation as they come."),
-    "replay": ("magent2.cli.tail:replay", "Play a recorded conversation again."),
-    "steer": ("magent2.cli.steer:steer", "Say something to an agent at work."),
-    "approvals": ("magent2.cli.approvals:approvals", "List the calls that wait for a person."),
-    "approve": ("magent2.cli.approvals:approve", "Let a call be made that waits for approval."),
-    "reject": ("magent2.cli.approvals:reject", "Refuse a call that waits for approval."),
-    "stop": ("magent2.cli.send:stop", "Stop the run of a conversation."),
-    "conversations": ("magent2.cli.conversations:conversations", "List, show, export and delete conversations."),
-    "agents": ("magent2.cli.agents:agents", "See which agents there are, and check a file of them."),
-    "dead": ("magent2.cli.dead:dead", "Look after messages that nobody could answer."),
-    "users": ("magent2.cli.people:users", "People with a nametag, whom agents work for."),
-    "friends": ("magent2.cli.people:friends", "Who may write to whom: both must have agreed."),
-    "swarms": ("magent2.cli.people:swarms", "Agents that others can write to by a nametag."),
-    "channels": ("magent2.cli.channels:channels", "Where agents of several users talk."),
-    "connectors": ("magent2.cli.outside:connectors", "Places where users are reached."),
-    "outbox": ("magent2.cli.outside:outbox", "Messages to places outside, and what became of them."),
-    "erase": ("magent2.cli.erase:erase", "Erase a user: keys, conversations, and what the directory knows of them."),
-    "backup": ("magent2.cli.transfer:backup", "Copy the log to a file to go back to."),
-    "export": ("magent2.cli.transfer:export", "Write the log to a file that any engine can import."),
-    "import": ("magent2.cli.transfer:import_", "Load an export into an empty log."),
-    "doctor": ("magent2.cli.doctor:doctor", "Check the set-up and say what to mend."),
-    "keys": ("magent2.cli.keys:keys", "Make, list and revoke the API keys of a gateway."),
-    "token": ("magent2.cli.token:token", "Show or replace the gateway's token."),
-    "bench": ("magent2.cli.bench:bench", "Measure a running server."),
-    "completion": ("magent2.cli.completion:completion", "Print the completion script for a shell."),
+# Section → command → the place of its code, and its line in the list of commands.
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Run": {
+        "init": ("magent2.cli.agents:init", "Write an agents file (magent2.toml) and a tools file (tools.py)."),
+        "serve": ("magent2.cli.serve:serve", "Run the gateway and a team of agents in one process."),
+        "gateway": ("magent2.cli.serve:gateway", "Run the gateway without agents."),
+        "worker": ("magent2.cli.serve:worker", "Run agents without a gateway."),
+        "demo": ("magent2.cli.demo:demo", "Show a short conversation with the demo model."),
+        "doctor": ("magent2.cli.doctor:doctor", "Check your setup and tell you what to fix."),
+    },
+    "Talk to agents": {
+        "chat": ("magent2.cli.chat:chat", "Chat with an agent."),
+        "send": ("magent2.cli.send:send", "Send a message to an agent."),
+        "python": ("magent2.cli.send:python", "Run a Python file with an agent's tools."),
+        "steer": ("magent2.cli.runs:steer", "Send a message to agents while they are running."),
+        "stop": ("magent2.cli.runs:stop", "Stop the run of a conversation."),
+        "approvals": ("magent2.cli.runs:approvals", "List the tool calls of a conversation that need approval."),
+        "approve": ("magent2.cli.runs:approve", "Approve a tool call."),
+        "reject": ("magent2.cli.runs:reject", "Reject a tool call."),
+    },
+    "Conversations": {
+        "conversations": (
+            "magent2.cli.conversations:conversations",
+            "List, show, export and delete conversations.",
+        ),
+        "tail": ("magent2.cli.conversations:tail", "Follow the events of a conversation."),
+        "replay": ("magent2.cli.conversations:replay", "Replay a recorded conversation."),
+    },
+    "Agents, users and connectors": {
+        "agents": ("magent2.cli.agents:agents", "List agents, set their roles and check an agents file."),
+        "users": ("magent2.cli.directory:users", "Manage the users that agents act for."),
+        "friends": ("magent2.cli.directory:friends", "Manage which users may write to each other."),
+        "swarms": ("magent2.cli.directory:swarms", "Manage agents that users can write to by a nametag."),
+        "channels": ("magent2.cli.directory:channels", "Manage channels, in which agents of several users talk."),
+        "connectors": ("magent2.cli.delivery:connectors", "Manage connectors, which deliver messages to users."),
+        "outbox": ("magent2.cli.delivery:outbox", "Manage messages that go out through connectors."),
+        "dead": ("magent2.cli.delivery:dead", "Manage dead letters: messages that no agent could answer."),
+    },
+    "Access and administration": {
+        "token": ("magent2.cli.access:token", "Show or replace the token of the gateway."),
+        "keys": ("magent2.cli.access:keys", "Create, list and revoke the API keys of a gateway."),
+        "erase": ("magent2.cli.access:erase", "Erase a user: API keys, conversations and directory entries."),
+        "backup": ("magent2.cli.transfer:backup", "Back up the log to a file."),
+        "export": ("magent2.cli.transfer:export", "Export the log to a file that every kind of bus can import."),
+        "import": ("magent2.cli.transfer:import_", "Import an exported log into an empty bus."),
+        "bench": ("magent2.cli.bench:bench", "Measure a running server under load."),
+        "completion": ("magent2.cli.main:completion", "Print the completion script of a shell."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
-class Commands(click.Group):
-    """A group that finds its commands when they are needed."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -70,53 +86,74 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+        # One width for the names of all sections, so that the descriptions stand in one column.
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), sentence) for name, (_, sentence) in commands.items()])
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Begin with 'magent2 demo', or with 'magent2 serve' and 'magent2 chat' in another terminal.",
+    epilog="To begin, run 'magent2 demo', or 'magent2 serve' and in another terminal 'magent2 chat'.",
 )
 @click.version_option(__version__, prog_name="magent2")
 def cli() -> None:
-    """Run a team of LLM agents as a service, and talk to it."""
+    """Run a team of LLM agents as a service and talk to it."""
+
+
+@click.command(
+    epilog="bash and zsh: add 'eval \"$(magent2 completion bash)\"' to ~/.bashrc, or the same with zsh to ~/.zshrc."
+    " fish: magent2 completion fish > ~/.config/fish/completions/magent2.fish"
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise click.ClickException(f"click has no completion for {shell}; use one of {', '.join(SHELLS)}")
+    script = completion_class(context.find_root().command, {}, "magent2", COMPLETION_VARIABLE)
+    click.echo(script.source_template % script.source_vars())
 
 
 def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a command; the exit code. Whatever can be expected to go wrong is one line on stderr."""
+def run(arguments: Sequence[str], command: click.Command = cli, program: str = "magent2") -> int:
+    """Run a command and return its exit code. Every expected error becomes one line on stderr.
+
+    `program` is what the user typed to start it, for its help.
+    """
+    settings = {} if command is cli else dict(cli.context_settings)
     try:
-        outcome = cli.main(list(arguments), prog_name="magent2", standalone_mode=False)
+        outcome = command.main(list(arguments), prog_name=program, standalone_mode=False, **settings)
     except click.ClickException as error:
-        return complain(_told(error), BAD_INPUT if isinstance(error, click.UsageError) else error.exit_code)
+        return _report(_message(error), BAD_INPUT if isinstance(error, click.UsageError) else error.exit_code)
     except Magent2Error as error:
-        return complain(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
+        return _report(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        _silence_stdout()
+        # The reader of our output, such as `head`, has gone. Python flushes stdout once more at exit, which would
+        # fail again with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return outcome if isinstance(outcome, int) else 0
 
 
-def complain(text: str, code: int) -> int:
-    click.echo(f"magent2: {' '.join(text.split())}", err=True)
-    return code
-
-
-def _told(error: click.ClickException) -> str:
+def _message(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f" ('{context.command_path} --help' shows how)" if context is not None else ""
+    hint = "" if context is None else f" (see '{context.command_path} --help')"
     return error.format_message() + hint
 
 
-def _silence_stdout() -> None:
-    """Whoever read the output has left; nothing more can be said there, not even at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _report(text: str, code: int) -> int:
+    click.echo(f"magent2: {' '.join(text.split())}", err=True)
+    return code

@@ -1,30 +1,67 @@
-"""Options that commands share, each with its variable."""
+"""Options that several commands share, and the gateway or bus that they name."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from magent2.settings import HOST, LOG_FORMATS, PORT, PORT_MAX
+
 if TYPE_CHECKING:
+    from magent2.bus.flow import Flow
+    from magent2.bus.interface import Engine
     from magent2.client import Client
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
+T = TypeVar("T")
 
-QUICK_S = 0.5  # a command that finds nobody says so soon
-AGENT = "general"
+RETRY_FOR_S = 0.5  # a command whose gateway is not running reports that at once
+DEFAULT_AGENT = "general"
 
 
-class Failure(click.ClickException):
-    """A command that could not do its work: one line, exit code 1."""
+class CommandFailed(click.ClickException):
+    """A command could not do its work. Its message is one line on stderr; the exit code is 1."""
 
     exit_code = 1
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def yes_option(command: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def confirm(question: str) -> None:
+    """Ask before something that cannot be undone. Without a terminal there is no one to ask, so `--yes` is needed."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone and there is no terminal to ask on; confirm with --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+def log_format_option(command: F) -> F:
+    return click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS, case_sensitive=False),
+        default="text",
+        show_default=True,
+        envvar="MAGENT2_LOG_FORMAT",
+        show_envvar=True,
+        help="Format of the log lines on stderr.",
+    )(command)
+
+
+# --- the bus
 
 
 def bus_option(command: F) -> F:
@@ -33,93 +70,58 @@ def bus_option(command: F) -> F:
         metavar="URL",
         envvar=["MAGENT2_BUS_URL", "REDIS_URL"],
         show_envvar=True,
-        help="memory://, sqlite:///… or redis://…; else a file in the data folder.",
+        help="memory://, sqlite:///FILE or redis://HOST. Default: a SQLite file in the data folder.",
     )(command)
 
 
-def team_options(command: F) -> F:
-    """Whom to serve."""
-    for option in (
-        click.option(
-            "--agent",
-            "agents",
-            metavar="NAME",
-            multiple=True,
-            help="One agent alone; with --config some of its agents.  [env var: AGENT_NAME]",
-        ),
-        config_option,
-    ):
-        command = option(command)
-    return command
+def printable_bus_url(url: str | None) -> str:
+    """The URL of the bus that `--bus` names, without its password."""
+    from magent2.bus.connect import default_url, hide_password
+    from magent2.settings import Settings
+
+    settings = Settings.read()
+    return hide_password(url or settings.bus_url or default_url(settings))
 
 
-def config_option(command: F) -> F:
-    return click.option(
-        "--config",
-        metavar="FILE",
-        envvar="MAGENT2_CONFIG",
-        show_envvar=True,
-        type=click.Path(path_type=Path),
-        help="A file of agents; 'magent2 init' writes one. Else the default team.",
-    )(command)
+@contextmanager
+def open_bus(url: str | None) -> Iterator[Engine]:
+    """Open the bus for a command that needs no gateway."""
+    from magent2.bus.connect import connect
+
+    if url is not None and url.strip() == "memory://":
+        raise click.UsageError(
+            "memory:// is a new, empty log in every process; name a SQLite file or a Redis server with --bus"
+        )
+    bus = connect(url)
+    try:
+        yield bus
+    finally:
+        bus.close()
 
 
-def listening_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Where a gateway listens, for commands that run one; they get it as `listening`."""
+def run_on_bus(url: str | None, flow: Flow[T]) -> T:
+    """Open the bus, run one flow on it and return its result."""
+    from magent2.bus.flow import run
 
-    @wraps(command)
-    def with_listening(*arguments: Any, **options: Any) -> R:
-        given = {name: options.pop(name) for name in Listening.__dataclass_fields__}
-        return command(*arguments, listening=Listening(**given), **options)
-
-    for option in (*_front_options(), token_option, *_address_options()):
-        with_listening = option(with_listening)
-    return with_listening
+    with open_bus(url) as bus:
+        return run(bus, flow)
 
 
-def _address_options() -> tuple[Callable[[F], F], ...]:
-    from magent2.settings import HOST, PORT, PORT_MAX
-
-    return (
-        click.option(
-            "--port",
-            type=click.IntRange(0, PORT_MAX),
-            default=PORT,
-            show_default=True,
-            envvar="MAGENT2_PORT",
-            show_envvar=True,
-            help="Where to listen; 0 takes any free port.",
-        ),
-        click.option(
-            "--host", default=HOST, show_default=True, envvar="MAGENT2_HOST", show_envvar=True, help="Where to listen."
-        ),
-    )
+# --- a gateway to talk to
 
 
-def _front_options() -> tuple[Callable[[F], F], ...]:
-    """For a gateway behind a reverse proxy. The variables may hold several, with commas between them."""
-    return (
-        click.option(
-            "--allowed-host",
-            "allowed_hosts",
-            metavar="NAME",
-            multiple=True,
-            help="A name to answer to besides this machine's; may be repeated.  [env var: MAGENT2_ALLOWED_HOSTS]",
-        ),
-        click.option(
-            "--trusted-proxy",
-            "trusted_proxies",
-            metavar="ADDRESS",
-            multiple=True,
-            help="An address or network whose X-Forwarded-For, -Proto and -Host are believed; may be repeated."
-            "  [env var: MAGENT2_TRUSTED_PROXIES]",
-        ),
-        click.option(
-            "--root-path",
-            metavar="PATH",
-            help="The path under which a proxy serves it, such as /magent2.  [env var: MAGENT2_ROOT_PATH]",
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The gateway that a command talks to."""
+
+    url: str | None
+    token: str | None = field(repr=False)
+
+    def connect(self, retry_for_s: float = RETRY_FOR_S) -> Client:
+        """A client that retries for this long while the gateway cannot be reached."""
+        from magent2.client import Client
+
+        return Client(self.url, self.token, patience_s=retry_for_s)
 
 
 def token_option(command: F) -> F:
@@ -128,13 +130,38 @@ def token_option(command: F) -> F:
         metavar="TOKEN",
         envvar="MAGENT2_TOKEN",
         show_envvar=True,
-        help="The gateway's token; else the one in the data folder.",
+        help="Token of the gateway. Default: the token file in the data folder.",
     )(command)
 
 
+def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add `--url` and `--token` to a command, which receives them as `gateway`."""
+
+    @wraps(command)
+    def with_gateway(*arguments: object, url: str | None, token: str | None, **options: object) -> R:
+        return command(*arguments, gateway=GatewayOptions(url, token), **options)
+
+    url_option = click.option(
+        "--url",
+        metavar="URL",
+        envvar="MAGENT2_URL",
+        show_envvar=True,
+        help="URL of the gateway. Default: the gateway on this machine.",
+    )
+    return url_option(token_option(with_gateway))
+
+
+def default_agent() -> str:
+    """The agent that a command talks to when none is named."""
+    return os.environ.get("AGENT_NAME", "").strip() or DEFAULT_AGENT
+
+
+# --- a gateway or worker to run
+
+
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Where a gateway is to listen, who may come in, and what stands before it, as the options say."""
+class ListenOptions:
+    """Address of a gateway that a command runs, its token, and the reverse proxy in front of it."""
 
     host: str
     port: int
@@ -144,53 +171,96 @@ class Listening:
     allowed_hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """Where the gateway is and what opens it, as the options say."""
+_LISTEN_OPTIONS = (
+    click.option(
+        "--host",
+        metavar="HOST",
+        default=HOST,
+        show_default=True,
+        envvar="MAGENT2_HOST",
+        show_envvar=True,
+        help="Address to listen on.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, PORT_MAX),
+        metavar="PORT",
+        default=PORT,
+        show_default=True,
+        envvar="MAGENT2_PORT",
+        show_envvar=True,
+        help="Port to listen on; 0 takes any free port.",
+    ),
+    token_option,
+    # The variables of the next three may hold several values with commas between them: `Settings` reads them.
+    click.option(
+        "--root-path",
+        metavar="PATH",
+        help="Path under which a reverse proxy serves the gateway, such as /magent2.  [env var: MAGENT2_ROOT_PATH]",
+    ),
+    click.option(
+        "--trusted-proxy",
+        "trusted_proxies",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Address or network of a proxy whose X-Forwarded-* headers are trusted. Can be repeated."
+        "  [env var: MAGENT2_TRUSTED_PROXIES]",
+    ),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        metavar="NAME",
+        multiple=True,
+        help="Accept requests with this Host header, besides the names of this machine. Can be repeated."
+        "  [env var: MAGENT2_ALLOWED_HOSTS]",
+    ),
+)
 
-    url: str | None
-    token: str | None = field(repr=False)
 
-    def open(self, patience_s: float = QUICK_S) -> Client:
-        from magent2.client import Client
-
-        return Client(self.url, self.token, patience_s=patience_s)
-
-
-def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Where the gateway is, for commands that are its clients; they get it as `door`."""
+def listen_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the options of a gateway to a command, which receives them as `listen`."""
 
     @wraps(command)
-    def with_door(*arguments: Any, url: str | None, token: str | None, **options: Any) -> R:
-        return command(*arguments, door=Door(url, token), **options)
+    def with_listen(
+        *arguments: object,
+        host: str,
+        port: int,
+        token: str | None,
+        root_path: str | None,
+        trusted_proxies: tuple[str, ...],
+        allowed_hosts: tuple[str, ...],
+        **options: object,
+    ) -> R:
+        listen = ListenOptions(host, port, token, root_path, trusted_proxies, allowed_hosts)
+        return command(*arguments, listen=listen, **options)
 
-    url = click.option(
-        "--url",
-        metavar="URL",
-        envvar="MAGENT2_URL",
-        show_envvar=True,
-        help="The gateway; else the one on this machine.",
-    )
-    return url(token_option(with_door))
+    for option in reversed(_LISTEN_OPTIONS):
+        with_listen = option(with_listen)
+    return with_listen
 
 
-def log_option(command: F) -> F:
-    from magent2.settings import LOG_FORMATS
-
+def config_option(command: F) -> F:
     return click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        default="text",
-        show_default=True,
-        envvar="MAGENT2_LOG_FORMAT",
+        "--config",
+        metavar="FILE",
+        envvar="MAGENT2_CONFIG",
         show_envvar=True,
-        help="How logs are written to stderr.",
+        type=click.Path(path_type=Path),
+        help="Agents file, as 'magent2 init' writes it. Default: a built-in team.",
     )(command)
 
 
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
-def default_agent() -> str:
-    return os.environ.get("AGENT_NAME", "").strip() or AGENT
+def team_options(command: F) -> F:
+    """Add the options that choose the agents to serve and their model."""
+    command = click.option(
+        "--model", metavar="MODEL", help="demo, local, or the name of a model.  [env var: AGENT_MODEL]"
+    )(command)
+    command = click.option(
+        "--agent",
+        "agents",
+        metavar="NAME",
+        multiple=True,
+        help="Serve this agent alone. With --config: serve this agent of the file; can be repeated."
+        "  [env var: AGENT_NAME]",
+    )(command)
+    return config_option(command)

@@ -1,119 +1,103 @@
-"""`serve` and `gateway`."""
+"""The commands `serve`, `gateway` and `worker`, which `python -m magent2.gateway` and `.worker` run as well.
+
+What they do is in `server_process.py`, which imports all that a server needs; `--help` is quick without it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from magent2.cli.options import Listening, bus_option, config_option, listening_options, log_option, team_options
-from magent2.cli.printing import say
-from magent2.cli.runners import model_option
+from magent2.cli.options import (
+    ListenOptions,
+    bus_option,
+    config_option,
+    listen_options,
+    log_format_option,
+    team_options,
+)
 from magent2.machine import check_system
-
-if TYPE_CHECKING:
-    from magent2.telemetry.otel import Tracer
 
 
 @click.command(
     epilog="Examples: magent2 serve; magent2 serve --config magent2.toml; magent2 serve --port 0 --bus memory://"
 )
 @team_options
-@model_option
-@listening_options
+@listen_options
 @bus_option
-@log_option
+@log_format_option
 def serve(
     agents: tuple[str, ...],
     config: Path | None,
     model: str | None,
-    listening: Listening,
+    listen: ListenOptions,
     bus: str | None,
     log_format: str,
 ) -> None:
     """Run the gateway and a team of agents in one process.
 
-    Without OPENAI_API_KEY and without --model the demo model answers.
+    Without OPENAI_API_KEY and without --model the demo model answers. Ctrl-C drains running work, then exits. Press it
+    again to exit immediately.
     """
-    check_system()  # before what Windows has not is asked for
-    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
-    from magent2.gateway.catalogue import Catalogue
-    from magent2.gateway.limits.limits import Limits
-    from magent2.loop import run_on_loop
-    from magent2.telemetry import Metrics, setup_logging
-    from magent2.telemetry.run_metrics import RunMetrics
-    from magent2.telemetry.runs import Observer
-    from magent2.telemetry.tracing import traced_process
+    check_system()  # first: on Windows the imports below fail
+    from magent2.cli.server_process import serve as run_serve
+    from magent2.telemetry import setup_logging
 
     setup_logging(log_format)
-    place = Place.open(listening, bus)  # before the SDK is loaded, which takes a while
-    with place.closed_on_error():
-        from magent2.worker.team_selection import choose_team
-
-        team = choose_team(agents, model, config, without_key="demo")
-    runner, metrics = team.runner, Metrics()
-
-    async def work(tracer: Tracer | None) -> None:
-        observer = Observer(RunMetrics(metrics.registry), tracer)
-        try:
-            reading_on_signal(team.registry)
-            await keep_house(
-                place,
-                lambda: team.service(place.bus, observer=observer),
-                lambda: say(greeting(place, team.names, team.described, team.first)),
-                leaving_on_signals("no new mail; runs may end, then streams do"),
-                Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
-                limits=Limits.of(team.limits),
-                metrics=metrics,
-                tracer=tracer,
-            )
-        finally:
-            await runner.aclose()
-
-    with traced_process() as tracer:
-        run_on_loop(work(tracer))
+    run_serve(agents, model, config, listen, bus)
 
 
 @click.command()
 @config_option
-@listening_options
+@listen_options
 @bus_option
-@log_option
-def gateway(config: Path | None, listening: Listening, bus: str | None, log_format: str) -> None:
-    """Run the gateway alone.
+@log_format_option
+def gateway(config: Path | None, listen: ListenOptions, bus: str | None, log_format: str) -> None:
+    """Run the gateway without agents.
 
-    Agents are served by 'magent2 worker' on the same bus, on this machine or others.
+    Run 'magent2 worker' on the same bus, on this machine or on others, to serve agents. Ctrl-C closes open streams,
+    then exits. Press it again to exit immediately.
     """
-    import os
-
-    check_system()  # before what Windows has not is asked for
-    from magent2.cli.running import Place, greeting, keep_house, leaving_on_signals, reading_on_signal
-    from magent2.gateway.catalogue import Catalogue
-    from magent2.gateway.limits.limits import Limits
-    from magent2.loop import run_on_loop
-    from magent2.roster.agents_file import default_roster
-    from magent2.roster.limits import parse_limit_variables
-    from magent2.roster.registry import EnvironmentOverride, Registry
-    from magent2.settings import Settings
+    check_system()
+    from magent2.cli.server_process import serve_gateway
     from magent2.telemetry import setup_logging
-    from magent2.telemetry.tracing import traced_process
-    from magent2.tools.default_tools import known_tools
 
     setup_logging(log_format)
-    over = EnvironmentOverride(limits=parse_limit_variables(Settings.read().limits))
-    if config is None:
-        registry = Registry.of(over.apply(default_roster()))
-    else:
-        registry = Registry.of_file(config, known_tools(), os.environ, over)
-    place = Place.open(listening, bus)
-    catalogue = Catalogue(registry, folder=None if config is None else config.parent)
-    limits = Limits.of(registry.roster.limits)
+    serve_gateway(config, listen, bus)
 
-    async def work(tracer: Tracer | None) -> None:
-        reading_on_signal(registry)
-        leave = leaving_on_signals("streams end")
-        await keep_house(place, None, lambda: say(greeting(place)), leave, catalogue, limits=limits, tracer=tracer)
 
-    with traced_process() as tracer:
-        run_on_loop(work(tracer))
+@click.command()
+@team_options
+@bus_option
+@click.option(
+    "--concurrency", metavar="N", type=int, help="Conversations to run at a time. Default: the limit 'concurrency'."
+)
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    envvar="MAGENT2_METRICS",
+    show_envvar=True,
+    help="Address for Prometheus metrics; without HOST on this machine only. Off by default.",
+)
+@log_format_option
+def worker(
+    agents: tuple[str, ...],
+    config: Path | None,
+    model: str | None,
+    bus: str | None,
+    concurrency: int | None,
+    metrics: str | None,
+    log_format: str,
+) -> None:
+    """Run agents without a gateway.
+
+    Any number of workers can share a bus. Without OPENAI_API_KEY and without --model the agents echo. Ctrl-C drains
+    running work, then exits. Press it again to exit immediately.
+    """
+    check_system()
+    from magent2.cli.server_process import serve_worker
+    from magent2.telemetry import setup_logging
+
+    setup_logging(log_format)
+    serve_worker(agents, model, config, bus, concurrency, metrics)

@@ -74,4 +74,4 @@ def test_erasing_a_user_is_asked_for_done_and_told(crew: Crew, tmp_path: Path) -
         "conversations": [sent.conversation_id],
         "entries": [],
     }
-    assert again.err.startswith("magent2: there is no key, no conversation and no entry of 'user:ann'")
+    assert again.err.startswith("magent2: no API key, conversation or directory entry of 'user:ann'")

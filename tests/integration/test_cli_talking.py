@@ -110,7 +110,7 @@ def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
 
     done = magent2.run("stop", "stopping")
 
-    assert (done.code, done.out) == (0, "told general to stop\n")
+    assert (done.code, done.out) == (0, "asked general to stop\n")
     with pytest.raises(RunStopped):
         client.wait(sent, 10)
 
@@ -185,7 +185,7 @@ def test_bench_says_what_was_lost(magent2: CommandLine) -> None:
     done = magent2.run("bench", "--agent", "bob", "-n", "2", "-c", "2", "--timeout", "0.1")
 
     assert done.code == 1
-    assert done.err.count("accepted and not answered") == 2
+    assert done.err.count("accepted but not answered") == 2
 
 
 def test_doctor_finds_everything_in_order(magent2: CommandLine, house: House) -> None:

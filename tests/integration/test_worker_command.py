@@ -106,7 +106,9 @@ def test_ctrl_c_is_as_good_as_sigterm(start: Start, bus: SqliteBus) -> None:
     code, _, err = ended(process)
 
     assert code == 0
-    assert err.splitlines() == ["magent2: no new mail; runs have 30 s to end"]
+    assert err.splitlines() == [
+        "magent2: worker is draining: running work has 30 s to finish; press Ctrl-C again to exit immediately"
+    ]
 
 
 def test_the_second_signal_leaves_at_once_and_the_mail_is_for_the_next(url: str, bus: SqliteBus, crew: Crew) -> None:
@@ -114,7 +116,7 @@ def test_the_second_signal_leaves_at_once_and_the_mail_is_for_the_next(url: str,
     child = crew.spawn(STUCK, url=url)
     assert child.hear() == {"begun": True}
     os.kill(child.pid, signal.SIGTERM)
-    eventually(lambda: "no new mail" in child.errors())
+    eventually(lambda: "worker is draining" in child.errors())
     os.kill(child.pid, signal.SIGTERM)
 
     assert child.finish() == 1

@@ -22,7 +22,7 @@ from typing import Any
 HEAVY = (
     "magent2.bus.redis_adapter",
     "magent2.bus.sqlite",
-    "magent2.cli.running",
+    "magent2.cli.server_process",
     "magent2.client",
     "magent2.gateway.server",
     "magent2.runner.demo.model",

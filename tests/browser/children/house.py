@@ -10,8 +10,8 @@ import asyncio
 import os
 import threading
 
-from magent2.cli.options import Listening
-from magent2.cli.running import Place, keep_house, leaving_on_signals
+from magent2.cli.options import ListenOptions
+from magent2.cli.server_process import GatewayResources, run_gateway, stop_event_on_signals
 from magent2.gateway.catalogue import Catalogue
 from magent2.loop import run_on_loop
 from magent2.roster.registry import Registry
@@ -32,16 +32,18 @@ def obey(model: GatedModel, loop: asyncio.AbstractEventLoop) -> None:
 async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
-    place = Place.open(Listening("127.0.0.1", given["port"], root_path=given["root_path"] or None), given["url"])
+    resources = GatewayResources.open(
+        ListenOptions("127.0.0.1", given["port"], root_path=given["root_path"] or None), given["url"]
+    )
     model = GatedModel()
-    team = gated_team(model, place.bus)
+    team = gated_team(model, resources.bus)
     threading.Thread(target=obey, args=(model, asyncio.get_running_loop()), daemon=True).start()
     try:
-        await keep_house(
-            place,
-            lambda: WorkerService(place.bus, dict.fromkeys(team.agents(), team), lease_s=LEASE_S),
-            lambda: report(url=place.url, port=place.listener.getsockname()[1], token=place.access.token),
-            leaving_on_signals("leaving"),
+        await run_gateway(
+            resources,
+            lambda: WorkerService(resources.bus, dict.fromkeys(team.agents(), team), lease_s=LEASE_S),
+            lambda: report(url=resources.url, port=resources.listener.getsockname()[1], token=resources.access.token),
+            stop_event_on_signals("draining"),
             Catalogue(Registry.of(page_roster()), builtins=team.builtins, kind=team.kind),
         )
     finally:

@@ -11,8 +11,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 
-from magent2.cli.options import Listening
-from magent2.cli.running import Place, keep_house, leaving_on_signals
+from magent2.cli.options import ListenOptions
+from magent2.cli.server_process import GatewayResources, run_gateway, stop_event_on_signals
 from magent2.errors import ModelRefused
 from magent2.loop import run_on_loop
 from magent2.models.envelope import MessageEnvelope
@@ -44,13 +44,13 @@ class Obedient:
 async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
-    place = Place.open(Listening("127.0.0.1", given["port"]), given["url"])
-    worker = (lambda: WorkerService(place.bus, {AGENT: Obedient()})) if given["worker"] else None
-    await keep_house(
-        place,
+    resources = GatewayResources.open(ListenOptions("127.0.0.1", given["port"]), given["url"])
+    worker = (lambda: WorkerService(resources.bus, {AGENT: Obedient()})) if given["worker"] else None
+    await run_gateway(
+        resources,
         worker,
-        lambda: report(url=place.url, port=place.listener.getsockname()[1], token=place.access.token),
-        leaving_on_signals("leaving"),
+        lambda: report(url=resources.url, port=resources.listener.getsockname()[1], token=resources.access.token),
+        stop_event_on_signals("draining"),
     )
 
 

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from magent2.cli.bench import Load, quantiles_ms
-from magent2.cli.lines import line_of, what_of
-from magent2.cli.markdown import MarkdownScreen
-from magent2.cli.printing import printable, say_table, shortened
-from magent2.cli.screen import Screen
-from magent2.cli.tail import PAUSE_MAX_S, paced
+from magent2.cli.bench import BenchPlan, quantiles_ms
+from magent2.cli.conversations import PAUSE_MAX_S, with_pauses
+from magent2.cli.event_display import MarkdownDisplay, PlainDisplay, event_line, event_text
+from magent2.cli.output import print_table, printable, shortened
 from magent2.client import ConversationEvent
 
 
@@ -30,43 +28,43 @@ def event(kind: str, seq: int = 1, **data: Any) -> ConversationEvent:
         (event("tool_step", agent="B", name="add", status="success", result_summary="2"), "B add → 2"),
         (event("tool_step", agent="B", name="add", status="error", error="bad"), "B add failed: bad"),
         (event("handoff", source="B", target="C"), "B hands over to C"),
-        (event("error", code="run_failed", message="slow", retry_in_s=2.0), "error run_failed: slow (again in 2 s)"),
+        (event("error", code="run_failed", message="slow", retry_in_s=2.0), "error run_failed: slow (retry in 2 s)"),
         (event("session", status="created"), "conversation created"),
-        (event("gap", floor=7), "gap: events up to 7 are gone"),
+        (event("gap", floor=7), "gap: events up to 7 have been deleted"),
         (event("end", reason="deleted"), "end: deleted"),
         (event("weather", sky="blue"), 'weather {"event": "weather", "sky": "blue"}'),
     ],
 )
 def test_an_event_is_a_line(shown: ConversationEvent, text: str) -> None:
-    assert what_of(shown) == text
+    assert event_text(shown) == text
 
 
 def test_a_line_has_number_and_time_and_cannot_steer_a_terminal() -> None:
-    line = line_of(event("output", 42, agent="B", text="a\nb\x1b[2J", created_at="2026-01-02T03:04:05Z"))
+    line = event_line(event("output", 42, agent="B", text="a\nb\x1b[2J", created_at="2026-01-02T03:04:05Z"))
 
     assert line == "   42 03:04:05 B: a b [2J"
 
 
 def test_words_come_once_also_where_the_whole_text_follows(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
+    display = PlainDisplay()
     for shown in (
         event("token", message_id="m", attempt=1, text="one "),
         event("token", message_id="m", attempt=1, text="two"),
         event("output", message_id="m", text="one two"),
         event("output", message_id="n", text="whole"),
     ):
-        screen.show(shown)
-    screen.close()
+        display.show(shown)
+    display.close()
 
     assert capsys.readouterr().out == "one two\nwhole\n"
 
 
 def test_words_of_an_attempt_that_was_lost_are_not_taken_for_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
-    screen.show(event("token", message_id="m", attempt=1, text="on"))
-    screen.show(event("run", agent="B", status="restarted"))
-    screen.show(event("token", message_id="m", attempt=2, text="one"))
-    screen.show(event("output", message_id="m", text="one"))
+    display = PlainDisplay()
+    display.show(event("token", message_id="m", attempt=1, text="on"))
+    display.show(event("run", agent="B", status="restarted"))
+    display.show(event("token", message_id="m", attempt=2, text="one"))
+    display.show(event("output", message_id="m", text="one"))
 
     captured = capsys.readouterr()
     assert captured.out == "on\none\n"
@@ -75,11 +73,11 @@ def test_words_of_an_attempt_that_was_lost_are_not_taken_for_the_answer(capsys: 
 
 def test_markdown_is_rendered_as_it_grows() -> None:
     console = Console(record=True, width=40, force_terminal=True, color_system=None)
-    screen = MarkdownScreen(console)
-    screen.show(event("token", message_id="m", attempt=1, text="**bo"))
-    screen.show(event("token", message_id="m", attempt=1, text="ld**"))
-    screen.show(event("output", message_id="m", text="**bold**"))
-    screen.show(event("tool_step", name="add", status="success", result_summary="[red]2"))
+    display = MarkdownDisplay(console)
+    display.show(event("token", message_id="m", attempt=1, text="**bo"))
+    display.show(event("token", message_id="m", attempt=1, text="ld**"))
+    display.show(event("output", message_id="m", text="**bold**"))
+    display.show(event("tool_step", name="add", status="success", result_summary="[red]2"))
 
     text = console.export_text()
     assert "bold" in text
@@ -87,7 +85,7 @@ def test_markdown_is_rendered_as_it_grows() -> None:
 
 
 def test_a_table_is_as_wide_as_it_must_be(capsys: pytest.CaptureFixture[str]) -> None:
-    say_table(("A", "LONG"), [("wide cell", 1), ("x", "a\nb")])
+    print_table(("A", "LONG"), [("wide cell", 1), ("x", "a\nb")])
 
     assert capsys.readouterr().out == "A          LONG\nwide cell  1\nx          a b\n"
 
@@ -102,12 +100,12 @@ def test_a_replay_keeps_the_pace_and_cuts_long_silences() -> None:
     times = ("2026-01-01T00:00:00Z", None, "2026-01-01T00:00:02Z", "2026-01-02T00:00:00Z")
     events = [event("output", created_at=moment) for moment in times]
 
-    assert [pause_s for _, pause_s in paced(iter(events), 2.0)] == [0.0, 0.0, 1.0, PAUSE_MAX_S]
+    assert [pause_s for _, pause_s in with_pauses(iter(events), 2.0)] == [0.0, 0.0, 1.0, PAUSE_MAX_S]
 
 
 def test_quantiles_of_nothing_are_nothing_and_messages_are_shared_out() -> None:
-    load = Load("a", 10, 3, None, 1.0, False)
+    plan = BenchPlan("a", 10, 3, None, 1.0, False)
 
     assert quantiles_ms([]) == {"p50": None, "p95": None, "p99": None}
     assert quantiles_ms([n / 1000 for n in range(1, 101)]) == {"p50": 51.0, "p95": 96.0, "p99": 100.0}
-    assert [load.share(number) for number in range(3)] == [4, 3, 3]
+    assert [plan.share(number) for number in range(3)] == [4, 3, 3]

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from magent2.cli.init import init, starter_text
-from magent2.cli.roster_check import check, check_file
+from magent2.cli.agents import check, check_file, init, starter_text
 from tests.unit.roster.writing import PAIR, written
 
 
@@ -50,7 +49,7 @@ def test_init_does_not_write_over_a_file(tmp_path: Path, name: str) -> None:
     result = CliRunner().invoke(init, [str(tmp_path)])
 
     assert result.exit_code == 1
-    assert f"{tmp_path / name} would be written over; --force does that" in result.output
+    assert f"{tmp_path / name} already exists; use --force to overwrite" in result.output
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -79,7 +78,7 @@ def test_check_says_each_fault_on_a_line(tmp_path: Path) -> None:
 
     assert result.return_value == 1
     assert len(result.stdout.splitlines()) == 2
-    assert "2 faults" in result.stderr
+    assert "2 errors" in result.stderr
 
 
 def test_check_speaks_json(tmp_path: Path) -> None:

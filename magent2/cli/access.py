@@ -1,0 +1,173 @@
+"""The commands `token`, `keys` and `erase`: access to a gateway, and the data of a user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from magent2.cli.options import (
+    CommandFailed,
+    bus_option,
+    confirm,
+    json_option,
+    printable_bus_url,
+    run_on_bus,
+    yes_option,
+)
+from magent2.cli.output import print_data, print_json, print_note, print_table
+from magent2.settings import Settings
+from magent2.token import TokenFile
+
+if TYPE_CHECKING:
+    from magent2.directory.keys import Key
+
+
+# --- the token of this machine's gateway
+
+
+@click.group()
+def token() -> None:
+    """Show or replace the token of the gateway."""
+
+
+@token.command()
+def show() -> None:
+    """Print the token that clients on this machine use."""
+    settings = Settings.read()
+    found = settings.token or TokenFile.within(settings.data_dir).read()
+    if found is None:
+        raise CommandFailed(
+            f"there is no token in {settings.data_dir}; create one with 'magent2 serve' or 'magent2 token rotate'"
+        )
+    print_data(found)
+
+
+@token.command()
+def rotate() -> None:
+    """Replace the token in the data folder. The old token is invalid at once."""
+    settings = Settings.read()
+    print_data(TokenFile.within(settings.data_dir).rotate())
+    if settings.token is not None:
+        print_note("note: MAGENT2_TOKEN is set; gateways and clients started from here use it instead of the file")
+
+
+# --- API keys, on the bus
+
+
+@click.group()
+def keys() -> None:
+    """Create, list and revoke the API keys of a gateway.
+
+    These commands open the bus itself and need no gateway.
+    """
+
+
+@keys.command(epilog="Examples: magent2 keys create --scope user:ann --label laptop; magent2 keys create --scope admin")
+@click.option(
+    "--scope",
+    "scopes",
+    metavar="SCOPE",
+    multiple=True,
+    required=True,
+    help="'user:NAME' acts as that user in their own conversations; 'admin' may do everything. Can be repeated.",
+)
+@click.option("--label", metavar="TEXT", default="", help="Note to recognise the key by.")
+@bus_option
+@json_option
+def create(scopes: tuple[str, ...], label: str, bus: str | None, as_json: bool) -> None:
+    """Create an API key and print it. It is shown only once."""
+    from magent2.directory.keys import making_key
+
+    made = run_on_bus(bus, making_key(scopes, label))
+    if as_json:
+        print_json({**_key_json(made.key), "key": made.text})
+        return
+    print_note(
+        f"created key {made.key.id} for {', '.join(made.key.scopes)} in {printable_bus_url(bus)};"
+        " store it now, it is not shown again"
+    )
+    print_data(made.text)
+
+
+@keys.command("ls")
+@bus_option
+@json_option
+def list_(bus: str | None, as_json: bool) -> None:
+    """List the API keys, oldest first."""
+    from magent2.directory.keys import listing_keys
+
+    found = run_on_bus(bus, listing_keys())
+    if as_json:
+        print_json([_key_json(key) for key in found])
+        return
+    rows = [(key.id, ",".join(key.scopes), _created_at(key), _revoked_at(key) or "-", key.label) for key in found]
+    print_table(("ID", "SCOPES", "CREATED", "REVOKED", "LABEL"), rows)
+
+
+@keys.command()
+@click.argument("key_id", metavar="ID")
+@bus_option
+@json_option
+def revoke(key_id: str, bus: str | None, as_json: bool) -> None:
+    """Revoke an API key. Gateways reject it at once and close its open streams."""
+    from magent2.directory.keys import revoking_key
+
+    revoked = run_on_bus(bus, revoking_key(key_id))
+    if as_json:
+        print_json(_key_json(revoked))
+    else:
+        print_note(f"revoked key {revoked.id}")
+
+
+def _key_json(key: Key) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "scopes": list(key.scopes),
+        "label": key.label,
+        "created_at": _created_at(key),
+        "revoked_at": _revoked_at(key),
+    }
+
+
+def _created_at(key: Key) -> str:
+    return key.created_at.isoformat(timespec="seconds")
+
+
+def _revoked_at(key: Key) -> str | None:
+    return None if key.revoked_at is None else key.revoked_at.isoformat(timespec="seconds")
+
+
+# --- the data of a user, on the bus
+
+
+@click.command(epilog="Example: magent2 erase user:ann --yes")
+@click.argument("user", metavar="USER")
+@yes_option
+@bus_option
+@json_option
+def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
+    """Erase a user: API keys, conversations and directory entries.
+
+    This cannot be undone. USER is the name in the scope of their keys, as user:ann. The command opens the bus itself
+    and needs no gateway.
+    """
+    from magent2.directory.erasure import erasing_user
+
+    if not yes:
+        confirm(f"Erase all conversations, API keys and directory entries of {user}? This cannot be undone.")
+    erased = run_on_bus(bus, erasing_user(user))
+    if not erased:
+        raise CommandFailed(
+            f"no API key, conversation or directory entry of {user!r} on {printable_bus_url(bus)};"
+            " list names with 'magent2 keys ls' and 'magent2 users ls'"
+        )
+    if as_json:
+        print_json(
+            {"user": user, "keys": erased.keys, "conversations": erased.conversations, "entries": erased.entries}
+        )
+    else:
+        print_data(
+            f"erased {len(erased.conversations)} conversations, {len(erased.keys)} API keys"
+            f" and {len(erased.entries)} directory entries of {user}"
+        )

@@ -1,0 +1,323 @@
+"""A gateway, a worker, or both on one bus and one event loop, from start-up to a drained exit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magent2.bus.connect import connect
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Info
+from magent2.cli.options import DEFAULT_AGENT, ListenOptions, printable_bus_url
+from magent2.cli.output import print_data, print_note
+from magent2.errors import SettingsError
+from magent2.gateway.access.auth import Access
+from magent2.gateway.catalogue import Catalogue
+from magent2.gateway.limits.limits import Limits
+from magent2.gateway.proxy import Front
+from magent2.gateway.server import Gateway, choose_access, choose_front, listen
+from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
+from magent2.machine import raise_open_files
+from magent2.roster.agents_file import default_roster
+from magent2.roster.limits import parse_limit_variables
+from magent2.roster.registry import EnvironmentOverride, Registry, reload_now
+from magent2.settings import Settings
+from magent2.telemetry import Metrics
+from magent2.telemetry.tracing import traced_process
+from magent2.worker.relay import relaying
+from magent2.worker.service import WorkerService
+
+if TYPE_CHECKING:
+    from magent2.telemetry.otel import Tracer
+    from magent2.telemetry.runs import Observer
+    from magent2.worker.team_selection import Team
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+AGAIN = "press Ctrl-C again to exit immediately"
+
+
+# --- what a gateway opens before it serves
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayResources:
+    """The listening socket, the bus and the access rules of a gateway that is about to serve."""
+
+    host: str
+    listener: socket.socket
+    access: Access
+    front: Front
+    bus: Engine
+    bus_url: str  # without its password
+    token_given: bool
+
+    @classmethod
+    def open(cls, options: ListenOptions, bus_url: str | None) -> GatewayResources:
+        settings = Settings.read()
+        front = choose_front(settings, options.root_path, options.trusted_proxies)
+        access = choose_access(settings, options.host, options.token, options.allowed_hosts)
+        try:
+            listener = listen(options.host, options.port)
+        except SettingsError as error:
+            raise SettingsError(f"{error}; choose another port with --port, or any free one with --port 0") from error
+        try:
+            bus = connect(bus_url, settings)
+        except BaseException:
+            listener.close()
+            raise
+        token_given = (options.token or settings.token) is not None
+        return cls(options.host, listener, access, front, bus, printable_bus_url(bus_url), token_given)
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the gateway."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  compared, not bound
+        port = self.listener.getsockname()[1]
+        origin = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return origin + self.front.root_path
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Close the socket and the bus if what is done meanwhile fails."""
+        try:
+            yield
+        except BaseException:
+            self.listener.close()
+            self.bus.close()
+            raise
+
+
+# --- what a person reads at the start
+
+
+def command_name() -> str:
+    """The command that runs this program again."""
+    program = sys.argv[0]
+    if shutil.which("magent2"):
+        return "magent2"
+    return "python -m magent2.cli" if program.endswith("__main__.py") else shlex.quote(program)
+
+
+def gateway_banner(
+    resources: GatewayResources, agents: Sequence[str] = (), model: str = "", first: str = DEFAULT_AGENT
+) -> str:
+    """The address of the gateway, its agents and bus, and two commands that send a first message."""
+    magent2 = command_name()
+    url = f" --url {resources.url}" if resources.url != DEFAULT_URL else ""
+    token = "YOUR_TOKEN" if resources.token_given else f"$({magent2} token show)"
+    message = {"conversation_id": "c1", "sender": "user:me", "recipient": f"agent:{first}", "content": "hello"}
+    lines = [f"gateway  {resources.url}/#token={resources.access.token}"]
+    lines += [f"agents   {', '.join(agents)}", f"model    {model}"] if agents else []
+    lines += [
+        f"bus      {resources.bus_url}",
+        "",
+        "send the first message:",
+        f"  {magent2} send {shlex.quote(first)} 'hello' --wait{url}",
+        f"  curl -H \"Authorization: Bearer {token}\" -H 'Content-Type: application/json' \\",
+        f"    -d {shlex.quote(json.dumps(message))} {resources.url}/send",
+    ]
+    return "\n".join(lines)
+
+
+def worker_banner(team: Team, bus_url: str, metrics_url: str) -> str:
+    lines = [f"agents   {', '.join(team.names)}", f"model    {team.described}", f"bus      {bus_url}"]
+    lines += [f"metrics  {metrics_url}"] if metrics_url else []
+    return "\n".join(lines)
+
+
+# --- the three kinds of process
+
+
+def serve(
+    agents: Sequence[str], model: str | None, config: Path | None, options: ListenOptions, bus_url: str | None
+) -> None:
+    """Run a gateway and a worker until a signal ends them."""
+    from magent2.telemetry.run_metrics import RunMetrics
+    from magent2.telemetry.runs import Observer
+
+    # The port and the bus are opened first, so that an error in them shows before the SDK is imported, which is slow.
+    resources = GatewayResources.open(options, bus_url)
+    with resources.closed_on_error():
+        from magent2.worker.team_selection import choose_team
+
+        team = choose_team(agents, model, config, without_key="demo")
+    runner, metrics = team.runner, Metrics()
+
+    async def run(tracer: Tracer | None) -> None:
+        observer = Observer(RunMetrics(metrics.registry), tracer)
+        try:
+            reload_on_signal(team.registry)
+            await run_gateway(
+                resources,
+                lambda: team.service(resources.bus, observer=observer),
+                lambda: print_data(gateway_banner(resources, team.names, team.described, team.first)),
+                stop_event_on_signals("draining: no new work is started; running work may finish"),
+                Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
+                limits=Limits.of(team.limits),
+                metrics=metrics,
+                tracer=tracer,
+            )
+        finally:
+            await runner.aclose()
+
+    with traced_process() as tracer:
+        run_on_loop(run(tracer))
+
+
+def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | None) -> None:
+    """Run a gateway until a signal ends it."""
+    from magent2.tools.default_tools import known_tools
+
+    override = EnvironmentOverride(limits=parse_limit_variables(Settings.read().limits))
+    if config is None:
+        registry = Registry.of(override.apply(default_roster()))
+    else:
+        registry = Registry.of_file(config, known_tools(), os.environ, override)
+    resources = GatewayResources.open(options, bus_url)
+    catalogue = Catalogue(registry, folder=None if config is None else config.parent)
+
+    async def run(tracer: Tracer | None) -> None:
+        reload_on_signal(registry)
+        await run_gateway(
+            resources,
+            None,
+            lambda: print_data(gateway_banner(resources)),
+            stop_event_on_signals("gateway is shutting down: open streams are closed"),
+            catalogue,
+            limits=Limits.of(registry.roster.limits),
+            tracer=tracer,
+        )
+
+    with traced_process() as tracer:
+        run_on_loop(run(tracer))
+
+
+def serve_worker(
+    agents: Sequence[str],
+    model: str | None,
+    config: Path | None,
+    bus_url: str | None,
+    concurrency: int | None,
+    metrics: str | None,
+) -> None:
+    """Run a worker until a signal ends it."""
+    from magent2.telemetry.endpoint import metrics_endpoint, parse_address
+    from magent2.telemetry.runs import Observer
+    from magent2.worker.team_selection import choose_team
+
+    metrics_address = None if metrics is None else parse_address(metrics)
+    raise_open_files()
+    team = choose_team(agents, model, config)
+    with traced_process() as tracer, metrics_endpoint(metrics_address) as (run_metrics, metrics_url):
+        bus = connect(bus_url)
+        print_data(worker_banner(team, printable_bus_url(bus_url), metrics_url))
+        run_on_loop(run_worker(bus, team, concurrency, Observer.of(run_metrics, tracer)))
+
+
+# --- serving
+
+
+async def run_gateway(
+    resources: GatewayResources,
+    create_worker: Callable[[], WorkerService] | None,
+    on_ready: Callable[[], None],
+    stop: asyncio.Event,
+    catalogue: Catalogue | None = None,
+    *,
+    limits: Limits | None = None,
+    metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
+) -> None:
+    """Serve until `stop` is set, or until the gateway or the worker ends by itself; then drain both.
+
+    The worker drains first, while the gateway still serves the streams of its last runs.
+    """
+    try:
+        await resources.bus.acall(Info())  # a bus that does not answer is an error here, before a client connects
+        gateway = Gateway(
+            resources.bus,
+            access=resources.access,
+            limits=limits,
+            catalogue=catalogue,
+            metrics=metrics,
+            tracer=tracer,
+            front=resources.front,
+        )
+        serving = asyncio.create_task(gateway.serve([resources.listener]))
+        worker = None if create_worker is None else create_worker()
+        working = None if worker is None else asyncio.create_task(_work(resources.bus, worker))
+        stopping = asyncio.create_task(stop.wait())
+        on_ready()
+        tasks = [task for task in (serving, working, stopping) if task is not None]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if worker is not None and working is not None and not working.done():
+            await worker.drain()
+        gateway.drain()
+        ends = await asyncio.gather(serving, *([] if working is None else [working]), return_exceptions=True)
+        for end in reversed(ends):  # an error of the worker explains more than what it does to the gateway
+            if end is not None:
+                raise end
+    finally:
+        with suppress(OSError):
+            resources.listener.close()
+        await resources.bus.aclose()
+
+
+async def run_worker(bus: Engine, team: Team, concurrency: int | None = None, observer: Observer | None = None) -> None:
+    """Serve the agents of a team until a signal drains the worker."""
+    try:
+        service = team.service(bus, concurrency, observer)
+        drain_on_signals(service)
+        reload_on_signal(team.registry)
+        await bus.acall(Info())  # a bus that does not answer is an error here, before a sender waits for an answer
+        await _work(bus, service)
+    finally:
+        await team.runner.aclose()
+        await bus.aclose()
+
+
+async def _work(bus: Engine, worker: WorkerService) -> None:
+    async with relaying(bus):
+        await worker.run()
+
+
+# --- signals
+
+
+def stop_event_on_signals(message: str) -> asyncio.Event:
+    """An event that the first SIGTERM or Ctrl-C sets. The second ends the process immediately."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        print_note(f"magent2: {message}; {AGAIN}")
+        stop.set()
+
+    leave_on_signals(on_signal)
+    return stop
+
+
+def drain_on_signals(service: WorkerService) -> None:
+    """Drain the worker on the first SIGTERM or Ctrl-C. The second ends the process immediately."""
+    draining: list[asyncio.Task[None]] = []  # the loop keeps only a weak reference to a task
+
+    def on_signal() -> None:
+        print_note(f"magent2: worker is draining: running work has {service.drain_s:g} s to finish; {AGAIN}")
+        draining.append(asyncio.create_task(service.drain()))
+
+    leave_on_signals(on_signal)
+
+
+def reload_on_signal(registry: Registry) -> None:
+    """Read the agents file again on SIGHUP, and print what changed."""
+    read_again_on_signal(lambda: print_note(f"magent2: {reload_now(registry)}"))

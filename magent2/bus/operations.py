@@ -1,13 +1,14 @@
-"""All that an engine can do, as values.
+"""Operations of an engine, as values.
 
-An operation is checked when it is made, so an engine never sees a bad one. `Engine.call` and `Engine.acall` run it and
-return what its type names. Every operation that changes the log may be run again after a lost reply without harm.
+An operation is validated when it is created, so an engine never gets an invalid one. `Engine.call` and `Engine.acall`
+run it; the result has the type `R` of `Operation[R]`. Every operation that changes the log is idempotent: after a lost
+reply the same object can be run again.
 
-An engine checks an append in this order and changes nothing unless all of it holds:
+An engine makes these checks of an append in this order and changes nothing unless all of them pass:
  1. owner: the token (`Fenced`), then the counter (a number already seen is a repeat, one too far a `CounterGap`);
- 2. key: a known id with the same digest is a repeat and answers as the first time did; another digest is `IdConflict`;
+ 2. key: a known id with the same digest is a repeat and returns the first result; another digest is `IdConflict`;
  3. deleted topics (`TopicDeleted`);
- 4. the other ids (`IdConflict`; one with the same digest is left out, its seq is the first's);
+ 4. the other ids (`IdConflict`; a record with the same digest is left out, its seq is that of the first);
  5. conditions (`ConditionFailed`);
  6. blobs (`BlobMissing`);
  7. the size of heads after the change (`HeadTooLarge`).
@@ -41,13 +42,13 @@ from magent2.bus.records import (
 )
 from magent2.errors import BlobTooLarge, HeadTooLarge, IdError, InvalidInput, LimitError, TopicError
 from magent2.models.address import check_name, check_topic
-from magent2.models.json_types import JsonScalar
+from magent2.models.json_types import JsonObject, JsonScalar
 
 RECORDS_PER_APPEND_MAX = 1000
 CONDITIONS_MAX = 256
 READ_LIMIT_MAX = 10_000
 CLAIM_LIMIT_MAX = 1000
-CLAIM_MAIL_MAX = 16  # how much of a lane's mail a claim brings along
+CLAIM_MAIL_MAX = 16  # records of a lane's mail that a claim returns
 AGENTS_PER_WORKER_MAX = 256
 LEASE_MIN_S, LEASE_MAX_S = 0.01, 3600.0
 DELAY_MAX_S = 365 * 86_400.0
@@ -56,14 +57,14 @@ HEAD_FIELD_MAX_CHARS = 64
 BLOB_MAX_BYTES = 16 << 20
 DUMP_LIMIT_MAX = 1000
 
-OLDEST = -1  # as `Read.after`: from the oldest record that the topic still has
+OLDEST = -1  # for `Read.after`: start with the oldest record that the topic still has
 
 R_co = TypeVar("R_co", covariant=True)
-DumpRow: TypeAlias = dict[str, Any]
+DumpRow: TypeAlias = JsonObject  # its field `kind` says which fields it has
 
 
 class Operation(Generic[R_co]):
-    """Something to run on an engine, and what comes back."""
+    """An operation whose result has the type parameter as its type."""
 
     __slots__ = ()
 
@@ -81,7 +82,7 @@ def _check_range(what: str, value: object, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastSeqIs:
-    """Condition: the topic's last seq is this; 0 for a topic that has no record yet."""
+    """Condition: the last seq of the topic is this one; 0 for a topic without records."""
 
     topic: str
     seq: int
@@ -93,7 +94,7 @@ class LastSeqIs:
 
 @dataclass(frozen=True, slots=True)
 class HeadIs:
-    """Condition: the field of the topic's head has this value; `None` for one that is not set."""
+    """Condition: the field of the topic's head has this value; `None` for a field that is not set."""
 
     topic: str
     name: str
@@ -114,13 +115,13 @@ Condition: TypeAlias = LastSeqIs | HeadIs
 def _check_field(name: str) -> None:
     if not name.isidentifier() or len(name) > HEAD_FIELD_MAX_CHARS:
         raise InvalidInput(
-            f"a head's field is an identifier of at most {HEAD_FIELD_MAX_CHARS} characters, not {name[:80]!r}"
+            f"a field of a head must be an identifier of at most {HEAD_FIELD_MAX_CHARS} characters, not {name[:80]!r}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SetHead:
-    """Set fields of a topic's head; `None` removes one, the others stay. Listing filters by the field `owner`."""
+    """Set fields of a topic's head; `None` removes one, others stay. `Topics` filters by the field `owner`."""
 
     topic: str
     fields: Mapping[str, Any]
@@ -129,7 +130,7 @@ class SetHead:
     def __post_init__(self) -> None:
         check_topic(self.topic)
         if not self.fields:
-            raise InvalidInput("a head is set by at least one field")
+            raise InvalidInput("SetHead needs at least one field")
         encode_object(dict(self.fields), "head")
         for name in self.fields:
             _check_field(name)
@@ -139,13 +140,13 @@ class SetHead:
         owner = self.fields.get("owner")
         if owner is not None:
             if not isinstance(owner, str):
-                raise InvalidInput(f"an owner is a name, not {type(owner).__name__}")
+                raise InvalidInput(f"the field owner must be a name, not {type(owner).__name__}")
             check_name(owner, "owner")
         object.__setattr__(self, "texts", texts)
 
 
 def head_size(texts: Mapping[str, str]) -> int:
-    """Bytes of a head: names and JSON texts of its fields."""
+    """Return the size of a head in bytes: names and JSON texts of its fields."""
     return sum(len(name) + len(text.encode()) for name, text in texts.items())
 
 
@@ -155,7 +156,7 @@ def head_too_large(topic: str, size: int) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Write(Operation[AppendResult]):
-    """What all appends share: records for any topics, under any conditions, with any heads; all or nothing."""
+    """Base of all appends: records for any topics, conditions and heads, applied atomically."""
 
     records: tuple[NewRecord, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -167,7 +168,7 @@ class Write(Operation[AppendResult]):
         if len(self.conditions) > CONDITIONS_MAX:
             raise LimitError(f"an append takes at most {CONDITIONS_MAX} conditions, not {len(self.conditions)}")
         if len(self.heads) > 1 and len({head.topic for head in self.heads}) != len(self.heads):
-            raise InvalidInput("an append sets the head of one topic twice")
+            raise InvalidInput("an append sets the head of one topic twice; merge the fields into one SetHead")
 
 
 def _check_records(records: tuple[NewRecord, ...]) -> None:
@@ -175,20 +176,20 @@ def _check_records(records: tuple[NewRecord, ...]) -> None:
         raise LimitError(f"an append takes at most {RECORDS_PER_APPEND_MAX} records, not {len(records)}")
     named = [(record.topic, record.id) for record in records if record.id is not None]
     if len(named) != len(set(named)):
-        raise IdError("an append names the same id of one topic twice")
+        raise IdError("an append has two records with the same id in one topic; give each record its own id")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Append(Write):
-    """Append for nobody in particular. The first record is the key: if its id is known, the whole append is a repeat.
+    """Append without an owner. The first record is the key: if its id is known, the whole append is a repeat.
 
-    A key record without an id is given one, so that a lost reply can never double it.
+    A key record without an id gets one, so that running the operation again after a lost reply appends nothing twice.
     """
 
     def __post_init__(self) -> None:
         Write.__post_init__(self)
         if not self.records:
-            raise InvalidInput("an append needs at least one record; its first is the key that makes it happen once")
+            raise InvalidInput("an append needs at least one record: the id of the first makes it happen only once")
         if self.records[0].id is None:
             key = replace(self.records[0], id=str(uuid.uuid4()))
             self.records = (key, *self.records[1:])
@@ -196,10 +197,10 @@ class Append(Write):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OwnedAppend(Write):
-    """Append for a lane, `n` counting 1, 2, 3 … per owner token; a number already seen answers as the first time did.
+    """Append as the owner of a lane. `n` counts 1, 2, 3 … per owner token; a known number returns the first result.
 
-    `mail` is removed from the lane in the same step (steers that an answer has seen). The lane stays with its owner.
-    The answer of a repeat is remembered for the last number only; for older ones `seqs` is empty.
+    `mail` is removed from the lane in the same step (steers that the answer has included). The owner keeps the lane.
+    Only the result of the last number is remembered; for older numbers `seqs` is empty.
     """
 
     owner: Owner
@@ -217,8 +218,8 @@ class Settle(Write):
     """End a run: remove its mail, append its last records, give the lane up.
 
     A lane with more mail goes to the end of the ready queue, and workers that watch the agent's inbox are woken.
-    Mail that is no longer in the lane is passed over. The attempts start again at 1. Settling again with the same token
-    answers as the first time did, until another owner has settled or handed back the lane; then it is `Fenced`.
+    Mail that is no longer in the lane is ignored. The attempts start again at 1. Settling again with the same token
+    returns the first result, until another owner has given the lane up; after that it is `Fenced`.
     """
 
     owner: Owner
@@ -227,17 +228,16 @@ class Settle(Write):
     def __post_init__(self) -> None:
         Write.__post_init__(self)
         if not self.mail:
-            raise InvalidInput("settle names the mail that it ends; to give a lane back unanswered use Later")
+            raise InvalidInput("Settle needs the mail that it settles; use Later to give a lane back without settling")
         _check_mail(self.owner, self.mail)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Later(Write):
-    """Give the lane up with its mail: ready again in `delay_s`, or, with `None`, parked until control mail comes.
+    """Give the lane up with its mail: ready again after `delay_s`, or, with `None`, parked until control mail comes.
 
-    Control mail makes a waiting lane ready at once, at the front; a lane that holds some does not wait at all.
-    `refund`: this attempt does not count (a worker that drains). Run twice with one token it answers as the first time
-    did, as `Settle` does.
+    Control mail makes a waiting lane ready at once, at the front. A lane that already has control mail does not wait.
+    `refund`: this attempt does not count (the worker is draining). A repeat is handled as for `Settle`.
     """
 
     owner: Owner
@@ -264,9 +264,9 @@ def _check_mail(owner: Owner, mail: Iterable[MailRef]) -> None:
 class Claim(Operation[ClaimResult]):
     """Renew the worker's lease, return lanes of expired workers to the front, sort new mail, take up to `limit` lanes.
 
-    One lease per worker. A lane has one owner at a time; its mail is handed out in order: control first, then by seq.
-    The same `nonce` again (a lost reply) hands out the same lanes that are still held from it, and no others.
-    `limit=0` takes nothing. Mail whose record was erased is not sorted into a lane.
+    A worker has one lease. A lane has one owner at a time; its mail is ordered: control first, then by seq.
+    A claim with the same `nonce` (after a lost reply) returns the lanes that are still held from it, and no others.
+    `limit=0` takes no lane. Mail whose record was erased is not sorted into a lane.
     """
 
     worker: str
@@ -287,7 +287,7 @@ class Claim(Operation[ClaimResult]):
 
 @dataclass(frozen=True, slots=True)
 class Renew(Operation[bool]):
-    """Extend a worker's lease. `False`: the worker is not known (any more); its lanes may have other owners."""
+    """Extend a worker's lease. `False`: the worker has no lease (any more); its lanes may have other owners."""
 
     worker: str
     lease_s: float
@@ -299,7 +299,7 @@ class Renew(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Operation[int]):
-    """End a worker's lease now, as if it had run out. How many lanes went back."""
+    """End a worker's lease now, as if it had expired. Returns the number of lanes that it held."""
 
     worker: str
 
@@ -309,7 +309,7 @@ class Leave(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Pending(Operation[tuple[Record, ...]]):
-    """The mail that waits in the owner's lane now, control first; `Fenced` for anybody else."""
+    """Return the mail in the owner's lane, control first. `Fenced` if the token is not that of the current owner."""
 
     owner: Owner
     limit: int = CLAIM_MAIL_MAX
@@ -320,7 +320,7 @@ class Pending(Operation[tuple[Record, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Lanes(Operation[tuple[LaneInfo, ...]]):
-    """Lanes of an agent that hold mail, oldest first, of what claims have sorted so far."""
+    """List the lanes of an agent that have mail, oldest first. Mail that no claim has sorted yet is not included."""
 
     agent: str
     limit: int = 1000
@@ -332,7 +332,7 @@ class Lanes(Operation[tuple[LaneInfo, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Workers(Operation[tuple[WorkerInfo, ...]]):
-    """Every worker that holds a lease, or held one that nobody has cleared yet."""
+    """List the workers with a lease, including expired leases that no claim has removed yet."""
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -340,12 +340,12 @@ class Workers(Operation[tuple[WorkerInfo, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Read(Operation[Page]):
-    """Up to `limit` records, oldest first.
+    """Read up to `limit` records, oldest first.
 
-    `after`: a seq or an id (exclusive), `OLDEST`, or `None`: the last `limit`. `before` a seq: the last ones below it.
-    A seq cursor is good while floor ≤ seq ≤ last, an id while its record is in the log; otherwise `UnknownCursor`.
-    A deleted topic answers every cursor with an empty page that says so.
-    A page stops short of a malformed record; it raises `MalformedRecord` when that is the first.
+    `after`: a seq or an id (exclusive), `OLDEST`, or `None` for the last `limit` records. `before`: a seq; returns the
+    last records below it. A seq is a valid cursor while floor ≤ seq ≤ last, an id while its record is in the log;
+    otherwise `UnknownCursor`. For a deleted topic every cursor returns an empty page with `deleted` set.
+    A page ends before a malformed record. If that is the first record, `MalformedRecord` is raised.
     """
 
     topic: str
@@ -357,16 +357,16 @@ class Read(Operation[Page]):
         check_topic(self.topic)
         _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
         if self.after is not None and self.before is not None:
-            raise InvalidInput("read after one record or before one, not both")
+            raise InvalidInput("Read takes after or before, not both")
         if isinstance(self.after, str) and not self.after:
-            raise IdError("an empty id is no cursor; leave it out to read the last records")
+            raise IdError("an empty id is not a cursor; leave it out to read the last records")
         if self.before is not None:
             _check_range("before", self.before, 1, 2**53)
 
 
 @dataclass(frozen=True, slots=True)
 class Find(Operation[Record | None]):
-    """The record of this id, or, as `@{seq}`, of this number, if the topic still has it."""
+    """Return the record with this id, or with the seq of `@{seq}`; `None` if the topic does not have it (any more)."""
 
     topic: str
     id: str
@@ -379,7 +379,7 @@ class Find(Operation[Record | None]):
 
 @dataclass(frozen=True, slots=True)
 class Describe(Operation[tuple[TopicInfo, ...]]):
-    """State of the named topics at one moment; one that never was has last = 0."""
+    """Return the state of these topics at one moment. A topic that does not exist has last = 0."""
 
     topics: tuple[str, ...]
 
@@ -391,9 +391,9 @@ class Describe(Operation[tuple[TopicInfo, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Topics(Operation[TopicList]):
-    """Topics that begin with `prefix`, most recently active first (then by name, descending); deleted ones left out.
+    """List topics that start with `prefix`, most recently active first (then by name, descending). No deleted ones.
 
-    `owner`: only those whose head says so. `before`: `TopicList.next` of the page before.
+    `owner`: only topics whose head has this owner. `before`: `TopicList.next` of the previous page.
     """
 
     prefix: str = ""
@@ -404,26 +404,25 @@ class Topics(Operation[TopicList]):
     def __post_init__(self) -> None:
         _check_range("limit", self.limit, 1, READ_LIMIT_MAX)
         if not self.prefix.isprintable():
-            raise TopicError(f"prefix {self.prefix[:80]!r} has characters that cannot be printed; no topic begins so")
+            raise TopicError(f"prefix {self.prefix[:80]!r} has characters that cannot be printed; topics have none")
         if self.owner is not None:
             check_name(self.owner, "owner")
 
 
 @dataclass(frozen=True, slots=True)
 class Info(Operation[LogInfo]):
-    """Which log this is."""
+    """Return the identity of the log."""
 
 
-# --- keeping house -----------------------------------------------------------------------------------------------
+# --- maintenance -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Trim(Operation[int]):
-    """Retention: drop the oldest records beyond `keep` in number or `max_age_s` in age, or up to the seq `through`.
+    """Drop the oldest records: all but the last `keep`, those older than `max_age_s`, or up to the seq `through`.
 
-    Returns the floor.
-
-    Unsettled mail is never dropped, nor anything after it. At least the last 10,000 ids stay remembered.
+    Returns the new floor. Unsettled mail and the records after it are never dropped. At least the last 10,000 ids of
+    dropped records stay known.
     """
 
     topic: str
@@ -434,7 +433,7 @@ class Trim(Operation[int]):
     def __post_init__(self) -> None:
         check_topic(self.topic)
         if [self.keep, self.max_age_s, self.through].count(None) != 2:
-            raise InvalidInput("trim by number, by age or by seq: give exactly one of keep, max_age_s and through")
+            raise InvalidInput("Trim takes exactly one of keep, max_age_s and through")
         if self.through is not None:
             _check_range("through", self.through, 0, 2**53)
         if self.keep is not None:
@@ -445,7 +444,7 @@ class Trim(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Compact(Operation[int]):
-    """Drop a topic's drafts whose closing record is at least `min_age_s` old; returns how many. The floor stays."""
+    """Drop drafts of a topic whose closing record is at least `min_age_s` old; returns how many. The floor stays."""
 
     topic: str
     min_age_s: float = 60.0
@@ -457,9 +456,10 @@ class Compact(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Operation[int]):
-    """Empty these records and keep their seq and id; returns how many were there. Blobs they named are let go.
+    """Remove the content of these records but keep seq and id; returns how many existed. Their blobs are released.
 
-    An id still stands for its body, by a digest; with `forget` for none, as who has a digest can try texts on it.
+    The digest of the body stays, so that a repeat of the id is recognized. `forget` removes it too, because a digest
+    confirms a guess of the text; every later append with the id is then `IdConflict`.
     """
 
     topic: str
@@ -473,10 +473,10 @@ class Erase(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Operation[None]):
-    """Delete topics for good: no record, no head, appends are `TopicDeleted`; the last seq is kept as a tombstone.
+    """Delete topics permanently: records and head are removed, appends are `TopicDeleted`. The last seq stays.
 
-    With a conversation, in the same step: its copies in other topics are erased, its lanes gone, their owners fenced.
-    A topic that never was gets its tombstone too.
+    With a conversation, in the same step: its copies in other topics are erased, its lanes are removed and their owners
+    fenced. A topic that does not exist is marked as deleted too.
     """
 
     topics: tuple[str, ...]
@@ -492,7 +492,7 @@ class Delete(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class PutBlob(Operation[str]):
-    """Keep bytes under their sha256, which is returned. Putting them again starts their age anew."""
+    """Store bytes under their sha256, which is returned. Storing them again resets their age."""
 
     data: bytes = field(repr=False)
     name: str = field(init=False)
@@ -505,7 +505,7 @@ class PutBlob(Operation[str]):
 
 @dataclass(frozen=True, slots=True)
 class GetBlob(Operation[bytes]):
-    """The bytes of this name, or `BlobMissing`."""
+    """Return the bytes with this name, or raise `BlobMissing`."""
 
     name: str
 
@@ -523,12 +523,15 @@ class SweepBlobs(Operation[int]):
         _check_range("min_age_s", self.min_age_s, 0, 1e11)
 
 
-# --- moving house ------------------------------------------------------------------------------------------------
+# --- export and import -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Dump(Operation[tuple[tuple[DumpRow, ...], str | None]]):
-    """The whole log in the neutral form of `bus/transfer.py`, a chunk at a time: no cursor first, `None` at the end."""
+    """Export the log in the engine-neutral rows of `bus/transfer.py`, one chunk per call.
+
+    Returns rows and the cursor of the next chunk. The first call has no cursor; after the last chunk it is `None`.
+    """
 
     cursor: str = ""
     limit: int = 500
@@ -539,7 +542,7 @@ class Dump(Operation[tuple[tuple[DumpRow, ...], str | None]]):
 
 @dataclass(frozen=True, slots=True)
 class Load(Operation[None]):
-    """Write dumped rows as they are, seqs and times included. `first`: the log must be empty, else `NotEmpty`."""
+    """Import dumped rows with their seqs and times. `first`: the log has to be empty, otherwise `NotEmpty`."""
 
     rows: tuple[DumpRow, ...]
     first: bool = False

@@ -1,4 +1,4 @@
-"""Records: what goes onto a log and what comes back. Everything an engine stores of a record is decided here, once."""
+"""Records and results of the bus port. What an engine stores of a record is encoded and validated here, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 from magent2.bus.interface import BusMessage
 from magent2.errors import IdError, LimitError, PayloadError
 from magent2.models.address import checked_topic, is_name
-from magent2.models.json_types import JsonScalar
+from magent2.models.json_types import JsonObject, JsonScalar
 
 ID_MAX_CHARS = 256
 HEADERS_MAX_BYTES = 2048
@@ -27,21 +27,21 @@ _STRICT_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIM
 
 
 class MailRef(NamedTuple):
-    """Which mail: the inbox it lies in (`chat:{agent}` or `control:{agent}`) and its seq there."""
+    """Reference to mail: its inbox (`chat:{agent}` or `control:{agent}`) and its seq there."""
 
     topic: str
     seq: int
 
 
 def encode_object(value: object, what: str) -> bytes:
-    """JSON of an object, or a refusal that says what is wrong with it."""
+    """Encode a dict as JSON, or raise `PayloadError` with the reason."""
     if not isinstance(value, dict):
         raise PayloadError(f"{what} must be a JSON object (a dict with string keys), not {type(value).__name__}")
     try:
         text = orjson.dumps(value, option=_STRICT_JSON)
     except (orjson.JSONEncodeError, RecursionError) as error:
         raise PayloadError(f"{what} is not JSON: {error}") from error
-    if b"null" in text:  # the encoder writes NaN and infinity as null, which would change what was sent
+    if b"null" in text:  # orjson writes NaN and infinity as null, which would change the value silently
         _refuse_non_finite(value, what)
     return text
 
@@ -58,12 +58,12 @@ def _refuse_non_finite(value: object, what: str) -> None:
 
 
 def canonical(value: object) -> str:
-    """One text per JSON value, for comparing."""
+    """Encode a JSON value with sorted keys, so that equal values have equal texts."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def digest_of(payload: Mapping[str, Any]) -> str:
-    """What makes two bodies the same: all that the sender chose, so never when it was made."""
+def digest_of(payload: Mapping[str, object]) -> str:
+    """Return the digest by which two bodies are compared. It ignores `created_at`, which a retry may change."""
     chosen = dict(payload)
     chosen.pop("created_at", None)
     try:
@@ -73,22 +73,23 @@ def digest_of(payload: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def conversation_of(payload: Mapping[str, Any]) -> str:
-    """The conversation a payload says it belongs to, or nothing."""
+def conversation_of(payload: Mapping[str, object]) -> str:
+    """Return the conversation id of a payload, or an empty string if it has no valid one."""
     value = payload.get("conversation_id")
     return str(value) if is_name(value) else ""
 
 
-def lane_of(topic: str, payload: Mapping[str, Any]) -> str | None:
-    """The conversation whose lane this record is mail for, if an agent of the topic's name is ever served.
+def lane_of(topic: str, payload: Mapping[str, object]) -> str | None:
+    """Return the conversation whose lane gets this record as mail.
 
     `None`: not mail (another kind of topic, a conversation's own log, an agent's own message).
-    Empty: mail that names no conversation; it waits in the lane without a name, to be buried in sight.
+    Empty: mail without a valid conversation id. It goes into the lane with the empty name, where the worker moves it to
+    the dead letters.
     """
     return _lane(*checked_topic(topic), conversation_of(payload), payload)
 
 
-def _lane(kind: str, name: str, conversation: str, payload: Mapping[str, Any]) -> str | None:
+def _lane(kind: str, name: str, conversation: str, payload: Mapping[str, object]) -> str | None:
     if kind == "control":
         return conversation
     if kind != "chat" or conversation == name or payload.get("sender") == f"agent:{name}":
@@ -102,9 +103,9 @@ def check_id(value: object) -> str:
     if len(value) > ID_MAX_CHARS:
         raise IdError(f"record id has {len(value)} characters, the limit is {ID_MAX_CHARS}")
     if value.startswith(ASSIGNED_ID_MARK):
-        raise IdError(f"record ids that begin with {ASSIGNED_ID_MARK!r} are assigned by the log; choose another")
+        raise IdError(f"record ids that begin with {ASSIGNED_ID_MARK!r} are assigned by the log; choose another id")
     if not value.isprintable():
-        raise IdError(f"record id {value[:80]!r} has characters that cannot be printed")
+        raise IdError(f"record id {value[:80]!r} has characters that cannot be printed; remove them")
     return value
 
 
@@ -113,7 +114,7 @@ def assigned_id(seq: int) -> str:
 
 
 def assigned_seq(record_id: str) -> int | None:
-    """The seq that an assigned id names; `None` for an id that a sender chose."""
+    """Return the seq of an assigned id; `None` for an id that a sender chose."""
     number = record_id[1:]
     if record_id[:1] != ASSIGNED_ID_MARK or not (number.isascii() and number.isdigit()) or len(number) > 18:
         return None
@@ -122,18 +123,21 @@ def assigned_seq(record_id: str) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class NewRecord:
-    """A record to be appended, checked and encoded when it is made. Read only: what engines store is fixed then.
+    """A record to append. It is validated and encoded when it is created and must not be changed afterwards.
 
-    `id`      the sender's name for it; without one the log assigns `@{seq}`, and a repeat cannot be told.
-    `headers` small facts about the record that are not its content: principal, steer, hops, schema version.
-    `draft`   the message this piece will be contained in; `closes` on a later record says that it now is,
-              and from then on the pieces may be compacted.
-    `blobs`   sha256 names of blobs that must exist and are kept as long as this record.
-    `digest`  stands for the body when ids are compared; by default all of the payload but `created_at`.
+    `id`      chosen by the sender. Without one the log assigns `@{seq}`, and a repeat is not recognized.
+    `headers` small metadata: principal, steer, hops, schema version.
+    `draft`   name of the message that this record is a piece of. A later record that `closes` the same name contains
+              the whole message; from then on the pieces may be compacted.
+    `blobs`   sha256 names of blobs. They have to exist, and are kept as long as this record.
+    `digest`  represents the body when ids are compared. By default it covers the payload without `created_at`.
+
+    `body`, `header_text`, `lane` and `copy` are derived: the encoded payload and headers, the lane (see `lane_of`), and
+    the conversation that this record is a copy of if the topic is not that conversation's own.
     """
 
     topic: str
-    payload: dict[str, Any]
+    payload: JsonObject
     id: str | None = None
     headers: Mapping[str, JsonScalar] = field(default_factory=dict)
     draft: str | None = None
@@ -162,7 +166,7 @@ class NewRecord:
             check_blob_names(self.blobs)
 
     def also_in(self, topic: str) -> NewRecord:
-        """The same record for another topic; what is checked and encoded of this one need not be again."""
+        """Return the same record for another topic, without encoding and validating it again."""
         kind, name = checked_topic(topic)
         conversation = conversation_of(self.payload)
         other = object.__new__(NewRecord)
@@ -175,11 +179,11 @@ class NewRecord:
         return other
 
 
-@lru_cache(maxsize=1024)  # the pieces of a draft are many, and come one after another
+@lru_cache(maxsize=1024)  # a message has many pieces with the same names
 def _check_draft(draft: str | None, closes: str | None) -> None:
     for name in (draft, closes):
         if name is not None and not (0 < len(name) <= DRAFT_MAX_CHARS and name.isprintable()):
-            raise IdError(f"a draft's name must have 1 to {DRAFT_MAX_CHARS} printable characters")
+            raise IdError(f"the name of a draft must have 1 to {DRAFT_MAX_CHARS} printable characters")
     if draft is not None and closes is not None:
         raise IdError("a record cannot be a draft and close one")
 
@@ -205,7 +209,7 @@ def check_blob_names(blobs: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Record(BusMessage):
-    """A record as it stands on a log."""
+    """A record as read from a log."""
 
     seq: int = 0
     at_ms: int = 0  # the engine's wall clock at the append
@@ -214,36 +218,36 @@ class Record(BusMessage):
     closes: str | None = None
     blobs: tuple[str, ...] = ()
     erased: bool = False
-    malformed: str = ""  # why the payload could not be read; only on mail, where it has to be buried
+    malformed: str = ""  # why the payload could not be decoded; only set on mail, so that a worker can reject it
 
     @property
     def ref(self) -> MailRef:
         return MailRef(self.topic, self.seq)
 
 
-def decode_object(text: bytes | str) -> dict[str, Any]:
-    """A stored JSON object; `ValueError` when it is none."""
+def decode_object(text: bytes | str) -> JsonObject:
+    """Decode a stored JSON object. Raises `ValueError` for anything else."""
     value = orjson.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON {type(value).__name__} in place of an object")
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What is known of a topic without reading it."""
+    """State of a topic, without its records."""
 
     topic: str
     last: int = 0
     floor: int = 0
     deleted: bool = False
     head: Mapping[str, Any] = field(default_factory=dict)
-    active_ms: int = 0  # when the topic began or its head was last set
+    active_ms: int = 0  # when the topic was created or its head was last set
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Records in order, and the state of the topic at the moment they were read."""
+    """Records in order, and the state of the topic when they were read."""
 
     records: tuple[Record, ...]
     last: int
@@ -253,7 +257,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """Topics, most recently active first; `next` continues after the last of them, `None` at the end."""
+    """Topics, most recently active first. `next` is the cursor of the next page, `None` at the end."""
 
     topics: tuple[TopicInfo, ...]
     next: tuple[int, str] | None
@@ -261,7 +265,7 @@ class TopicList:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """The seq of each record of the append, in its order. `repeat`: nothing was appended this time."""
+    """Result of an append: the seq of each record, in order. `repeat`: the append had happened before."""
 
     seqs: tuple[int, ...]
     repeat: bool = False
@@ -269,7 +273,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The right to write for one lane. `token` is unique for ever; nothing else is compared."""
+    """The right to write for one lane. Engines compare only `token`, which is never used twice."""
 
     worker: str
     agent: str
@@ -279,17 +283,21 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedLane:
-    """A lane handed to a worker: its first mail, control ahead of the rest."""
+    """A lane that a worker has claimed, with its first mail: control first."""
 
     owner: Owner
     attempt: int  # 1 for the first
     mail: tuple[Record, ...]
-    pending: int  # how much mail the lane holds in all
+    pending: int  # number of records in the lane, beyond `mail` too
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What a claim brought. `more`: new mail is left to sort, claim again. `wait_s`: when the next thing falls due."""
+    """Result of a claim.
+
+    `more`: new mail is left to sort, so claim again. `wait_s`: time until a delayed lane is due or the lease of another
+    worker expires; `None` if there is nothing to wait for.
+    """
 
     lanes: tuple[ClaimedLane, ...]
     more: bool
@@ -298,7 +306,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
-    """A lane with mail, as an operator sees it. `state`: ready, held, later (due in `due_s`), parked."""
+    """A lane with mail, for operators. `state`: ready, held, later (due in `due_s`), parked."""
 
     agent: str
     conversation: str
@@ -311,15 +319,17 @@ class LaneInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
+    """A worker with a lease, for operators."""
+
     worker: str
     agents: tuple[str, ...]
-    lease_s: float  # what is left of it; negative when it ran out
+    lease_s: float  # time left; negative if the lease has expired
     lanes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """Which log this is, and what keeps it from keeping its promises."""
+    """Identity of a log. `warnings`: settings of the server under which the log cannot keep its promises."""
 
     engine: str
     schema: int

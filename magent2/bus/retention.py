@@ -1,4 +1,4 @@
-"""Keeping house on the whole log: what may go, and when. Off unless asked for, and never unsettled mail."""
+"""Retention policies for the whole log. A sweep runs only on request and never drops unsettled mail."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ TOPICS_PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicRetention:
-    """How much of a topic stays: the newest `count` records, or those younger than `age_s`."""
+    """How much of a topic is kept: the newest `count` records, or those younger than `age_s`."""
 
     count: int | None = None
     age_s: float | None = None
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.age_s is None):
-            raise InvalidInput("keep by number or by age: give exactly one of count and age_s")
+            raise InvalidInput("TopicRetention takes exactly one of count and age_s")
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What a sweep does. Kinds of topics that `keep` does not name are kept whole."""
+    """What a sweep removes. Topics of kinds that `keep` does not name are not trimmed."""
 
     keep: Mapping[str, TopicRetention] = field(default_factory=dict)  # by kind of topic: "chat", "dead" …
     compact_after_s: float = HOUR_S
     blobs_after_s: float = DAY_S
-    expire_idle_s: float | None = None  # conversations without activity for so long are deleted
+    expire_idle_s: float | None = None  # conversations without activity for this long are deleted
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
+    """Number of topics that a sweep visited, and of drafts, blobs and conversations that it removed."""
+
     topics: int = 0
     drafts: int = 0
     blobs: int = 0
@@ -47,7 +49,7 @@ class SweepResult:
 
 
 def sweeping(policy: RetentionPolicy, now_ms: int) -> Flow[SweepResult]:
-    """One round over the log. Every step may be repeated, so a sweep that was cut short just starts again."""
+    """Apply the policy to every topic once. Each step is idempotent, so an interrupted sweep is simply run again."""
     drafts = expired = 0
     topics = yield from _all_topics()
     for info in topics:
@@ -81,6 +83,6 @@ def _all_topics() -> Flow[list[TopicInfo]]:
 
 
 def forgetting_records(topic: str, seqs: Sequence[int]) -> Flow[None]:
-    """Empty any number of records, so that not even a digest of them is left. It may be repeated, and cut short."""
+    """Erase any number of records with their digests. It is idempotent: run it again after an interruption."""
     for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
         yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)

@@ -1,7 +1,7 @@
-"""Carrying a whole log from one engine to another: a file with one JSON object per line.
+"""Export and import of a whole log, as a file with one JSON object per line.
 
-The last line counts the rows and names the sha256 of all before it: a file that was cut short is told from a whole one.
-On Redis an export is exact per topic but not one moment of the whole log; stop the writers where that matters.
+The last line has the number of rows and the sha256 of all lines before it, so that a truncated file is detected.
+On Redis an export is consistent per topic, but not a snapshot of the whole log; stop all writers if that matters.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import orjson
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump, DumpRow, Load
 from magent2.errors import InvalidInput, StorageUnwritable
+from magent2.models.json_types import JsonObject
 
 FORMAT = 1
 LOAD_ROWS = 500
-LOAD_BYTES = 8 << 20  # of lines, so that a chunk of large rows stays a small request
+LOAD_BYTES = 8 << 20  # size of the lines in one chunk, which bounds the size of a request
 
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
+    """Number of rows in an export, and their checksum."""
+
     rows: int
     sha256: str
 
 
 @runtime_checkable
 class HasBackup(Protocol):
-    """An engine that can copy itself into a file of its own kind."""
+    """An engine that can write a backup in its own file format."""
 
     def backup(self, path: Path) -> None: ...
 
 
 def backup(bus: Engine, path: Path) -> None:
-    """A copy to go back to: the engine's own file where it has one, else an export."""
+    """Write a backup: a file in the engine's own format if it has one, otherwise an export."""
     if isinstance(bus, HasBackup):
         bus.backup(path)
     else:
@@ -46,7 +49,7 @@ def backup(bus: Engine, path: Path) -> None:
 
 
 def export_log(bus: Engine, path: Path) -> TransferResult:
-    """Write the whole log. The file appears under its name when it is complete, never before."""
+    """Export the whole log. The file gets its name only when it is complete."""
     if path.exists():
         raise StorageUnwritable(f"{path} exists already; choose another name or move it away")
     partial = path.with_name(path.name + ".partial")
@@ -54,7 +57,7 @@ def export_log(bus: Engine, path: Path) -> TransferResult:
     rows = 0
     try:
         with partial.open("wb") as file:
-            for row in _dumped(bus):
+            for row in _dump_all(bus):
                 line = orjson.dumps(row) + b"\n"
                 digest.update(line)
                 file.write(line)
@@ -71,7 +74,7 @@ def export_log(bus: Engine, path: Path) -> TransferResult:
     return TransferResult(rows, digest.hexdigest())
 
 
-def _dumped(bus: Engine) -> Iterator[DumpRow]:
+def _dump_all(bus: Engine) -> Iterator[DumpRow]:
     cursor: str | None = ""
     while cursor is not None:
         rows, cursor = bus.call(Dump(cursor))
@@ -79,7 +82,7 @@ def _dumped(bus: Engine) -> Iterator[DumpRow]:
 
 
 def import_log(bus: Engine, path: Path) -> TransferResult:
-    """Load an export into an empty log. The whole file is checked before the first row is written."""
+    """Import an export into an empty log. The whole file is verified before the first row is written."""
     found = check_export(path)
     first = True
     for chunk in _chunks(path):
@@ -89,7 +92,7 @@ def import_log(bus: Engine, path: Path) -> TransferResult:
 
 
 def check_export(path: Path) -> TransferResult:
-    """What the last line promises, if the rest of the file keeps it."""
+    """Verify an export against its last line and return what that line says."""
     digest = hashlib.sha256()
     rows = 0
     last = b""
@@ -108,7 +111,7 @@ def check_export(path: Path) -> TransferResult:
     return TransferResult(rows, digest.hexdigest())
 
 
-def _end_line(path: Path, line: bytes) -> dict[str, Any]:
+def _end_line(path: Path, line: bytes) -> JsonObject:
     try:
         end = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Waiting for topics to change, on a thread or on an event loop. The one place where the two meet."""
+"""Watches: waiting for topics to change, on a thread or on an event loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Self
 
 
 class Watch(ABC):
-    """Tells which of some topics changed since it was last asked.
+    """Reports which of its topics have changed since the last call.
 
-    A change is an append, a new head, a deletion, or, on an agent's inbox, a lane that became ready. No change that
-    comes after `add` is missed; several may be told as one. A topic may be told without a change: once when watching
-    it has really begun, and after a connection was lost and found again. So: add, read, wait, read.
+    A change is an append, a new head, a deletion, or, on an agent's inbox, a lane that became ready. No change after
+    `add` is missed; several may be reported as one. A topic may be reported without a change: once when the watch has
+    started, and after a lost connection was restored. So: add, read, wait, read.
     One task or thread waits on a watch at a time.
     """
 
@@ -27,7 +27,7 @@ class Watch(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None) -> frozenset[str]:
-        """Block this thread until a topic changed; empty when the time ran out."""
+        """Block this thread until a topic changes; empty after the timeout."""
 
     @abstractmethod
     async def changed(self, timeout_s: float | None) -> frozenset[str]:
@@ -46,7 +46,7 @@ class Watch(ABC):
 
 
 class WatchHub:
-    """Who watches what, in this process. Engines tell it what changed, from any thread."""
+    """The watches of this process by topic. Engines call `notify` from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,10 +87,10 @@ class WatchHub:
             self.left(topic)
 
     def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
-        """A watch was added. For a hub whose news come from elsewhere: `first` asks to begin listening."""
+        """Called after a watch was added. `first`: no other watch has the topic, so a remote hub has to subscribe."""
 
     def left(self, topic: str) -> None:
-        """Nobody watches the topic any more."""
+        """Called after the last watch of a topic was removed."""
 
 
 class LocalWatch(Watch):
@@ -134,7 +134,7 @@ class LocalWatch(Watch):
             return
         try:
             waiter.get_loop().call_soon_threadsafe(_finish, waiter)
-        except RuntimeError:  # the loop was closed while its task was still waiting: nobody is left to wake
+        except RuntimeError:  # the loop was closed, and the waiting task with it
             self._waiter = None
 
     def _take(self) -> frozenset[str]:

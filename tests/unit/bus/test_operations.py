@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
         LimitError,
         "at most 1000 records",
     ),
-    "one id twice": (lambda: Append(records=(RECORD, RECORD)), IdError, "same id of one topic twice"),
+    "one id twice": (lambda: Append(records=(RECORD, RECORD)), IdError, "the same id in one topic"),
     "too many conditions": (
         lambda: Append(records=(RECORD,), conditions=(LastSeqIs("stream:a", 0),) * 257),
         LimitError,
@@ -83,7 +83,7 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
     "head with an owner that is no name": (
         lambda: SetHead("stream:a", {"owner": 7}),
         InvalidInput,
-        "an owner is a name",
+        "owner must be a name",
     ),
     "head without fields": (lambda: SetHead("stream:a", {}), InvalidInput, "at least one field"),
     "head with an odd field": (lambda: SetHead("stream:a", {"a b": 1}), InvalidInput, "identifier"),
@@ -131,7 +131,7 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
     "describe nothing": (lambda: Describe(()), LimitError, "number of topics"),
     "describe a bad topic": (lambda: Describe(("stream:a", "")), TopicError, "non-empty"),
     "list none": (lambda: Topics(limit=0), LimitError, "limit"),
-    # keeping house
+    # maintenance
     "trim by nothing": (lambda: Trim("stream:a"), InvalidInput, "exactly one of keep, max_age_s and through"),
     "trim by both": (lambda: Trim("stream:a", keep=1, max_age_s=1), InvalidInput, "exactly one"),
     "trim by a seq and a number": (lambda: Trim("stream:a", keep=1, through=1), InvalidInput, "exactly one"),
@@ -145,7 +145,7 @@ BAD: dict[str, tuple[Callable[[], object], type[InvalidInput], str]] = {
     "blob too large": (lambda: PutBlob(bytes(BLOB_MAX_BYTES + 1)), BlobTooLarge, "at most"),
     "blob of no name": (lambda: GetBlob("x"), IdError, "64 hexadecimal digits"),
     "sweep backwards": (lambda: SweepBlobs(-1), LimitError, "min_age_s"),
-    # moving house
+    # export and import
     "dump none": (lambda: Dump(limit=0), LimitError, "limit"),
     "load nothing": (lambda: Load(()), LimitError, "number of rows"),
 }

@@ -2,8 +2,8 @@ import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
-// Relative addresses, so that the page works under any path that a proxy puts in front of it.
-// `page/` is the one folder that the gateway hands out without a token.
+// Relative URLs, so that the page works under any path that a proxy adds.
+// `page/` is the only folder that the gateway serves without a token.
 export default defineConfig({
   base: "./",
   plugins: [react(), tailwindcss()],

@@ -1,4 +1,4 @@
-"""One browser per module, and one gateway per place that it is to be found at: it takes a while to start."""
+"""One browser per module, and one gateway per root path, because a gateway takes a while to start."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.support import browser as support
-from tests.support.browser import House, Visitor, visiting
+from tests.support.browser import PageServer, PageUser, open_page
 from tests.support.processes import Crew
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    support.skip_if_left_out()
+    support.skip_if_excluded()
     with support.browser() as launched:
         yield launched
 
 
 @pytest.fixture(scope="session")
-def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], House]]:
-    """Gateways by the path they are found under, each started when it is first asked for."""
-    known: dict[str, House] = {}
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], PageServer]]:
+    """Start a gateway for a root path, or return the one that is running."""
+    started: dict[str, PageServer] = {}
     with Crew() as crew:
 
-        def house(root_path: str) -> House:
-            if root_path not in known:
-                known[root_path] = House(crew, tmp_path_factory.mktemp("house"), root_path)
-            return known[root_path]
+        def server(root_path: str) -> PageServer:
+            if root_path not in started:
+                started[root_path] = PageServer(crew, tmp_path_factory.mktemp("server"), root_path)
+            return started[root_path]
 
-        yield house
+        yield server
 
 
 @pytest.fixture(scope="module")
-def house(request: pytest.FixtureRequest, houses: Callable[[str], House]) -> House:
-    """A module that says `ROOT_PATH` has it there, as behind a proxy."""
-    support.skip_if_left_out()
-    return houses(getattr(request.module, "ROOT_PATH", ""))
+def server(request: pytest.FixtureRequest, servers: Callable[[str], PageServer]) -> PageServer:
+    """The gateway of a test module. A module constant `ROOT_PATH` puts it under that path, as behind a proxy."""
+    support.skip_if_excluded()
+    return servers(getattr(request.module, "ROOT_PATH", ""))
 
 
 @pytest.fixture
-def visitor(chromium: Browser, house: House) -> Iterator[Visitor]:
-    """Somebody who has come in, with a model that is held where it is told to."""
-    house.close_gate()
-    with visiting(chromium, house) as visitor:
-        yield visitor.enter()
+def user(chromium: Browser, server: PageServer) -> Iterator[PageUser]:
+    """A signed-in user; the model waits at its gate where a message says so."""
+    server.close_gate()
+    with open_page(chromium, server) as user:
+        yield user.sign_in()

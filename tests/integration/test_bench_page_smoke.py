@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 
 def test_the_benchmark_of_the_page_ends_with_one_line_of_json() -> None:
-    browser.skip_if_left_out()
+    browser.skip_if_excluded()
     browser.chromium()
     command = [sys.executable, "-m", "bench.page", "--quick"]
 

@@ -1,4 +1,4 @@
-"""Chromium, and a running gateway with the page, for the tests of the page."""
+"""Chromium, a running gateway, and a user of the page, for browser tests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from magent2.directory.connectors import Capabilities, registering
 from tests.support.forked import ROOT
 from tests.support.processes import Child, Crew
 
-HOUSE = "tests.browser.children.house"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SERVER_MODULE = "tests.browser.children.page_server"
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -32,32 +32,33 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-DEADLINE_MS = 20_000  # long after anything that works has happened, also on a machine with other work
+DEADLINE_MS = 20_000  # generous, for machines that are busy with other work
 WIDE = {"width": 1360, "height": 860}
 PHONE = {"width": 390, "height": 780}
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
-BUILT = ROOT / "magent2" / "web" / "index.html"
-AT = "2026-01-01T00:00:00+00:00"
-NOBODY = {
+PAGE_INDEX = ROOT / "magent2" / "web" / "index.html"
+CREATED_AT = "2026-01-01T00:00:00+00:00"
+UNREACHABLE_WEBHOOK = {
     "url": "http://127.0.0.1:9/",
-    "secret": "a long secret, of no use",  # pragma: allowlist secret
+    "secret": "a long secret for tests",  # pragma: allowlist secret
     "allow_private": True,
 }
 
 
-def skip_if_left_out() -> None:
+def skip_if_excluded() -> None:
     if "browser" in os.environ.get("SKIP", "").split(","):
-        pytest.skip("SKIP=browser leaves the tests of the page out")
+        pytest.skip("SKIP=browser excludes the browser tests")
 
 
 def chromium() -> str:
-    found = os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
+    """Path of the Chromium binary. Fails the test if it is missing or the page is not built."""
+    found = os.environ.get("CHROMIUM") or next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.fail(
-            "no Chromium: `scripts/ensure browser` installs one or says how; SKIP=browser leaves these tests out"
+            "no Chromium: `scripts/ensure browser` installs one or explains how; SKIP=browser excludes these tests"
         )
-    if not BUILT.is_file():
-        pytest.fail("the page is not built: make web, or leave these tests out: SKIP=browser")
+    if not PAGE_INDEX.is_file():
+        pytest.fail("the page is not built: run `make web`; SKIP=browser excludes these tests")
     return found
 
 
@@ -72,25 +73,25 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-class House:
-    """A running gateway with its team, which can be killed and started again at the same place."""
+class PageServer:
+    """A gateway with a team in a process of its own, which can be killed and restarted on the same port."""
 
     def __init__(self, crew: Crew, folder: Path, root_path: str = "") -> None:
         self._root_path = root_path
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
         self.folder = folder
         self._crew = crew
-        self.child, said = self._start(0)
-        self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
+        self.child, report = self._start(0)
+        self.url, self.port, self.token = str(report["url"]), int(report["port"]), str(report["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
         child = self._crew.spawn(
-            HOUSE, url=self.bus_url, data_dir=str(self.folder), port=port, root_path=self._root_path
+            SERVER_MODULE, url=self.bus_url, data_dir=str(self.folder), port=port, root_path=self._root_path
         )
         return child, child.hear()
 
     @property
-    def address(self) -> str:
+    def sign_in_url(self) -> str:
         return f"{self.url}/#token={self.token}"
 
     def open_gate(self) -> None:
@@ -106,20 +107,20 @@ class House:
         self.child, _ = self._start(self.port)
 
 
-class Visitor:
-    """Somebody at the page. What goes wrong in their console is remembered."""
+class PageUser:
+    """A user with the page open. Uncaught errors of the page are collected."""
 
-    def __init__(self, context: BrowserContext, house: House) -> None:
+    def __init__(self, context: BrowserContext, server: PageServer) -> None:
         self.context = context
-        self.house = house
+        self.server = server
         self.page = context.new_page()
-        self.troubles: list[str] = []
+        self.page_errors: list[str] = []
         self.page.set_default_timeout(DEADLINE_MS)
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("pageerror", lambda error: self.page_errors.append(str(error)))
 
-    def enter(self) -> Visitor:
-        """Come in by the address that the gateway prints."""
-        self.page.goto(self.house.address)
+    def sign_in(self) -> PageUser:
+        """Open the URL that the gateway prints and wait until the page is live."""
+        self.page.goto(self.server.sign_in_url)
         self.expect_live()
         return self
 
@@ -127,18 +128,18 @@ class Visitor:
         expect(self.page.get_by_role("banner").get_by_text("Live", exact=True)).to_be_visible()
 
     @property
-    def box(self) -> Locator:
+    def message_box(self) -> Locator:
         return self.page.get_by_role("textbox", name="Message", exact=True)
 
     @property
     def log(self) -> Locator:
         return self.page.get_by_role("log")
 
-    def say(self, text: str) -> None:
-        self.box.fill(text)
-        self.box.press("Enter")
+    def send(self, text: str) -> None:
+        self.message_box.fill(text)
+        self.message_box.press("Enter")
 
-    def expect_said(self, text: str, times: int = 1) -> None:
+    def expect_text(self, text: str, times: int = 1) -> None:
         expect(self.log.get_by_text(text, exact=True)).to_have_count(times)
 
     def answers(self) -> Locator:
@@ -150,21 +151,21 @@ class Visitor:
 
 
 @contextmanager
-def visiting(browser: Browser, house: House, **options: Any) -> Iterator[Visitor]:
-    """A browser profile of its own, which had no trouble when it leaves."""
+def open_page(browser: Browser, server: PageServer, **options: Any) -> Iterator[PageUser]:
+    """Open the page in a new browser profile; fails if the page had uncaught errors."""
     context = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **options})
-    visitor = Visitor(context, house)
-    yield visitor
+    user = PageUser(context, server)
+    yield user
     context.close()
-    assert visitor.troubles == []
+    assert user.page_errors == []
 
 
-def write_outbox(house: House, name: str = "desk") -> None:
-    """A new connector, and two messages that it could not send."""
-    bus = connect(house.bus_url)
-    connector = run(bus, registering(name, "webhook", Capabilities(), NOBODY))
+def write_outbox(server: PageServer, name: str = "webhook") -> None:
+    """Register a connector with two messages that failed to be sent."""
+    bus = connect(server.bus_url)
+    connector = run(bus, registering(name, "webhook", Capabilities(), UNREACHABLE_WEBHOOK))
     for key in ("stuck-1", "stuck-2"):
-        message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", AT)
+        message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", CREATED_AT)
         body, _ = queued(message, connector)
-        bus.call(Append(records=(body, told(key, name, "dead", reason="the line is cut"))))
+        bus.call(Append(records=(body, told(key, name, "dead", reason="connection refused"))))
     bus.close()

@@ -1,4 +1,4 @@
-// Types of the shapes that the API answers with: `types.mjs OUT` reads the OpenAPI document from its standard input.
+// Writes TypeScript types of the API's schemas: `types.mjs OUT` reads the OpenAPI document from standard input.
 import { writeFileSync } from "node:fs";
 import { text } from "node:stream/consumers";
 import openapi, { astToString } from "openapi-typescript";

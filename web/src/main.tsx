@@ -1,19 +1,19 @@
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./store/app";
-import { useCell } from "./store/cell";
+import { useObservable } from "./store/observable";
 import { AppProvider, useApp } from "./ui/context";
 import { Shell } from "./ui/Shell";
-import { keepTheme } from "./ui/theme";
-import { TokenAsk } from "./ui/TokenAsk";
+import { initTheme } from "./ui/theme";
+import { SignIn } from "./ui/SignIn";
 import "./styles.css";
 
 function Page() {
-  const asking = useCell(useApp().asking);
-  return asking ? <TokenAsk /> : <Shell />;
+  const needsToken = useObservable(useApp().needsToken);
+  return needsToken ? <SignIn /> : <Shell />;
 }
 
-keepTheme();
+initTheme();
 const root = document.getElementById("root");
 if (root !== null) {
   createRoot(root).render(

@@ -1,88 +1,88 @@
 import { describe, expect, test } from "vitest";
 import { rowsOf } from "../src/chat/rows";
-import { fold } from "../src/fold/session";
-import { type AnswerItem, EMPTY, isPaused, type Item, lastAnswer, runUnderWay, type Session, type ToolItem, type UserItem, workState } from "../src/fold/state";
-import { parentOf } from "../src/store/children";
-import { event, log } from "./logs";
+import { fold } from "../src/fold/fold";
+import { activeRun, type AnswerItem, EMPTY_SESSION, isAwaitingApproval, lastAnswer, type LogItem, type SessionState, type ToolItem, type UserItem, workState } from "../src/fold/state";
+import { parentConversation } from "../src/store/subagents";
+import { event, recordedEvents } from "./recordedEvents";
 
-const kinds = (session: Session): string[] => session.items.map((item) => item.kind);
-const only = <K extends Item["kind"]>(session: Session, kind: K): Extract<Item, { kind: K }>[] =>
-  session.items.filter((item): item is Extract<Item, { kind: K }> => item.kind === kind);
+const kinds = (session: SessionState): string[] => session.items.map((item) => item.kind);
+const only = <K extends LogItem["kind"]>(session: SessionState, kind: K): Extract<LogItem, { kind: K }>[] =>
+  session.items.filter((item): item is Extract<LogItem, { kind: K }> => item.kind === kind);
 const LOGS = [
   "tool", "handoff", "tool_that_fails", "by_hand", "stopped", "steered", "block", "block_that_fails", "block_in_part", "failed", "approvals", "subagent",
 ];
 
 describe("recorded logs", () => {
-  test("a tool run shows the question, the tool with its result, and the answer with its usage", () => {
-    const session = fold(EMPTY, log("tool"));
+  test("a tool call shows the question, the tool with its result, and the answer with its usage", () => {
+    const session = fold(EMPTY_SESSION, recordedEvents("tool"));
 
     expect(kinds(session)).toEqual(["user", "tool", "answer"]);
-    expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", byHand: false });
+    expect(only(session, "tool")[0]).toMatchObject({ name: "weather", args: { city: "Oslo" }, status: "success", manual: false });
     expect(only(session, "answer")[0]).toMatchObject({ agent: "general", streaming: false, usage: { requests: 2 } });
     expect(session.runs[0]?.spans.map((span) => span.name)).toEqual(["model", "weather", "model"]);
     expect(session.clientIds).toEqual(new Set(["k1"]));
-    expect(runUnderWay(session)).toBeNull();
+    expect(activeRun(session)).toBeNull();
   });
 
-  test("a handoff shows who goes on and why, and who is active then", () => {
-    const session = fold(EMPTY, log("handoff"));
+  test("a handoff shows both agents and the reason, and changes the active agent", () => {
+    const session = fold(EMPTY_SESSION, recordedEvents("handoff"));
 
     expect(only(session, "handoff").map(({ from, to, reason }) => [from, to, reason])).toEqual([
       ["general", "sales", null],
       ["sales", "support", "manual_switch"],
     ]);
-    expect(session.agent).toBe("support");
+    expect(session.activeAgent).toBe("support");
     expect(only(session, "answer").map((item) => item.agent)).toEqual(["sales", "sales"]);
   });
 
-  test("a tool that fails says why", () => {
-    const [tool] = only(fold(EMPTY, log("tool_that_fails")), "tool");
+  test("a failed tool call shows its error", () => {
+    const [tool] = only(fold(EMPTY_SESSION, recordedEvents("tool_that_fails")), "tool");
 
     expect(tool?.status).toBe("error");
     expect(tool?.error).toContain("ArgumentsError");
   });
 
-  test("a tool run by hand is no part of the talk", () => {
-    const session = fold(EMPTY, log("by_hand"));
+  test("a tool that a user runs manually adds no message", () => {
+    const session = fold(EMPTY_SESSION, recordedEvents("by_hand"));
 
     expect(kinds(session)).toEqual(["tool"]);
-    expect(only(session, "tool")[0]).toMatchObject({ byHand: true, status: "success" });
+    expect(only(session, "tool")[0]).toMatchObject({ manual: true, status: "success" });
   });
 
-  test("a stopped answer keeps what was said, and can be tried again until it was", () => {
-    const events = log("stopped");
+  test("a stopped answer keeps its text, and can be retried until a retry was made", () => {
+    const events = recordedEvents("stopped");
     const end = events.findIndex((one) => one.data["status"] === "stopped") + 1;
-    const stopped = fold(EMPTY, events.slice(0, end));
-    const tried = fold(stopped, events.slice(end));
-    const retryable = (session: Session): boolean[] =>
+    const stopped = fold(EMPTY_SESSION, events.slice(0, end));
+    const retried = fold(stopped, events.slice(end));
+    const retryable = (session: SessionState): boolean[] =>
       rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "notice" ? [row.state.retryable] : []));
 
     expect(only(stopped, "answer")[0]).toMatchObject({ streaming: false, text: "held: one two " });
     expect(retryable(stopped)).toEqual([true]);
-    expect(retryable(tried)).toEqual([false]);
-    expect(only(tried, "answer").at(-1)?.text).toBe("held: one two three four five six");
+    expect(retryable(retried)).toEqual([false]);
+    expect(only(retried, "answer").at(-1)?.text).toBe("held: one two three four five six");
   });
 
-  test("a failed run is told once, with its reason and a way to try again", () => {
-    const notices = only(fold(EMPTY, log("failed")), "notice");
+  test("a failed run shows one notice, with its reason and a retry", () => {
+    const notices = only(fold(EMPTY_SESSION, recordedEvents("failed")), "notice");
 
     expect(notices).toHaveLength(1);
     expect(notices[0]).toMatchObject({ tone: "error", detail: "ModelRefused: told to fail" });
     expect(notices[0]?.retryOf).toMatch(/^msg-/);
   });
 
-  test.each(LOGS)("%s is the same in one batch, in single events, and with repeats", (name) => {
-    const events = log(name);
-    const whole = fold(EMPTY, events);
-    const single = events.reduce((session, one) => fold(session, [one]), EMPTY);
+  test.each(LOGS)("%s folds to the same state in one batch, event by event, and with repeated events", (name) => {
+    const events = recordedEvents(name);
+    const whole = fold(EMPTY_SESSION, events);
+    const single = events.reduce((session, one) => fold(session, [one]), EMPTY_SESSION);
     const repeated = fold(fold(whole, events), events.slice(3));
 
     expect(single).toEqual(whole);
     expect(repeated).toBe(whole);
   });
 
-  test.each(LOGS)("%s leaves nothing open at its end", (name) => {
-    const session = fold(EMPTY, log(name));
+  test.each(LOGS)("%s leaves no answer, tool or run open at its end", (name) => {
+    const session = fold(EMPTY_SESSION, recordedEvents(name));
 
     expect(only(session, "answer").filter((item) => item.streaming)).toEqual([]);
     expect(only(session, "tool").filter((item) => item.status === "running")).toEqual([]);
@@ -93,87 +93,87 @@ describe("recorded logs", () => {
 describe("tokens", () => {
   const token = (seq: number, piece: number, text: string, attempt = 1) =>
     event(seq, "token", { message_id: "run-1/0", token_seq: piece, text, data: { run_id: "run-1", attempt } });
-  const answer = (session: Session): AnswerItem | undefined => only(session, "answer")[0];
+  const answer = (session: SessionState): AnswerItem | undefined => only(session, "answer")[0];
 
-  test("drafts of a new attempt replace those of the one before; late ones of the old are passed over", () => {
-    const session = fold(EMPTY, [token(1, 0, "one "), token(2, 1, "two "), token(3, 0, "uno ", 2), token(4, 2, "three ", 1), token(5, 1, "dos ", 2)]);
+  test("tokens of a new attempt replace those of the previous one; late tokens of the old attempt are ignored", () => {
+    const session = fold(EMPTY_SESSION, [token(1, 0, "one "), token(2, 1, "two "), token(3, 0, "uno ", 2), token(4, 2, "three ", 1), token(5, 1, "dos ", 2)]);
 
     expect(answer(session)?.text).toBe("uno dos ");
   });
 
-  test("the text that was recorded stands, whatever the drafts were", () => {
+  test("the recorded text replaces the streamed tokens", () => {
     const end = event(3, "message", { message_id: "run-1/0", role: "assistant", text: "whole", data: { run_id: "run-1" } });
-    const session = fold(EMPTY, [token(1, 0, "ha"), token(2, 1, "lf"), end, token(4, 2, "late")]);
+    const session = fold(EMPTY_SESSION, [token(1, 0, "ha"), token(2, 1, "lf"), end, token(4, 2, "late")]);
 
     expect(answer(session)).toMatchObject({ text: "whole", streaming: false });
   });
 
-  test("a session that does not change is the same object", () => {
-    const session = fold(EMPTY, [token(1, 0, "a")]);
+  test("a session without new events is the same object", () => {
+    const session = fold(EMPTY_SESSION, [token(1, 0, "a")]);
 
     expect(fold(session, [token(1, 0, "a")])).toBe(session);
   });
 });
 
 describe("steering", () => {
-  const users = (session: Session): UserItem[] => only(session, "user");
-  const waits = (session: Session): boolean[] =>
+  const users = (session: SessionState): UserItem[] => only(session, "user");
+  const waiting = (session: SessionState): boolean[] =>
     rowsOf(session, [], new Map()).flatMap((row) => (row.kind === "item" && row.item.kind === "user" ? [row.state.waiting] : []));
 
-  test("what is said while a run is under way waits until the receipt says that it was seen", () => {
-    const events = log("steered");
+  test("a message sent during a run is marked as waiting until its receipt arrives", () => {
+    const events = recordedEvents("steered");
     const receipt = events.findIndex((one) => one.type === "message_received");
-    const before = fold(EMPTY, events.slice(0, receipt));
+    const before = fold(EMPTY_SESSION, events.slice(0, receipt));
     const after = fold(before, events.slice(receipt, receipt + 1));
 
-    expect(waits(before)).toEqual([false, true]);
-    expect(waits(after)).toEqual([false, false]);
+    expect(waiting(before)).toEqual([false, true]);
+    expect(waiting(after)).toEqual([false, false]);
     expect(users(after)[1]).toMatchObject({ text: "in Celsius", steer: true, clientId: "k2", runId: null });
     expect(users(after)[1]?.seenAt).not.toBeNull();
   });
 
-  test("what came too late for the run is answered by the next, and was not seen by the first", () => {
-    const last = users(fold(EMPTY, log("steered"))).at(-1);
+  test("a message that comes too late for a run is answered by the next run, without a receipt of the first", () => {
+    const last = users(fold(EMPTY_SESSION, recordedEvents("steered"))).at(-1);
 
     expect(last).toMatchObject({ text: "and in Bergen?", seenAt: null });
     expect(last?.runId).not.toBeNull();
   });
 
-  test("what an agent says to another's run is shown though no message told it", () => {
+  test("a steering message from an agent is shown from its receipt alone", () => {
     const message = { id: "e1", source: "agent:sales", seq: 3, outcome: "seen", text: "they are in a hurry" };
-    const session = fold(EMPTY, [event(1, "message_received", { data: { run_id: "r1", turn: 1, messages: [message] } })]);
+    const session = fold(EMPTY_SESSION, [event(1, "message_received", { data: { run_id: "r1", turn: 1, messages: [message] } })]);
 
     expect(users(session)[0]).toMatchObject({ sender: "agent:sales", text: "they are in a hurry", steer: true });
   });
 
-  test("the receipt of a stop shows nothing of its own", () => {
-    const session = fold(EMPTY, [event(1, "message_received", { data: { messages: [{ id: "c1", outcome: "stopped", text: "stop" }] } })]);
+  test("the receipt of a stop adds no item", () => {
+    const session = fold(EMPTY_SESSION, [event(1, "message_received", { data: { messages: [{ id: "c1", outcome: "stopped", text: "stop" }] } })]);
 
     expect(session.items).toEqual([]);
   });
 });
 
 describe("approvals", () => {
-  const events = log("approvals");
-  const statuses = (session: Session): string[] => only(session, "approval").map((item) => item.status);
-  const after = (name: string, nth: number): Session => {
+  const events = recordedEvents("approvals");
+  const statuses = (session: SessionState): string[] => only(session, "approval").map((item) => item.status);
+  const after = (name: string, nth: number): SessionState => {
     const places = events.flatMap((one, place) => (one.type === "approval" && one.data["status"] === name ? [place] : []));
-    return fold(EMPTY, events.slice(0, (places[nth] ?? -1) + 1));
+    return fold(EMPTY_SESSION, events.slice(0, (places[nth] ?? -1) + 1));
   };
 
-  test("a call that waits is one card with what it is about and until when, and the run is paused", () => {
+  test("a pending approval is one item with arguments and expiry, and the run is paused", () => {
     const session = after("requested", 0);
     const [item] = only(session, "approval");
-    const run = runUnderWay(session);
+    const run = activeRun(session);
 
     expect(item).toMatchObject({ tool: "refund", args: { order: "7" }, agent: "general", status: "pending", decidedBy: null });
     expect(item?.expiresAt).toBeGreaterThan(item?.at ?? 0);
-    expect(run !== null && isPaused(session, run)).toBe(true);
-    expect(workState(session)).toBe("asking");
-    expect(rowsOf(session, [], new Map()).map((row) => row.kind)).not.toContain("thinking");
+    expect(run !== null && isAwaitingApproval(session, run)).toBe(true);
+    expect(workState(session)).toBe("awaiting_approval");
+    expect(rowsOf(session, [], new Map()).map((row) => row.kind)).not.toContain("working");
   });
 
-  test("the same card says who has decided, and why, and the run goes on", () => {
+  test("the same item shows who decided and why, and the run resumes", () => {
     const [first, second] = only(after("rejected", 0), "approval");
 
     expect(first).toMatchObject({ status: "approved", decidedBy: "user:local", reason: null });
@@ -182,28 +182,28 @@ describe("approvals", () => {
     expect(workState(after("approved", 0))).toBe("working");
   });
 
-  test("a run that goes on after a decision is neither taken over nor tried again", () => {
-    const session = fold(EMPTY, events);
+  test("a run that resumes after a decision counts neither as taken over nor as a new attempt", () => {
+    const session = fold(EMPTY_SESSION, events);
 
     expect(session.runs.map((run) => run.attempt)).toEqual([1, 1, 1]);
     expect(only(session, "notice").map((item) => item.text)).toEqual(["Stopped."]);
   });
 
-  test("a run that is stopped asks nobody any more", () => {
-    expect(statuses(fold(EMPTY, events))).toEqual(["approved", "rejected", "stopped"]);
+  test("a stopped run leaves no approval pending", () => {
+    expect(statuses(fold(EMPTY_SESSION, events))).toEqual(["approved", "rejected", "stopped"]);
   });
 
-  test("while one of two calls waits the run is not at work", () => {
+  test("a run with one of two approvals decided is still paused", () => {
     const request = (seq: number, id: string, status: string) =>
       event(seq, "approval", { data: { run_id: "r1", turn: 0, tool_call_id: id, name: "refund", status } });
     const started = event(1, "run", { data: { run_id: "r1", status: "started" } });
-    const session = fold(EMPTY, [started, request(2, "c1", "requested"), request(3, "c2", "requested"), request(4, "c2", "approved")]);
+    const session = fold(EMPTY_SESSION, [started, request(2, "c1", "requested"), request(3, "c2", "requested"), request(4, "c2", "approved")]);
 
     expect(statuses(session)).toEqual(["pending", "approved"]);
     expect(rowsOf(session, [], new Map()).map((row) => row.kind)).toEqual(["item", "item"]);
   });
 
-  test("nobody decided in time", () => {
+  test("an approval without a decision expires", () => {
     const data = { run_id: "r1", turn: 0, tool_call_id: "c1", name: "refund", status: "expired", decided_by: "system" };
 
     expect(statuses(fold(after("requested", 0), [event(1000, "approval", { data })]))).toEqual(["pending", "expired"]);
@@ -211,43 +211,43 @@ describe("approvals", () => {
 });
 
 describe("subagents", () => {
-  test("one that was started is a card with its task and its conversation", () => {
-    const [item] = only(fold(EMPTY, log("subagent")), "subagent");
+  test("a started subagent is an item with its task and its conversation", () => {
+    const [item] = only(fold(EMPTY_SESSION, recordedEvents("subagent")), "subagent");
 
     expect(item).toMatchObject({ name: "support", agent: "general", task: "refund order 7" });
     expect(item?.id).toMatch(/^s1~support-[0-9a-f]{8}$/);
-    expect(parentOf(item?.id ?? "")).toEqual({ id: "s1", name: "support" });
+    expect(parentConversation(item?.id ?? "")).toEqual({ id: "s1", name: "support" });
   });
 
-  test("how it stands is told by its own log", () => {
-    const events = log("subagent_child");
+  test("the state of a subagent comes from its own events", () => {
+    const events = recordedEvents("subagent_child");
     const begun = events.findIndex((one) => one.type === "run") + 1;
 
-    expect(workState(EMPTY)).toBe("waiting");
-    expect(workState(fold(EMPTY, events.slice(0, begun)))).toBe("working");
-    expect(workState(fold(EMPTY, events))).toBe("asking");
-    expect(workState(fold(EMPTY, log("failed")))).toBe("failed");
-    expect(lastAnswer(fold(EMPTY, log("tool")))?.text).toContain("Oslo");
+    expect(workState(EMPTY_SESSION)).toBe("waiting");
+    expect(workState(fold(EMPTY_SESSION, events.slice(0, begun)))).toBe("working");
+    expect(workState(fold(EMPTY_SESSION, events))).toBe("awaiting_approval");
+    expect(workState(fold(EMPTY_SESSION, recordedEvents("failed")))).toBe("failed");
+    expect(lastAnswer(fold(EMPTY_SESSION, recordedEvents("tool")))?.text).toContain("Oslo");
   });
 
-  test("a conversation of another name is nobody's", () => {
-    expect(["c-12345678", "a~b", "~x-12345678"].map(parentOf)).toEqual([null, null, null]);
+  test("an id of another form is not that of a subagent", () => {
+    expect(["c-12345678", "a~b", "~x-12345678"].map(parentConversation)).toEqual([null, null, null]);
   });
 });
 
-describe("files", () => {
-  test("of a message are known by their hash and by the event that shows them", () => {
+describe("attachments", () => {
+  test("carry their hash and the seq of the event that shows them", () => {
     const file = { name: "note.txt", sha256: "ab".repeat(32), media_type: "text/plain", bytes: 6 };
-    const session = fold(EMPTY, [event(7, "message", { role: "assistant", text: "", data: { attachments: [file, null] } })]);
+    const session = fold(EMPTY_SESSION, [event(7, "message", { role: "assistant", text: "", data: { attachments: [file, null] } })]);
 
-    expect(only(session, "answer")[0]?.attachments).toEqual([{ sha256: "ab".repeat(32), seq: 7, name: "note.txt", type: "text/plain", bytes: 6 }]);
+    expect(only(session, "answer")[0]?.attachments).toEqual([{ sha256: "ab".repeat(32), seq: 7, name: "note.txt", mediaType: "text/plain", bytes: 6 }]);
   });
 });
 
 describe("Python blocks", () => {
-  const blocks = (name: string): ToolItem[] => only(fold(EMPTY, log(name)), "tool").filter((item) => item.name === "run_python");
+  const blocks = (name: string): ToolItem[] => only(fold(EMPTY_SESSION, recordedEvents(name)), "tool").filter((item) => item.name === "run_python");
 
-  test("one that ends well shows its code, its output and what was sent, on one card", () => {
+  test("a successful block shows its code, its output and what was sent, in one item", () => {
     const [block, ...others] = blocks("block");
 
     expect(others).toEqual([]);
@@ -256,21 +256,21 @@ describe("Python blocks", () => {
     expect(block?.block?.output).toBe("told");
   });
 
-  test("one that fails says why, and that nothing was sent", () => {
+  test("a failed block shows that its messages were not sent", () => {
     const [block] = blocks("block_that_fails");
 
     expect(block).toMatchObject({ status: "error", block: { held: 2, sent: 0, ok: false, status: "Messages: 2 NOT sent (script failed)" } });
   });
 
-  test("one of whose messages some were refused says which", () => {
+  test("a block with a failed message names that message", () => {
     const [block] = blocks("block_in_part");
 
     expect(block?.block).toMatchObject({ status: "Messages: 1 sent, 1 failed", failures: ["friend_send to @bob: not friends"], output: "told" });
   });
 });
 
-test("records of kinds that the page does not know are counted and do no harm", () => {
-  const session = fold(EMPTY, [event(1, "something_new", { data: { deep: [1, { x: null }] } })]);
+test("events of unknown types are counted and otherwise ignored", () => {
+  const session = fold(EMPTY_SESSION, [event(1, "something_new", { data: { deep: [1, { x: null }] } })]);
 
-  expect(session).toMatchObject({ cursor: 1, events: 1, items: [] });
+  expect(session).toMatchObject({ cursor: 1, eventCount: 1, items: [] });
 });

@@ -1,41 +1,41 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { Api, NewMessage } from "../src/api/client";
-import { Problem } from "../src/api/problem";
-import { Sender } from "../src/store/sender";
+import type { ApiClient, NewMessage } from "../src/api/client";
+import { ApiError } from "../src/api/errors";
+import { MessageSender } from "../src/store/sender";
 
-const HERE = { sessionId: "c-1", how: "message", agent: null } as const;
+const MESSAGE = { sessionId: "c-1", how: "message", agent: null } as const;
 
-/** A server that answers when it is told to. */
+/** A server that responds when the test tells it to. */
 class Server {
-  readonly asked: string[] = [];
-  private readonly waiting: { resolve: (answer: unknown) => void; reject: (why: Problem) => void }[] = [];
-  private readonly hear = ({ text }: NewMessage): Promise<unknown> => {
-    this.asked.push(text);
+  readonly requests: string[] = [];
+  private readonly waiting: { resolve: (response: unknown) => void; reject: (error: ApiError) => void }[] = [];
+  private readonly receive = ({ text }: NewMessage): Promise<unknown> => {
+    this.requests.push(text);
     return new Promise((resolve, reject) => this.waiting.push({ resolve, reject }));
   };
-  readonly api = { say: this.hear, steer: this.hear } as unknown as Api;
+  readonly api = { sendMessage: this.receive, steer: this.receive } as unknown as ApiClient;
 
-  async take(): Promise<void> {
+  async accept(): Promise<void> {
     this.waiting.shift()?.resolve({});
     await vi.advanceTimersByTimeAsync(0);
   }
 
-  async refuse(status: number): Promise<void> {
-    this.waiting.shift()?.reject(new Problem(status, "no", "no"));
+  async reject(status: number): Promise<void> {
+    this.waiting.shift()?.reject(new ApiError(status, "no", "no"));
     await vi.advanceTimersByTimeAsync(0);
   }
 }
 
 let server: Server;
-let sender: Sender;
+let sender: MessageSender;
 
 beforeEach(() => {
   const stored = new Map<string, string>();
   vi.stubGlobal("sessionStorage", { getItem: (name: string) => stored.get(name) ?? null, setItem: (name: string, value: string) => void stored.set(name, value) });
   vi.useFakeTimers();
   server = new Server();
-  sender = new Sender(() => server.api, () => undefined);
-  for (const text of ["one", "two", "three"]) sender.add({ ...HERE, text });
+  sender = new MessageSender(() => server.api, () => undefined);
+  for (const text of ["one", "two", "three"]) sender.add({ ...MESSAGE, text });
 });
 
 afterEach(() => {
@@ -43,42 +43,42 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-test("what was written first arrives first, and nobody waits for another conversation", async () => {
-  sender.add({ ...HERE, text: "elsewhere", sessionId: "c-2" });
+test("messages of one conversation are sent in order, without waiting for other conversations", async () => {
+  sender.add({ ...MESSAGE, text: "elsewhere", sessionId: "c-2" });
 
-  expect(server.asked).toEqual(["one", "elsewhere"]);
-  await server.take();
-  await server.take();
-  await server.take();
+  expect(server.requests).toEqual(["one", "elsewhere"]);
+  await server.accept();
+  await server.accept();
+  await server.accept();
 
-  expect(server.asked).toEqual(["one", "elsewhere", "two", "three"]);
+  expect(server.requests).toEqual(["one", "elsewhere", "two", "three"]);
 });
 
-test("while the server is away the first is sent again, and the others wait behind it", async () => {
-  await server.refuse(503);
-  expect(server.asked).toEqual(["one"]);
+test("while the server is unavailable the first message is retried and the others wait", async () => {
+  await server.reject(503);
+  expect(server.requests).toEqual(["one"]);
 
   await vi.advanceTimersByTimeAsync(1_000);
-  await server.take();
+  await server.accept();
 
-  expect(server.asked).toEqual(["one", "one", "two"]);
+  expect(server.requests).toEqual(["one", "one", "two"]);
 });
 
-test("what the server will not have holds nothing up, and can be tried again", async () => {
-  await server.refuse(422);
-  expect(server.asked).toEqual(["one", "two"]);
-  await server.take();
-  await server.take();
+test("a rejected message does not block the next, and can be sent again", async () => {
+  await server.reject(422);
+  expect(server.requests).toEqual(["one", "two"]);
+  await server.accept();
+  await server.accept();
 
-  sender.again(sender.list.get()[0]?.clientId ?? "");
+  sender.retry(sender.pending.get()[0]?.clientId ?? "");
 
-  expect(server.asked).toEqual(["one", "two", "three", "one"]);
+  expect(server.requests).toEqual(["one", "two", "three", "one"]);
 });
 
-test("with what is dropped, the way is free for the next", async () => {
-  await server.refuse(503);
+test("discarding a waiting message lets the next one be sent", async () => {
+  await server.reject(503);
 
-  sender.drop(sender.list.get()[0]?.clientId ?? "");
+  sender.discard(sender.pending.get()[0]?.clientId ?? "");
 
-  expect(server.asked).toEqual(["one", "two"]);
+  expect(server.requests).toEqual(["one", "two"]);
 });

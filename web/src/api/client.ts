@@ -1,12 +1,12 @@
-// Calls of the API. One per route that the page uses.
-import { Problem } from "./problem";
+// The client of the session API: one method per route that the page uses.
+import { ApiError } from "./errors";
 import type {
-  Accepted, Agents, Approval, Approvals, EventPage, LetterList, Me, OutboxItem, OutboxList, Scenarios, SessionList,
-  SessionMade, SessionShown, SessionUsage, ToolDone, Tools, ToolsStatus,
-} from "./shapes";
+  AcceptedMessage, AgentList, Approval, ApprovalList, EventPage, DeadLetterList, CurrentUser, OutboxItem, OutboxList, ScenarioList, SessionList,
+  CreatedSession, SessionDetails, SessionUsage, ToolResult, ToolList, ToolsStatus,
+} from "./types";
 
-const CALL_MAX_MS = 90_000; // longer than the server lets anybody wait for an answer
-const FILE_MAX_MS = 300_000; // eight megabytes over a thin line
+const REQUEST_TIMEOUT_MS = 90_000; // longer than any wait that the server allows
+const DOWNLOAD_TIMEOUT_MS = 300_000; // 8 MB over a slow connection
 
 export interface NewMessage {
   sessionId: string;
@@ -14,66 +14,66 @@ export interface NewMessage {
   clientMessageId: string;
 }
 
-export class Api {
+export class ApiClient {
   constructor(
     readonly base: string,
     readonly token: string | null,
   ) {}
 
-  agents = (): Promise<Agents> => this.get("api/agents");
-  scenarios = (): Promise<Scenarios> => this.get("api/scenarios");
-  tools = (): Promise<Tools> => this.get("api/tools/list");
+  agents = (): Promise<AgentList> => this.get("api/agents");
+  scenarios = (): Promise<ScenarioList> => this.get("api/scenarios");
+  tools = (): Promise<ToolList> => this.get("api/tools/list");
   toolsStatus = (): Promise<ToolsStatus> => this.get("api/tools/config/status");
   sessions = (q: string, before: string | null): Promise<SessionList> =>
     this.get(`api/sdk/sessions?${new URLSearchParams({ limit: "50", ...(q && { q }), ...(before && { before }) })}`);
-  session = (id: string): Promise<SessionShown> => this.get(at(id));
+  session = (id: string): Promise<SessionDetails> => this.get(sessionPath(id));
   events = (id: string, since: number, limit: number): Promise<EventPage> =>
-    this.get(`${at(id)}/events?since=${since}&limit=${limit}`);
-  usage = (id: string): Promise<SessionUsage> => this.get(`${at(id)}/usage`);
-  letters = (): Promise<LetterList> => this.get("api/dead");
+    this.get(`${sessionPath(id)}/events?since=${since}&limit=${limit}`);
+  usage = (id: string): Promise<SessionUsage> => this.get(`${sessionPath(id)}/usage`);
+  deadLetters = (): Promise<DeadLetterList> => this.get("api/dead");
   outbox = (): Promise<OutboxList> => this.get("api/outbox");
-  me = (): Promise<Me> => this.get("api/me");
-  approvals = (id: string): Promise<Approvals> => this.get(`${at(id)}/approvals`);
+  currentUser = (): Promise<CurrentUser> => this.get("api/me");
+  approvals = (id: string): Promise<ApprovalList> => this.get(`${sessionPath(id)}/approvals`);
 
-  create = (id: string, agent: string | null): Promise<SessionMade> =>
+  createSession = (id: string, agent: string | null): Promise<CreatedSession> =>
     this.post("api/sdk/session/create", { session_id: id, ...(agent !== null && { agent_name: agent }) });
-  say = ({ sessionId, text, clientMessageId }: NewMessage): Promise<Accepted> =>
+  sendMessage = ({ sessionId, text, clientMessageId }: NewMessage): Promise<AcceptedMessage> =>
     this.post("api/sdk/session/message", {
       session_id: sessionId, user_input: text, client_message_id: clientMessageId, wait: false,
     });
   steer = ({ sessionId, text, clientMessageId }: NewMessage): Promise<unknown> =>
-    this.post(`${at(sessionId)}/steer`, { text, client_message_id: clientMessageId });
-  stop = (id: string, mode: "now" | "after_turn"): Promise<unknown> => this.post(`${at(id)}/stop`, { mode });
-  retry = (id: string, messageId: string): Promise<unknown> => this.post(`${at(id)}/retry`, { message_id: messageId });
+    this.post(`${sessionPath(sessionId)}/steer`, { text, client_message_id: clientMessageId });
+  stop = (id: string, mode: "now" | "after_turn"): Promise<unknown> => this.post(`${sessionPath(id)}/stop`, { mode });
+  retry = (id: string, messageId: string): Promise<unknown> => this.post(`${sessionPath(id)}/retry`, { message_id: messageId });
   decide = (id: string, callId: string, decision: "approve" | "reject", reason?: string): Promise<Approval> =>
-    this.post(`${at(id)}/approvals/${encodeURIComponent(callId)}`, { decision, ...(reason && { reason }) });
-  rename = (id: string, title: string): Promise<unknown> => this.call("PATCH", at(id), { title });
-  remove = (id: string): Promise<unknown> => this.call("DELETE", at(id));
-  switchTo = (id: string, agent: string): Promise<unknown> =>
+    this.post(`${sessionPath(id)}/approvals/${encodeURIComponent(callId)}`, { decision, ...(reason && { reason }) });
+  renameSession = (id: string, title: string): Promise<unknown> => this.call("PATCH", sessionPath(id), { title });
+  deleteSession = (id: string): Promise<unknown> => this.call("DELETE", sessionPath(id));
+  setActiveAgent = (id: string, agent: string): Promise<unknown> =>
     this.post("api/sdk/session/set_active_agent", { session_id: id, agent_name: agent });
-  runTool = (id: string, tool: string, args: Record<string, unknown>): Promise<ToolDone> =>
+  runTool = (id: string, tool: string, args: Record<string, unknown>): Promise<ToolResult> =>
     this.post("api/tools/execute", { session_id: id, tool, args });
-  retryLetter = (agent: string, seq: number): Promise<unknown> => this.post(`${letter(agent, seq)}/retry`, {});
-  dropLetter = (agent: string, seq: number): Promise<unknown> => this.call("DELETE", letter(agent, seq));
-  retryItem = (item: OutboxItem): Promise<unknown> => this.post(`${outboxItem(item)}/retry`, {});
-  dropItem = (item: OutboxItem): Promise<unknown> => this.call("DELETE", outboxItem(item));
+  retryDeadLetter = (agent: string, seq: number): Promise<unknown> => this.post(`${deadLetterPath(agent, seq)}/retry`, {});
+  dropDeadLetter = (agent: string, seq: number): Promise<unknown> => this.call("DELETE", deadLetterPath(agent, seq));
+  retryOutboxItem = (item: OutboxItem): Promise<unknown> => this.post(`${outboxItemPath(item)}/retry`, {});
+  dropOutboxItem = (item: OutboxItem): Promise<unknown> => this.call("DELETE", outboxItemPath(item));
 
-  /** A file that an event shows, to be kept: nothing opens it here. */
-  file = async (id: string, sha256: string, seq: number): Promise<Blob> => {
-    const answer = await this.fetch(`${at(id)}/files/${sha256}?seq=${seq}`, { signal: AbortSignal.timeout(FILE_MAX_MS) });
-    if (!answer.ok) throw await Problem.of(answer);
-    return answer.blob();
+  /** A file that an event shows, for saving; the page never opens it. */
+  downloadFile = async (id: string, sha256: string, seq: number): Promise<Blob> => {
+    const response = await this.fetch(`${sessionPath(id)}/files/${sha256}?seq=${seq}`, { signal: AbortSignal.timeout(DOWNLOAD_TIMEOUT_MS) });
+    if (!response.ok) throw await ApiError.fromResponse(response);
+    return response.blob();
   };
 
-  /** The page as the server hands it out now. */
-  index = async (): Promise<string> => {
-    const answer = await this.fetch("", { signal: AbortSignal.timeout(CALL_MAX_MS) });
-    if (!answer.ok) throw await Problem.of(answer);
-    return answer.text();
+  /** The HTML of the page that the server serves now. */
+  pageHtml = async (): Promise<string> => {
+    const response = await this.fetch("", { signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
+    if (!response.ok) throw await ApiError.fromResponse(response);
+    return response.text();
   };
 
-  /** The routes there are: what the page offers depends on it. */
-  routes = async (): Promise<ReadonlySet<string>> => {
+  /** The routes of this server. The page hides features whose route is missing. */
+  routePaths = async (): Promise<ReadonlySet<string>> => {
     const document = await this.get<{ paths?: Record<string, unknown> }>("openapi.json");
     return new Set(Object.keys(document.paths ?? {}));
   };
@@ -82,23 +82,23 @@ export class Api {
   post = <T>(path: string, body: unknown): Promise<T> => this.call("POST", path, body);
 
   async call<T>(method: string, path: string, body?: unknown): Promise<T> {
-    const answer = await this.fetch(path, {
+    const response = await this.fetch(path, {
       method,
       ...(body !== undefined && { body: JSON.stringify(body) }),
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      signal: AbortSignal.timeout(CALL_MAX_MS),
+      signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
     });
-    if (!answer.ok) throw await Problem.of(answer);
-    return (answer.status === 204 ? undefined : await answer.json()) as T;
+    if (!response.ok) throw await ApiError.fromResponse(response);
+    return (response.status === 204 ? undefined : await response.json()) as T;
   }
 
-  async fetch(path: string, how: RequestInit): Promise<Response> {
-    const headers = new Headers(how.headers);
+  async fetch(path: string, init: RequestInit): Promise<Response> {
+    const headers = new Headers(init.headers);
     if (this.token) headers.set("Authorization", `Bearer ${this.token}`);
     try {
-      return await fetch(this.base + path, { ...how, headers, cache: "no-store" });
+      return await fetch(this.base + path, { ...init, headers, cache: "no-store" });
     } catch (error) {
-      if (error instanceof TypeError || isTimeout(error)) throw new Problem(0, "unreachable", String(error));
+      if (error instanceof TypeError || isTimeout(error)) throw new ApiError(0, "unreachable", String(error));
       throw error;
     }
   }
@@ -108,14 +108,14 @@ function isTimeout(error: unknown): boolean {
   return error instanceof DOMException && error.name === "TimeoutError";
 }
 
-function at(sessionId: string): string {
+function sessionPath(sessionId: string): string {
   return `api/sdk/session/${encodeURIComponent(sessionId)}`;
 }
 
-function outboxItem(item: OutboxItem): string {
+function outboxItemPath(item: OutboxItem): string {
   return `api/outbox/${encodeURIComponent(item.connector)}/${encodeURIComponent(item.id)}`;
 }
 
-function letter(agent: string, seq: number): string {
+function deadLetterPath(agent: string, seq: number): string {
   return `api/dead/${encodeURIComponent(agent)}/${seq}`;
 }

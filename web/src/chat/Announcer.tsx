@@ -1,49 +1,49 @@
-// Says aloud what one who sees would notice: who is at work, the finished answer, what needs a decision.
+// Announces changes to screen readers: which agent is working, finished answers, approvals that are needed.
 import { type ReactElement, useEffect, useRef, useState } from "react";
-import { type Item, runUnderWay, type Session } from "../fold/state";
+import { activeRun, type LogItem, type SessionState } from "../fold/state";
 
 const SPOKEN_MAX_CHARS = 600;
-const KEPT = 4; // lines that stay, so that one that follows at once does not take another's place
-const LOOKED_AT = 8; // of the last items: what is older has been said
+const LINES_MAX = 4; // kept on the page, so that two announcements in quick succession are both read
+const ITEMS_CHECKED = 8; // the last items of the log; older ones have been announced
 
-/** `fresh`: the conversation begins here, so that all of it is news. */
-export function Announcer({ session, fresh }: { session: Session; fresh: boolean }): ReactElement {
-  const [words, setWords] = useState<readonly Line[]>([]);
-  const said = useRef<Set<string> | null>(fresh ? new Set() : null);
+/** `fresh`: the conversation is new, so that everything in it is announced. */
+export function Announcer({ session, fresh }: { session: SessionState; fresh: boolean }): ReactElement {
+  const [shown, setShown] = useState<readonly Announcement[]>([]);
+  const announced = useRef<Set<string> | null>(fresh ? new Set() : null);
   useEffect(() => {
-    if (session.events === 0) return;
-    const before = said.current;
-    const lines = session.items.slice(-LOOKED_AT).flatMap(spoken);
-    const run = runUnderWay(session);
-    if (run !== null) lines.push({ key: run.id, words: `${run.agent ?? "The agent"} is at work.` });
-    said.current = new Set([...(before ?? []), ...lines.map((line) => line.key)]);
-    if (before === null) return; // what was there already can be read
-    const news = lines.filter((line) => !before.has(line.key));
-    if (news.length > 0) setWords((kept) => [...kept, ...news].slice(-KEPT));
+    if (session.eventCount === 0) return;
+    const before = announced.current;
+    const lines = session.items.slice(-ITEMS_CHECKED).flatMap(announcementsFor);
+    const run = activeRun(session);
+    if (run !== null) lines.push({ key: run.id, text: `${run.agent ?? "The agent"} is working.` });
+    announced.current = new Set([...(before ?? []), ...lines.map((line) => line.key)]);
+    if (before === null) return; // the log that was loaded can be read; only changes are announced
+    const added = lines.filter((line) => !before.has(line.key));
+    if (added.length > 0) setShown((kept) => [...kept, ...added].slice(-LINES_MAX));
   }, [session]);
   return (
     <div aria-live="polite" aria-relevant="additions" className="sr-only">
-      {words.map((line) => <p key={line.key}>{line.words}</p>)}
+      {shown.map((line) => <p key={line.key}>{line.text}</p>)}
     </div>
   );
 }
 
-interface Line {
+interface Announcement {
   key: string;
-  words: string;
+  text: string;
 }
 
-function spoken(item: Item): Line[] {
+function announcementsFor(item: LogItem): Announcement[] {
   const { key } = item;
   switch (item.kind) {
-    case "answer": return item.streaming ? [] : [{ key, words: `${item.agent ?? "Agent"}: ${item.text.slice(0, SPOKEN_MAX_CHARS)}` }];
-    case "handoff": return [{ key, words: `${item.to} takes over.` }];
+    case "answer": return item.streaming ? [] : [{ key, text: `${item.agent ?? "Agent"}: ${item.text.slice(0, SPOKEN_MAX_CHARS)}` }];
+    case "handoff": return [{ key, text: `Handed off to ${item.to}.` }];
     case "approval": return item.status === "pending"
-      ? [{ key, words: `${item.agent ?? "An agent"} asks to run ${item.tool}.` }]
-      : [{ key: `${key}/${item.status}`, words: `${item.tool}: ${item.status}.` }];
-    case "subagent": return [{ key, words: `${item.agent ?? "An agent"} has started ${item.name}.` }];
-    case "notice": return [{ key, words: item.text }];
-    case "tool": return item.status === "error" ? [{ key, words: `${item.name} failed.` }] : [];
+      ? [{ key, text: `${item.agent ?? "An agent"} needs approval to run ${item.tool}.` }]
+      : [{ key: `${key}/${item.status}`, text: `${item.tool}: ${item.status}.` }];
+    case "subagent": return [{ key, text: `${item.agent ?? "An agent"} started ${item.name}.` }];
+    case "notice": return [{ key, text: item.text }];
+    case "tool": return item.status === "error" ? [{ key, text: `${item.name} failed.` }] : [];
     case "user": return [];
   }
 }

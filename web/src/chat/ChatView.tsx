@@ -1,74 +1,74 @@
-// The middle of the page: a conversation, or the beginning of one.
+// The middle of the page: the current conversation, or the start of a new one.
 import type { ReactElement } from "react";
-import type { Session } from "../fold/state";
-import { EMPTY, isAwaited, isPaused, runUnderWay } from "../fold/state";
-import { go, hashOf } from "../store/address";
-import { Cell, useCell } from "../store/cell";
-import { parentOf } from "../store/children";
-import type { Conversation, Standing } from "../store/conversation";
+import type { SessionState } from "../fold/state";
+import { activeRun, EMPTY_SESSION, isAwaitingApproval, isWaitingForRun } from "../fold/state";
+import type { Conversation, ConversationStatus } from "../store/conversation";
+import { Observable, useObservable } from "../store/observable";
+import { conversationHash, navigate } from "../store/route";
+import { parentConversation } from "../store/subagents";
+import { Button, Spinner } from "../ui/common";
 import { useApp } from "../ui/context";
 import { Icon } from "../ui/icons";
-import { Button, Spinner } from "../ui/parts";
 import { Announcer } from "./Announcer";
 import { Composer } from "./Composer";
-import { FirstRun } from "./FirstRun";
-import { Log } from "./Log";
+import { MessageLog } from "./MessageLog";
+import { NewConversation } from "./NewConversation";
 
-const NEW = new Cell<Standing>("new");
-const NO_SESSION = new Cell<Session>(EMPTY);
+const NEW_STATUS = new Observable<ConversationStatus>("new");
+const NO_SESSION = new Observable<SessionState>(EMPTY_SESSION);
 
 export function ChatView(): ReactElement {
   const app = useApp();
-  const conversation = useCell(app.current);
-  const session = useCell(conversation?.session ?? NO_SESSION);
-  const standing = useCell(conversation?.standing ?? NEW);
-  const team = useCell(app.team);
-  const agent = session.agent ?? app.sessions.get()?.get(conversation?.id ?? "")?.active_agent_id ?? team?.root ?? null;
-  if (standing === "unknown" || standing === "deleted") return <Gone standing={standing} />;
-  const run = runUnderWay(session);
+  const conversation = useObservable(app.current);
+  const session = useObservable(conversation?.session ?? NO_SESSION);
+  const status = useObservable(conversation?.status ?? NEW_STATUS);
+  const team = useObservable(app.team);
+  const agent = session.activeAgent ?? app.sessions.get()?.get(conversation?.id ?? "")?.active_agent_id ?? team?.rootAgent ?? null;
+  if (status === "unknown" || status === "deleted") return <MissingConversation status={status} />;
+  const run = activeRun(session);
   return (
     <div className="flex min-h-0 min-w-0 flex-1 flex-col">
-      {conversation !== null && <Parent id={conversation.id} />}
-      {conversation === null ? <FirstRun /> : <Shown conversation={conversation} session={session} standing={standing} />}
-      <Composer run={run} paused={run !== null && isPaused(session, run)} awaited={isAwaited(session)} agent={agent} />
+      {conversation !== null && <ParentLink id={conversation.id} />}
+      {conversation === null ? <NewConversation /> : <ConversationBody conversation={conversation} session={session} status={status} />}
+      <Composer run={run} paused={run !== null && isAwaitingApproval(session, run)} runPending={isWaitingForRun(session)} agent={agent} />
     </div>
   );
 }
 
-/** The way back from a subagent's conversation, which no list shows. */
-function Parent({ id }: { id: string }): ReactElement | null {
-  const parent = parentOf(id);
+/** The link back from a subagent's conversation, which is not in the conversation list. */
+function ParentLink({ id }: { id: string }): ReactElement | null {
+  const parent = parentConversation(id);
   if (parent === null) return null;
   return (
     <p className="flex items-center gap-2 border-b border-line bg-sunken px-4 py-1.5 text-sm text-muted sm:px-6">
-      <Icon name="people" size={15} /> <span className="min-w-0 flex-1 truncate"><strong className="font-medium text-ink">{parent.name}</strong> works here for another.</span>
-      <a href={hashOf(parent.id)} className="shrink-0 font-medium text-accent-ink underline-offset-2 hover:underline">Back to who started it</a>
+      <Icon name="people" size={15} /> <span className="min-w-0 flex-1 truncate">Conversation of the subagent <strong className="font-medium text-ink">{parent.name}</strong></span>
+      <a href={conversationHash(parent.id)} className="shrink-0 font-medium text-accent-ink underline-offset-2 hover:underline">Back to the main conversation</a>
     </p>
   );
 }
 
-function Shown({ conversation, session, standing }: { conversation: Conversation; session: Session; standing: Standing }): ReactElement {
+function ConversationBody({ conversation, session, status }: { conversation: Conversation; session: SessionState; status: ConversationStatus }): ReactElement {
   const app = useApp();
-  const outgoing = useCell(app.sender.list).filter((one) => one.sessionId === conversation.id);
-  if (standing === "loading" && session.events === 0 && outgoing.length === 0) {
-    return <div role="status" className="flex flex-1 items-center justify-center gap-2 text-sm text-muted"><Spinner /> Opening…</div>;
+  const pending = useObservable(app.sender.pending).filter((one) => one.sessionId === conversation.id);
+  if (status === "loading" && session.eventCount === 0 && pending.length === 0) {
+    return <div role="status" className="flex flex-1 items-center justify-center gap-2 text-sm text-muted"><Spinner /> Loading…</div>;
   }
   return (
     <>
       <h2 className="sr-only">Conversation</h2>
-      <Log key={conversation.id} session={session} outgoing={outgoing} />
-      <Announcer key={`said-${conversation.id}`} session={session} fresh={standing === "new"} />
+      <MessageLog key={conversation.id} session={session} pending={pending} />
+      <Announcer key={`announcer-${conversation.id}`} session={session} fresh={status === "new"} />
     </>
   );
 }
 
-function Gone({ standing }: { standing: "unknown" | "deleted" }): ReactElement {
-  const deleted = standing === "deleted";
+function MissingConversation({ status }: { status: "unknown" | "deleted" }): ReactElement {
+  const deleted = status === "deleted";
   return (
     <div className="flex flex-1 flex-col items-center justify-center gap-3 px-6 text-center">
-      <h2 className="text-lg font-semibold">{deleted ? "This conversation was deleted" : "There is no such conversation"}</h2>
-      <p className="max-w-sm text-muted">{deleted ? "Its text is gone, here and on the server." : "The link may be old, or the conversation belongs to somebody else."}</p>
-      <Button onClick={() => go(null)}>Begin a new one</Button>
+      <h2 className="text-lg font-semibold">{deleted ? "This conversation was deleted" : "Conversation not found"}</h2>
+      <p className="max-w-sm text-muted">{deleted ? "Its messages have been removed from the server." : "The link may be outdated, or you may not have access to this conversation."}</p>
+      <Button onClick={() => navigate(null)}>Start a new conversation</Button>
     </div>
   );
 }

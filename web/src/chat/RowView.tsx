@@ -1,120 +1,120 @@
-// One row of the log.
+// One row of the message log.
 import { memo, type ReactElement } from "react";
 import type { AnswerItem, HandoffItem, NoticeItem, Run, UserItem } from "../fold/state";
-import type { Outgoing } from "../store/outgoing";
-import { useDoing } from "../ui/asking";
+import type { PendingMessage } from "../store/sender";
+import { Avatar, Badge, CopyButton, Spinner } from "../ui/common";
 import { useApp } from "../ui/context";
-import { clock, figure, plural, whole } from "../ui/format";
+import { formatDateTime, formatNumber, formatTime, plural } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Markdown } from "../ui/markdown";
-import { Avatar, Badge, CopyButton, Spinner } from "../ui/parts";
+import { Markdown } from "../ui/Markdown";
+import { useAction } from "../ui/requests";
 import { ApprovalCard } from "./ApprovalCard";
-import { Files } from "./Files";
+import { Attachments } from "./Attachments";
 import type { Row } from "./rows";
 import { SubagentCard } from "./SubagentCard";
 import { ToolCard } from "./ToolCard";
 
 export const RowView = memo(function RowView({ row }: { row: Row }): ReactElement {
-  if (row.kind === "outgoing") return <OutgoingRow one={row.outgoing} />;
-  if (row.kind === "thinking") return <Thinking run={row.run} />;
+  if (row.kind === "pending") return <PendingRow message={row.pending} />;
+  if (row.kind === "working") return <WorkingRow run={row.run} />;
   const { item, state } = row;
   switch (item.kind) {
-    case "user": return <User item={item} waiting={state.waiting} />;
-    case "answer": return <Answer item={item} />;
+    case "user": return <UserMessage item={item} waiting={state.waiting} />;
+    case "answer": return <AnswerRow item={item} />;
     case "tool": return <ToolCard item={item} />;
-    case "handoff": return <Handoff item={item} />;
+    case "handoff": return <HandoffRow item={item} />;
     case "approval": return <ApprovalCard item={item} />;
     case "subagent": return <SubagentCard item={item} />;
-    case "notice": return <Notice item={item} retryable={state.retryable} />;
+    case "notice": return <NoticeRow item={item} retryable={state.retryable} />;
   }
 });
 
 const BUBBLE = "max-w-[85%] rounded-2xl rounded-br-md bg-accent-soft px-4 py-2.5 wrap-anywhere whitespace-pre-wrap";
 
-/** People are on the right; an agent that writes into the conversation is named. */
-function User({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement {
-  const who = item.sender.replace(/^user:/, "");
+/** Incoming messages are on the right; if an agent wrote one, its name is shown. */
+function UserMessage({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement {
+  const name = item.sender.replace(/^user:/, "");
   return (
-    <article aria-label={`${who}, ${clock(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
+    <article aria-label={`${name}, ${formatTime(item.at)}`} className="flex flex-col items-end pt-2 pb-4">
       {item.sender.startsWith("agent:") && <span className="mb-1 text-xs text-muted">{item.sender.slice(6)}</span>}
       <div className={BUBBLE}>{item.text}</div>
-      <Files files={item.attachments} />
+      <Attachments files={item.attachments} />
       <div className="mt-1 flex h-5 items-center gap-1.5 text-xs text-faint">
-        <UserMark item={item} waiting={waiting} />
-        <time title={whole(item.at)}>{clock(item.at)}</time>
+        <ReceiptBadge item={item} waiting={waiting} />
+        <time title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
       </div>
     </article>
   );
 }
 
-function UserMark({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement | null {
+function ReceiptBadge({ item, waiting }: { item: UserItem; waiting: boolean }): ReactElement | null {
   if (item.seenAt !== null) return <Badge tone="good"><Icon name="eye" size={12} /> Seen</Badge>;
   if (waiting) return <Badge tone="accent"><Icon name="clock" size={12} /> Waiting</Badge>;
   return null;
 }
 
-function OutgoingRow({ one }: { one: Outgoing }): ReactElement {
+function PendingRow({ message }: { message: PendingMessage }): ReactElement {
   const app = useApp();
   return (
-    <article aria-label="Being sent" className="flex flex-col items-end pt-2 pb-4">
-      <div className={`${BUBBLE} ${one.state === "refused" ? "bg-bad-soft!" : ""}`}>{one.text}</div>
+    <article aria-label="Sending" className="flex flex-col items-end pt-2 pb-4">
+      <div className={`${BUBBLE} ${message.state === "refused" ? "bg-bad-soft!" : ""}`}>{message.text}</div>
       <div className="mt-1 flex min-h-5 max-w-[85%] items-center gap-1.5 text-xs text-faint">
-        {one.state === "refused" ? (
+        {message.state === "refused" ? (
           <>
-            <span role="alert" className="text-bad wrap-anywhere">{one.why}</span>
-            <button type="button" className="font-medium text-accent-ink underline" onClick={() => app.sender.again(one.clientId)}>Send again</button>
-            <button type="button" className="font-medium text-accent-ink underline" onClick={() => app.sender.drop(one.clientId)}>Discard</button>
+            <span role="alert" className="text-bad wrap-anywhere">{message.why}</span>
+            <button type="button" className="font-medium text-accent-ink underline" onClick={() => app.sender.retry(message.clientId)}>Send again</button>
+            <button type="button" className="font-medium text-accent-ink underline" onClick={() => app.sender.discard(message.clientId)}>Discard</button>
           </>
-        ) : one.state === "waiting" ? (
-          <Badge tone="warn"><Icon name="clock" size={12} /> Not sent yet; it will be, once</Badge>
+        ) : message.state === "waiting" ? (
+          <Badge tone="warn"><Icon name="clock" size={12} /> Not sent yet. Retrying automatically.</Badge>
         ) : (
-          <span>{one.state === "accepted" ? "Sent" : "Sending…"}</span>
+          <span>{message.state === "accepted" ? "Sent" : "Sending…"}</span>
         )}
       </div>
     </article>
   );
 }
 
-function Answer({ item }: { item: AnswerItem }): ReactElement {
-  const who = item.agent ?? "agent";
+function AnswerRow({ item }: { item: AnswerItem }): ReactElement {
+  const name = item.agent ?? "agent";
   return (
-    <article aria-label={`${who}, ${clock(item.at)}`} aria-busy={item.streaming} className="group flex gap-3 pt-1 pb-4">
-      <Avatar name={who} />
+    <article aria-label={`${name}, ${formatTime(item.at)}`} aria-busy={item.streaming} className="group flex gap-3 pt-1 pb-4">
+      <Avatar name={name} />
       <div className="min-w-0 flex-1">
         <header className="mb-1 flex h-6 items-center gap-2 text-sm">
-          <span className="font-semibold">{who}</span>
-          <time className="text-xs text-faint" title={whole(item.at)}>{clock(item.at)}</time>
+          <span className="font-semibold">{name}</span>
+          <time className="text-xs text-faint" title={formatDateTime(item.at)}>{formatTime(item.at)}</time>
           {item.streaming && <Badge tone="accent"><span className="size-1.5 rounded-full bg-current" /> Streaming</Badge>}
         </header>
         <Markdown text={item.text} growing={item.streaming} />
-        <Files files={item.attachments} />
+        <Attachments files={item.attachments} />
         <footer className="mt-1 flex h-7 items-center gap-2 text-xs text-faint">
           {!item.streaming && <CopyButton text={() => item.text} label="Copy answer" />}
-          {item.usage !== null && <span title={`${figure(item.usage.input)} read, ${figure(item.usage.output)} written`}>{plural(item.usage.total, "token")}</span>}
+          {item.usage !== null && <span title={`${formatNumber(item.usage.inputTokens)} input, ${formatNumber(item.usage.outputTokens)} output`}>{plural(item.usage.totalTokens, "token")}</span>}
         </footer>
       </div>
     </article>
   );
 }
 
-function Thinking({ run }: { run: Run }): ReactElement {
+function WorkingRow({ run }: { run: Run }): ReactElement {
   return (
     <div className="flex items-center gap-3 pt-1 pb-4 text-sm text-muted">
       <Avatar name={run.agent ?? "agent"} />
-      <span className="inline-flex items-center gap-2"><Spinner /> {run.agent ?? "The agent"} is at work{run.attempt > 1 && `, attempt ${run.attempt}`}</span>
+      <span className="inline-flex items-center gap-2"><Spinner /> {run.agent ?? "The agent"} is working{run.attempt > 1 && ` (attempt ${run.attempt})`}</span>
     </div>
   );
 }
 
-const REASONS: Readonly<Record<string, string>> = { manual_switch: "switched by hand" };
+const HANDOFF_REASONS: Readonly<Record<string, string>> = { manual_switch: "switched manually" };
 
-function Handoff({ item }: { item: HandoffItem }): ReactElement {
+function HandoffRow({ item }: { item: HandoffItem }): ReactElement {
   return (
     <div className="flex justify-center pt-1 pb-4">
       <p className="inline-flex max-w-full flex-wrap items-center justify-center gap-x-2 gap-y-0.5 rounded-full border border-line bg-surface px-3.5 py-1 text-sm text-muted">
         <Icon name="swap" size={15} className="text-accent-ink" />
         <span>{item.from !== null && <>{item.from} → </>}<strong className="font-semibold text-ink">{item.to}</strong></span>
-        {item.reason && <span className="text-faint wrap-anywhere">{REASONS[item.reason] ?? item.reason}</span>}
+        {item.reason && <span className="text-faint wrap-anywhere">{HANDOFF_REASONS[item.reason] ?? item.reason}</span>}
       </p>
     </div>
   );
@@ -122,23 +122,23 @@ function Handoff({ item }: { item: HandoffItem }): ReactElement {
 
 const TONES = { plain: "bg-sunken text-muted", warning: "bg-warn-soft text-warn", error: "bg-bad-soft text-bad" };
 
-function Notice({ item, retryable }: { item: NoticeItem; retryable: boolean }): ReactElement {
+function NoticeRow({ item, retryable }: { item: NoticeItem; retryable: boolean }): ReactElement {
   const app = useApp();
-  const { busy, problem, run } = useDoing();
-  const again = (): void => {
+  const { busy, error, run } = useAction();
+  const retry = (): void => {
     const id = app.current.get()?.id;
-    if (id !== undefined && item.retryOf !== null) void run(() => app.api.retry(id, item.retryOf ?? "")).then(() => app.hurry());
+    if (id !== undefined && item.retryOf !== null) void run(() => app.api.retry(id, item.retryOf ?? "")).then(() => app.expectUpdates());
   };
   return (
     <div className="pb-4 pl-9.5">
       <div className={`flex flex-wrap items-center gap-x-3 gap-y-1 rounded-lg px-3 py-2 text-sm ${TONES[item.tone]}`}>
         <span className="min-w-0 flex-1 wrap-anywhere">{item.text}{item.detail && <span className="block text-xs opacity-90">{item.detail}</span>}</span>
         {retryable && (
-          <button type="button" disabled={busy} onClick={again} className="inline-flex items-center gap-1.5 font-medium underline-offset-2 hover:underline">
+          <button type="button" disabled={busy} onClick={retry} className="inline-flex items-center gap-1.5 font-medium underline-offset-2 hover:underline">
             <Icon name="retry" size={14} /> Try again
           </button>
         )}
-        {problem && <span role="alert" className="w-full text-xs text-bad">{problem}</span>}
+        {error && <span role="alert" className="w-full text-xs text-bad">{error}</span>}
       </div>
     </div>
   );

@@ -1,10 +1,10 @@
-// A tool call, folded to one line; a Python block shows its code and what became of its messages.
+// A tool call, collapsed to one line. A Python block shows its code and whether its messages were sent.
 import { type ReactElement, useId, useState } from "react";
-import type { Block, ToolItem } from "../fold/state";
-import { CodeBlock } from "../ui/code";
-import { brief, duration, pretty } from "../ui/format";
+import type { PythonBlock, ToolItem } from "../fold/state";
+import { CodeBlock } from "../ui/CodeBlock";
+import { Badge, CopyButton, Spinner } from "../ui/common";
+import { formatDuration, prettyJson, summarizeArguments } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Badge, CopyButton, Spinner } from "../ui/parts";
 
 export function ToolCard({ item }: { item: ToolItem }): ReactElement {
   const [open, setOpen] = useState(item.block !== null);
@@ -15,65 +15,65 @@ export function ToolCard({ item }: { item: ToolItem }): ReactElement {
         <button type="button" aria-expanded={open} aria-controls={body} onClick={() => setOpen(!open)} className="flex w-full items-center gap-2.5 px-3 py-2 text-left text-sm hover:bg-sunken">
           <Icon name={item.block === null ? "tool" : "code"} size={16} className="text-muted" />
           <span className="font-medium">{item.block === null ? item.name : "Python"}</span>
-          <span className="min-w-0 flex-1 truncate text-muted">{item.block === null ? brief(item.args) : item.block.status}</span>
-          {item.byHand && <Badge>by hand</Badge>}
-          <ToolMark item={item} />
+          <span className="min-w-0 flex-1 truncate text-muted">{item.block === null ? summarizeArguments(item.args) : item.block.status}</span>
+          {item.manual && <Badge>manual</Badge>}
+          <StatusBadge item={item} />
           <Icon name="chevron" size={14} className={`text-faint transition-transform ${open ? "rotate-90" : ""}`} />
         </button>
         <div id={body} hidden={!open} className="border-t border-line px-3 py-2.5">
-          {open && (item.block === null ? <Details item={item} /> : <BlockDetails block={item.block} item={item} />)}
+          {open && (item.block === null ? <CallDetails item={item} /> : <BlockDetails block={item.block} item={item} />)}
         </div>
       </section>
     </div>
   );
 }
 
-function ToolMark({ item }: { item: ToolItem }): ReactElement {
-  const took = item.durationMs === null ? null : <span className="text-xs text-faint tabular-nums">{duration(item.durationMs)}</span>;
+function StatusBadge({ item }: { item: ToolItem }): ReactElement {
+  const took = item.durationMs === null ? null : <span className="text-xs text-faint tabular-nums">{formatDuration(item.durationMs)}</span>;
   if (item.status === "running") return <Badge tone="accent"><Spinner size={11} /> Running</Badge>;
-  if (item.status === "cut") return <Badge>Not finished</Badge>;
+  if (item.status === "interrupted") return <Badge>Interrupted</Badge>;
   if (item.status === "error") return <>{took}<Badge tone="bad">Failed</Badge></>;
   return <>{took}<Badge tone="good"><Icon name="check" size={12} /> Done</Badge></>;
 }
 
-function Details({ item }: { item: ToolItem }): ReactElement {
+function CallDetails({ item }: { item: ToolItem }): ReactElement {
   return (
     <div className="space-y-2.5">
-      <Text title="Arguments" text={JSON.stringify(item.args, null, 2)} />
-      {item.result !== null && <Text title="Result" text={pretty(item.result)} />}
-      {item.error !== null && <Text title="Error" text={item.error} bad />}
+      <TextBlock title="Arguments" text={JSON.stringify(item.args, null, 2)} />
+      {item.result !== null && <TextBlock title="Result" text={prettyJson(item.result)} />}
+      {item.error !== null && <TextBlock title="Error" text={item.error} bad />}
     </div>
   );
 }
 
-function BlockDetails({ block, item }: { block: Block; item: ToolItem }): ReactElement {
+function BlockDetails({ block, item }: { block: PythonBlock; item: ToolItem }): ReactElement {
   const error = item.error ?? block.error;
   return (
     <div className="space-y-2.5">
       <div className="-my-3"><CodeBlock code={block.code} language="python" growing={item.status === "running"} /></div>
-      {block.output !== "" && <Text title="Output" text={block.output} bad={!block.ok} />}
-      {block.output === "" && error !== null && <Text title="Error" text={error} bad />}
+      {block.output !== "" && <TextBlock title="Output" text={block.output} bad={!block.ok} />}
+      {block.output === "" && error !== null && <TextBlock title="Error" text={error} bad />}
       {block.status !== "" && <HeldSends block={block} />}
     </div>
   );
 }
 
-/** What became of the messages that the block wanted to send: they leave together with its result, or not at all. */
-function HeldSends({ block }: { block: Block }): ReactElement {
+/** The outcome of the messages that the block sent: they are held until it ends, and dropped if it fails. */
+function HeldSends({ block }: { block: PythonBlock }): ReactElement {
   const tone = !block.ok ? "bad" : block.failed > 0 ? "warn" : "good";
   return (
     <div className="flex flex-wrap items-center gap-2 text-sm">
       <Badge tone={tone}><Icon name="mail" size={12} /> {block.status}</Badge>
       {block.failures.length > 0 && (
         <ul aria-label="Not sent" className="w-full list-disc space-y-0.5 pl-5 text-sm text-bad">
-          {block.failures.map((line, place) => <li key={place} className="wrap-anywhere">{line}</li>)}
+          {block.failures.map((line, index) => <li key={index} className="wrap-anywhere">{line}</li>)}
         </ul>
       )}
     </div>
   );
 }
 
-function Text({ title, text, bad = false }: { title: string; text: string; bad?: boolean }): ReactElement {
+function TextBlock({ title, text, bad = false }: { title: string; text: string; bad?: boolean }): ReactElement {
   return (
     <div>
       <div className="flex items-center justify-between text-xs font-medium text-muted">

@@ -1,13 +1,13 @@
-// What the log shows, row by row: the conversation, then what is on its way.
-import { isPaused, type Item, type Run, runUnderWay, type Session } from "../fold/state";
-import type { Outgoing, OutgoingList } from "../store/outgoing";
+// The rows of the message log: the items of the conversation, then the messages that are still being sent.
+import { activeRun, isAwaitingApproval, type LogItem, type Run, type SessionState } from "../fold/state";
+import type { PendingMessage, PendingMessages } from "../store/sender";
 
 export type Row =
-  | { kind: "item"; key: string; item: Item; state: ItemState }
-  | { kind: "outgoing"; key: string; outgoing: Outgoing }
-  | { kind: "thinking"; key: string; run: Run };
+  | { kind: "item"; key: string; item: LogItem; state: ItemState }
+  | { kind: "pending"; key: string; pending: PendingMessage }
+  | { kind: "working"; key: string; run: Run };
 
-/** What an item's look depends on beside itself. */
+/** What the appearance of an item depends on besides the item. */
 export interface ItemState {
   waiting: boolean;
   retryable: boolean;
@@ -17,28 +17,28 @@ const PLAIN: ItemState = { waiting: false, retryable: false };
 const WAITING: ItemState = { waiting: true, retryable: false };
 const RETRYABLE: ItemState = { waiting: false, retryable: true };
 
-export function rowsOf(session: Session, outgoing: OutgoingList, known: Map<string, Row>): Row[] {
-  const run = runUnderWay(session);
-  const rows: Row[] = session.items.map((item) => rowOf(session, item, run, known));
-  for (const one of outgoing) {
-    if (!session.clientIds.has(one.clientId)) rows.push({ kind: "outgoing", key: one.clientId, outgoing: one });
+export function rowsOf(session: SessionState, pending: PendingMessages, cache: Map<string, Row>): Row[] {
+  const run = activeRun(session);
+  const rows: Row[] = session.items.map((item) => rowOf(session, item, run, cache));
+  for (const one of pending) {
+    if (!session.clientIds.has(one.clientId)) rows.push({ kind: "pending", key: one.clientId, pending: one });
   }
-  if (run !== null && !isTalking(session, run)) rows.push({ kind: "thinking", key: `thinking-${run.id}`, run });
+  if (run !== null && !showsProgress(session, run)) rows.push({ kind: "working", key: `working-${run.id}`, run });
   return rows;
 }
 
-/** The same row as before when nothing has changed, so that it is not drawn again. */
-function rowOf(session: Session, item: Item, run: Run | null, known: Map<string, Row>): Row {
+/** The same object as before if nothing has changed, so that the row is not drawn again. */
+function rowOf(session: SessionState, item: LogItem, run: Run | null, cache: Map<string, Row>): Row {
   const state = stateOf(session, item, run);
   const key = item.kind === "user" ? (item.clientId ?? item.key) : item.key;
-  const before = known.get(key);
+  const before = cache.get(key);
   if (before?.kind === "item" && before.item === item && before.state === state) return before;
   const row: Row = { kind: "item", key, item, state };
-  known.set(key, row);
+  cache.set(key, row);
   return row;
 }
 
-function stateOf(session: Session, item: Item, run: Run | null): ItemState {
+function stateOf(session: SessionState, item: LogItem, run: Run | null): ItemState {
   if (item.kind === "user") return run !== null && item.runId === null && item.seenAt === null ? WAITING : PLAIN;
   if (item.kind !== "notice" || item.retryOf === null) return PLAIN;
   const last = session.runs.findLast((one) => one.kind === null);
@@ -47,9 +47,9 @@ function stateOf(session: Session, item: Item, run: Run | null): ItemState {
   return ended && newest === item ? RETRYABLE : PLAIN;
 }
 
-/** Whether the run shows signs of life of its own: text that streams, a tool at work, somebody being asked. */
-function isTalking(session: Session, run: Run): boolean {
-  if (isPaused(session, run)) return true;
+/** Whether an item already shows that the run is active: streaming text, a running tool, a pending approval. */
+function showsProgress(session: SessionState, run: Run): boolean {
+  if (isAwaitingApproval(session, run)) return true;
   const last = session.items.findLast((item) => item.kind !== "user");
   if (last === undefined) return false;
   if (last.kind === "answer") return last.runId === run.id && last.streaming;

@@ -1,65 +1,67 @@
-// What people and agents say.
-import type { Event } from "../api/shapes";
-import type { Draft } from "./draft";
-import { count, flag, list, record, text } from "./reading";
+// Messages of users and answers of agents, streamed and complete.
+import type { SessionEvent } from "../api/types";
+import { getFlag, getList, getNumber, getRecord, getString } from "./eventData";
+import type { SessionBuilder } from "./sessionBuilder";
 import { type AnswerItem, type Attachment, NO_USAGE, type Usage } from "./state";
 
-export function takeUser(draft: Draft, event: Event): void {
+export function applyUserMessage(session: SessionBuilder, event: SessionEvent): void {
   const key = event.message_id ?? `message-${event.seq}`;
-  const clientId = text(event.data, "client_message_id");
-  if (clientId !== null) draft.addClientId(clientId);
-  draft.put({
+  const clientId = getString(event.data, "client_message_id");
+  if (clientId !== null) session.addClientId(clientId);
+  session.putItem({
     kind: "user",
     key,
     seq: event.seq,
     at: event.timestamp_ms,
     text: event.text ?? "",
-    sender: text(event.data, "sender") ?? "user",
+    sender: getString(event.data, "sender") ?? "user",
     clientId,
-    steer: flag(event.data, "steer", "steering"),
+    steer: getFlag(event.data, "steer", "steering"),
     seenAt: null,
     runId: null,
-    attachments: attachmentsOf(event),
+    attachments: parseAttachments(event),
   });
 }
 
-export function takeToken(draft: Draft, event: Event): void {
+/** Append a token. A new attempt of the run starts the text again; tokens of an older attempt arrive late and are ignored. */
+export function applyToken(session: SessionBuilder, event: SessionEvent): void {
   const key = event.message_id;
   if (key === null) return;
-  const attempt = count(event.data, "attempt") ?? 1;
-  const piece = event.token_seq ?? 0;
-  const known = draft.item(key);
+  const attempt = getNumber(event.data, "attempt") ?? 1;
+  const index = event.token_seq ?? 0;
+  const known = session.getItem(key);
   if (known === null || known.kind !== "answer") {
-    const begun = begin(event, key, attempt);
-    draft.put(begun);
-    draft.putTurn(begun.runId, key, begun.agent, null);
+    const answer = newAnswer(event, key, attempt);
+    session.putItem(answer);
+    session.putModelSpan(answer.runId, key, answer.agent, null);
     return;
   }
   if (!known.streaming || attempt < known.attempt) return;
-  if (attempt > known.attempt) draft.put({ ...known, attempt, text: event.text ?? "", pieces: piece + 1 });
-  else if (piece >= known.pieces) draft.put({ ...known, text: known.text + (event.text ?? ""), pieces: piece + 1 });
+  if (attempt > known.attempt) session.putItem({ ...known, attempt, text: event.text ?? "", tokenCount: index + 1 });
+  else if (index >= known.tokenCount) session.putItem({ ...known, text: known.text + (event.text ?? ""), tokenCount: index + 1 });
 }
 
-export function takeAnswer(draft: Draft, event: Event): void {
+/** The recorded text replaces what was streamed. */
+export function applyAnswer(session: SessionBuilder, event: SessionEvent): void {
   const key = event.message_id ?? `message-${event.seq}`;
-  const known = draft.item(key);
-  const begun = known?.kind === "answer" ? known : begin(event, key, 1);
-  const usage = usageOf(event);
+  const known = session.getItem(key);
+  const streamed = known?.kind === "answer" ? known : newAnswer(event, key, 1);
+  const usage = parseUsage(event);
   const answer: AnswerItem = {
-    ...begun,
-    agent: event.agent_id ?? begun.agent,
-    text: event.text ?? begun.text,
+    ...streamed,
+    agent: event.agent_id ?? streamed.agent,
+    text: event.text ?? streamed.text,
     streaming: false,
-    replyTo: text(event.data, "reply_to"),
+    replyTo: getString(event.data, "reply_to"),
     usage,
-    attachments: attachmentsOf(event),
+    attachments: parseAttachments(event),
   };
-  draft.put(answer);
-  draft.putTurn(answer.runId, key, answer.agent, event.timestamp_ms);
-  if (usage !== null) addUsage(draft, answer, usage);
+  session.putItem(answer);
+  session.putModelSpan(answer.runId, key, answer.agent, event.timestamp_ms);
+  if (usage !== null) recordUsage(session, answer, usage);
 }
 
-function begin(event: Event, key: string, attempt: number): AnswerItem {
+function newAnswer(event: SessionEvent, key: string, attempt: number): AnswerItem {
   return {
     kind: "answer",
     key,
@@ -69,45 +71,48 @@ function begin(event: Event, key: string, attempt: number): AnswerItem {
     text: event.text ?? "",
     streaming: true,
     attempt,
-    pieces: (event.token_seq ?? 0) + 1,
-    runId: text(event.data, "run_id"),
+    tokenCount: (event.token_seq ?? 0) + 1,
+    runId: getString(event.data, "run_id"),
     replyTo: null,
     usage: null,
     attachments: [],
   };
 }
 
-function attachmentsOf(event: Event): Attachment[] {
-  return list(event.data, "attachments").flatMap((value) => {
+function parseAttachments(event: SessionEvent): Attachment[] {
+  return getList(event.data, "attachments").flatMap((value) => {
     if (value === null || typeof value !== "object") return [];
     const data = value as Record<string, unknown>;
-    const name = text(data, "name") ?? "attachment";
-    return [{ sha256: text(data, "sha256"), seq: event.seq, name, type: text(data, "media_type"), bytes: count(data, "bytes") }];
+    const name = getString(data, "name") ?? "attachment";
+    return [{ sha256: getString(data, "sha256"), seq: event.seq, name, mediaType: getString(data, "media_type"), bytes: getNumber(data, "bytes") }];
   });
 }
 
-function usageOf(event: Event): Usage | null {
-  const used = record(event.data, "usage");
-  const total = count(used, "total_tokens");
-  if (total === null) return null;
+function parseUsage(event: SessionEvent): Usage | null {
+  const usage = getRecord(event.data, "usage");
+  const totalTokens = getNumber(usage, "total_tokens");
+  if (totalTokens === null) return null;
   return {
-    requests: count(used, "requests") ?? 1,
-    input: count(used, "input_tokens") ?? 0,
-    output: count(used, "output_tokens") ?? 0,
-    total,
+    requests: getNumber(usage, "requests") ?? 1,
+    inputTokens: getNumber(usage, "input_tokens") ?? 0,
+    outputTokens: getNumber(usage, "output_tokens") ?? 0,
+    totalTokens,
   };
 }
 
-function addUsage(draft: Draft, answer: AnswerItem, used: Usage): void {
-  const run = draft.run(answer.runId);
-  if (run !== null) draft.putRun({ ...run, usage: used });
-  draft.usage = sum(draft.usage, used);
+function recordUsage(session: SessionBuilder, answer: AnswerItem, usage: Usage): void {
+  const run = session.getRun(answer.runId);
+  if (run !== null) session.putRun({ ...run, usage });
+  session.usage = addUsage(session.usage, usage);
   const name = run?.agent ?? answer.agent ?? "unknown";
-  draft.usageByAgent = { ...draft.usageByAgent, [name]: sum(draft.usageByAgent[name] ?? NO_USAGE, used) };
+  session.usageByAgent = { ...session.usageByAgent, [name]: addUsage(session.usageByAgent[name] ?? NO_USAGE, usage) };
 }
 
-function sum(a: Usage, b: Usage): Usage {
+function addUsage(a: Usage, b: Usage): Usage {
   return {
-    requests: a.requests + b.requests, input: a.input + b.input, output: a.output + b.output, total: a.total + b.total,
+    requests: a.requests + b.requests,
+    inputTokens: a.inputTokens + b.inputTokens,
+    outputTokens: a.outputTokens + b.outputTokens,
+    totalTokens: a.totalTokens + b.totalTokens,
   };
 }

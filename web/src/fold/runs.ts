@@ -1,63 +1,79 @@
-// Runs: begun, taken over, ended.
-import type { Event } from "../api/shapes";
-import type { Draft } from "./draft";
-import { count, text } from "./reading";
-import type { Run, RunStatus } from "./state";
+// Runs: started, taken over, ended; and the notices about errors and missing events.
+import type { SessionEvent } from "../api/types";
+import { getNumber, getString } from "./eventData";
+import type { SessionBuilder } from "./sessionBuilder";
+import type { NoticeItem, Run, RunStatus } from "./state";
 
-const ENDS: Readonly<Record<string, RunStatus>> = { finished: "finished", failed: "failed", stopped: "stopped" };
+const END_STATUSES: Readonly<Record<string, RunStatus>> = { finished: "finished", failed: "failed", stopped: "stopped" };
 
-export function takeRun(draft: Draft, event: Event): void {
-  const id = text(event.data, "run_id");
+export function applyRun(session: SessionBuilder, event: SessionEvent): void {
+  const id = getString(event.data, "run_id");
   if (id === null) return;
-  const known = draft.run(id);
-  const run = known ?? begin(event, id);
-  const ended = ENDS[text(event.data, "status") ?? ""];
-  if (ended !== undefined) end(draft, run, ended, event);
-  else goOn(draft, run, event);
+  const run = session.getRun(id) ?? newRun(event, id);
+  const ended = END_STATUSES[getString(event.data, "status") ?? ""];
+  if (ended !== undefined) endRun(session, run, ended, event);
+  else continueRun(session, run, event);
 }
 
-function begin(event: Event, id: string): Run {
+function newRun(event: SessionEvent, id: string): Run {
   return {
     id,
     agent: event.agent_id,
-    messageId: text(event.data, "envelope_id"),
-    kind: text(event.data, "run_kind"),
+    messageId: getString(event.data, "envelope_id"),
+    kind: getString(event.data, "run_kind"),
     status: "running",
     attempt: 1,
-    asked: false,
-    resumed: 0,
-    from: event.timestamp_ms,
-    to: null,
+    approvalRequested: false,
+    resumeCount: 0,
+    startedAt: event.timestamp_ms,
+    endedAt: null,
     reason: null,
     usage: null,
-    leftOut: count(event.data, "history_left_out") ?? 0,
+    omittedRuns: getNumber(event.data, "history_left_out") ?? 0,
     spans: [],
   };
 }
 
-function goOn(draft: Draft, run: Run, event: Event): void {
-  const resumed = run.resumed + (run.asked ? 1 : 0);
-  const attempt = Math.max(1, (count(event.data, "attempt") ?? 1) - resumed);
-  draft.putRun({ ...run, status: "running", to: null, attempt, asked: false, resumed });
-  const asked = run.messageId === null ? null : draft.item(run.messageId);
-  if (asked?.kind === "user" && asked.runId === null) draft.put({ ...asked, runId: run.id });
-  if (run.kind === null && draft.agent === null) draft.agent = run.agent;
-  if (text(event.data, "status") === "restarted" && !run.asked) {
-    notice(draft, event, "plain", "Another worker took over and went on after the last record.", null);
+function continueRun(session: SessionBuilder, run: Run, event: SessionEvent): void {
+  // The server counts a run that resumes after an approval as a new attempt. For the user it is the same attempt.
+  const resumeCount = run.resumeCount + (run.approvalRequested ? 1 : 0);
+  const attempt = Math.max(1, (getNumber(event.data, "attempt") ?? 1) - resumeCount);
+  session.putRun({ ...run, status: "running", endedAt: null, attempt, approvalRequested: false, resumeCount });
+  const question = run.messageId === null ? null : session.getItem(run.messageId);
+  if (question?.kind === "user" && question.runId === null) session.putItem({ ...question, runId: run.id });
+  if (run.kind === null && session.activeAgent === null) session.activeAgent = run.agent;
+  if (getString(event.data, "status") === "restarted" && !run.approvalRequested) {
+    putNotice(session, event, { tone: "plain", text: "Another worker took over and continued after the last saved step." });
   }
 }
 
-function end(draft: Draft, run: Run, status: RunStatus, event: Event): void {
-  draft.putRun({ ...run, status, to: event.timestamp_ms, reason: event.reason });
-  draft.closeItemsOf(run.id);
+function endRun(session: SessionBuilder, run: Run, status: RunStatus, event: SessionEvent): void {
+  session.putRun({ ...run, status, endedAt: event.timestamp_ms, reason: event.reason });
+  session.closeOpenItems(run.id);
   if (run.kind !== null) return;
-  if (status === "stopped") notice(draft, event, "plain", "Stopped.", run.messageId);
-  if (status === "failed") notice(draft, event, "error", "The run failed.", run.messageId);
+  if (status === "stopped") putNotice(session, event, { tone: "plain", text: "Stopped.", retryOf: run.messageId });
+  if (status === "failed") putNotice(session, event, { tone: "error", text: "The run failed.", retryOf: run.messageId });
 }
 
-function notice(
-  draft: Draft, event: Event, tone: "plain" | "error", words: string, retryOf: string | null,
+export function applyError(session: SessionBuilder, event: SessionEvent): void {
+  const retryInS = getNumber(event.data, "retry_in_s");
+  const isFinal = retryInS === null;
+  if (isFinal && getString(event.data, "run_id") !== null) return; // the notice at the end of the run says it, and offers a retry
+  const delay = retryInS !== null && retryInS >= 1 ? `${Math.round(retryInS)} s` : "a moment";
+  putNotice(session, event, {
+    tone: isFinal ? "error" : "warning",
+    text: isFinal ? "This message could not be processed." : `An error occurred. The run is retried after ${delay}.`,
+    detail: [event.reason, event.text].filter(Boolean).join(": ") || null,
+  });
+}
+
+export function applyGap(session: SessionBuilder, event: SessionEvent): void {
+  putNotice(session, event, { tone: "warning", text: "Older events of this conversation have been removed.", detail: null });
+}
+
+function putNotice(
+  session: SessionBuilder, event: SessionEvent, notice: Pick<NoticeItem, "tone" | "text"> & Partial<NoticeItem>,
 ): void {
   const { seq, timestamp_ms: at, reason: detail } = event;
-  draft.put({ kind: "notice", key: `run-${seq}`, seq, at, tone, text: words, detail, retryOf });
+  session.putItem({ kind: "notice", key: `notice-${seq}`, seq, at, detail, retryOf: null, ...notice });
 }

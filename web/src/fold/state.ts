@@ -1,10 +1,10 @@
-// A conversation as the page shows it: what a log of events amounts to.
+// The state of a conversation as the page shows it: the result of folding its events.
 
 export interface Usage {
   requests: number;
-  input: number;
-  output: number;
-  total: number;
+  inputTokens: number;
+  outputTokens: number;
+  totalTokens: number;
 }
 
 export interface UserItem {
@@ -16,7 +16,7 @@ export interface UserItem {
   sender: string;
   clientId: string | null;
   steer: boolean;
-  /** When a run under way saw it: the receipt. */
+  /** When the active run read it, by the receipt. */
   seenAt: number | null;
   /** The run that answers it. */
   runId: string | null;
@@ -32,7 +32,7 @@ export interface AnswerItem {
   text: string;
   streaming: boolean;
   attempt: number;
-  pieces: number;
+  tokenCount: number;
   runId: string | null;
   replyTo: string | null;
   usage: Usage | null;
@@ -40,18 +40,18 @@ export interface AnswerItem {
 }
 
 export interface Attachment {
-  /** What it is fetched by, and the event that shows it; without the first it is only named. */
+  /** A file is fetched by its hash and the seq of the event that shows it. Without a hash it cannot be downloaded. */
   sha256: string | null;
   seq: number;
   name: string;
-  type: string | null;
+  mediaType: string | null;
   bytes: number | null;
 }
 
-export interface Block {
+export interface PythonBlock {
   code: string;
   output: string;
-  /** The line about its messages, as the model is told it. */
+  /** The line about its messages, as the model gets it. */
   status: string;
   held: number;
   sent: number;
@@ -69,14 +69,14 @@ export interface ToolItem {
   name: string;
   agent: string | null;
   args: Readonly<Record<string, unknown>>;
-  status: "running" | "success" | "error" | "cut";
+  status: "running" | "success" | "error" | "interrupted";
   result: string | null;
   error: string | null;
   durationMs: number | null;
   runId: string | null;
-  /** Run by a person, not by a model. */
-  byHand: boolean;
-  block: Block | null;
+  /** Run by a user, not by a model. */
+  manual: boolean;
+  block: PythonBlock | null;
 }
 
 export interface HandoffItem {
@@ -98,9 +98,9 @@ export interface ApprovalItem {
   tool: string;
   agent: string | null;
   runId: string | null;
-  /** Cut short where they are long; the list of approvals has them whole. */
+  /** Long values are truncated in the event; the list of approvals has them in full. */
   args: Readonly<Record<string, unknown>>;
-  /** `stopped`: the run has ended, and nobody waits any more. */
+  /** `stopped`: the run ended before a decision. */
   status: "pending" | "approved" | "rejected" | "expired" | "stopped";
   decidedBy: string | null;
   decidedAt: number | null;
@@ -108,13 +108,13 @@ export interface ApprovalItem {
   expiresAt: number | null;
 }
 
-/** Another agent at work for this one, in a conversation of its own. */
+/** An agent that this conversation's agent has started, in a conversation of its own. */
 export interface SubagentItem {
   kind: "subagent";
   key: string;
   seq: number;
   at: number;
-  /** Its conversation. */
+  /** The id of its conversation. */
   id: string;
   name: string;
   task: string;
@@ -129,19 +129,19 @@ export interface NoticeItem {
   tone: "plain" | "warning" | "error";
   text: string;
   detail: string | null;
-  /** The message that may be tried again. */
+  /** The message that can be retried. */
   retryOf: string | null;
 }
 
-export type Item = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem;
+export type LogItem = UserItem | AnswerItem | ToolItem | HandoffItem | ApprovalItem | SubagentItem | NoticeItem;
 
 export interface Span {
   key: string;
   kind: "answer" | "tool";
   name: string;
   agent: string | null;
-  from: number;
-  to: number | null;
+  startedAt: number;
+  endedAt: number | null;
   failed: boolean;
 }
 
@@ -154,75 +154,75 @@ export interface Run {
   kind: string | null;
   status: RunStatus;
   attempt: number;
-  /** Whether a person was asked since it last went on. */
-  asked: boolean;
-  /** How often it went on after a person had decided: no new attempt, as the log counts one. */
-  resumed: number;
-  from: number;
-  to: number | null;
+  /** Whether an approval was requested since the run last started or resumed. */
+  approvalRequested: boolean;
+  /** How often the run resumed after an approval. The server counts each as a new attempt; the page does not. */
+  resumeCount: number;
+  startedAt: number;
+  endedAt: number | null;
   reason: string | null;
   usage: Usage | null;
-  leftOut: number;
+  omittedRuns: number;
   spans: readonly Span[];
 }
 
-export interface Session {
-  /** The last seq that was taken in. */
+export interface SessionState {
+  /** The last seq that was folded. */
   cursor: number;
-  events: number;
-  items: readonly Item[];
-  places: ReadonlyMap<string, number>;
+  eventCount: number;
+  items: readonly LogItem[];
+  itemIndex: ReadonlyMap<string, number>;
   runs: readonly Run[];
-  runPlaces: ReadonlyMap<string, number>;
+  runIndex: ReadonlyMap<string, number>;
   clientIds: ReadonlySet<string>;
-  agent: string | null;
+  activeAgent: string | null;
   usage: Usage;
   usageByAgent: Readonly<Record<string, Usage>>;
   handoffs: Readonly<Record<string, number>>;
 }
 
-export const NO_USAGE: Usage = { requests: 0, input: 0, output: 0, total: 0 };
+export const NO_USAGE: Usage = { requests: 0, inputTokens: 0, outputTokens: 0, totalTokens: 0 };
 
-export const EMPTY: Session = {
+export const EMPTY_SESSION: SessionState = {
   cursor: 0,
-  events: 0,
+  eventCount: 0,
   items: [],
-  places: new Map(),
+  itemIndex: new Map(),
   runs: [],
-  runPlaces: new Map(),
+  runIndex: new Map(),
   clientIds: new Set(),
-  agent: null,
+  activeAgent: null,
   usage: NO_USAGE,
   usageByAgent: {},
   handoffs: {},
 };
 
-/** The run that a person waits for, if any. */
-export function runUnderWay(session: Session): Run | null {
+/** The run in progress, if any; tools that a user runs manually do not count. */
+export function activeRun(session: SessionState): Run | null {
   return session.runs.findLast((run) => run.status === "running" && run.kind === null) ?? null;
 }
 
-/** Whether the last that a person said has not been taken up yet: an agent is about to begin with it. */
-export function isAwaited(session: Session): boolean {
+/** Whether the last item is a message that no run has started on yet. */
+export function isWaitingForRun(session: SessionState): boolean {
   const last = session.items.at(-1);
   return last?.kind === "user" && last.runId === null && last.seenAt === null;
 }
 
-/** Whether the run waits for a person: it goes on when nothing is pending any more. */
-export function isPaused(session: Session, run: Run): boolean {
+/** Whether the run is paused until a user decides on an approval. */
+export function isAwaitingApproval(session: SessionState, run: Run): boolean {
   return session.items.some((item) => item.kind === "approval" && item.status === "pending" && item.runId === run.id);
 }
 
-export type WorkState = "waiting" | "working" | "asking" | Exclude<RunStatus, "running">;
+export type WorkState = "waiting" | "working" | "awaiting_approval" | Exclude<RunStatus, "running">;
 
-/** How the last run of a conversation stands, as somebody else sees it. */
-export function workState(session: Session): WorkState {
+/** The state of the last run, for showing a conversation from outside. */
+export function workState(session: SessionState): WorkState {
   const run = session.runs.findLast((one) => one.kind === null);
   if (run === undefined) return "waiting";
   if (run.status !== "running") return run.status;
-  return isPaused(session, run) ? "asking" : "working";
+  return isAwaitingApproval(session, run) ? "awaiting_approval" : "working";
 }
 
-export function lastAnswer(session: Session): AnswerItem | null {
+export function lastAnswer(session: SessionState): AnswerItem | null {
   return session.items.findLast((item): item is AnswerItem => item.kind === "answer") ?? null;
 }

@@ -1,78 +1,78 @@
 // Tool calls and Python blocks.
-import type { Event } from "../api/shapes";
-import type { Draft } from "./draft";
-import { count, record, text, texts } from "./reading";
-import type { Block, Span, ToolItem } from "./state";
+import type { SessionEvent } from "../api/types";
+import { getNumber, getRecord, getString, getStrings } from "./eventData";
+import type { SessionBuilder } from "./sessionBuilder";
+import type { PythonBlock, Span, ToolItem } from "./state";
 
 const CODE_TOOL = "run_python";
-const STATUS_LINE = /\n*\[Messages: [^\]]*\](?:\n- .*)*\s*$/; // which the card shows apart from what was printed
+const STATUS_LINE = /\n*\[Messages: [^\]]*\](?:\n- .*)*\s*$/; // the card shows it apart from the output
 
-export function takeCall(draft: Draft, event: Event): void {
-  const tool = begin(draft, event);
-  const turn = `${tool.runId}/${count(event.data, "turn") ?? 0}`;
-  if (!tool.byHand && !draft.hasSpan(tool.runId, turn)) draft.putTurn(tool.runId, turn, tool.agent, event.timestamp_ms);
-  draft.put(tool);
-  draft.putSpan(tool.runId, span(tool, null));
+export function applyToolCall(session: SessionBuilder, event: SessionEvent): void {
+  const tool = newToolItem(session, event);
+  const turn = `${tool.runId}/${getNumber(event.data, "turn") ?? 0}`;
+  if (!tool.manual && !session.hasSpan(tool.runId, turn)) session.putModelSpan(tool.runId, turn, tool.agent, event.timestamp_ms);
+  session.putItem(tool);
+  session.putSpan(tool.runId, toolSpan(tool, null));
 }
 
-export function takeResult(draft: Draft, event: Event): void {
-  const known = draft.item(keyOf(event));
-  const begun = known?.kind === "tool" ? known : begin(draft, event);
-  const failed = text(event.data, "status") === "error" || (event.reason !== null && event.text === null);
+export function applyToolResult(session: SessionBuilder, event: SessionEvent): void {
+  const known = session.getItem(toolKey(event));
+  const begun = known?.kind === "tool" ? known : newToolItem(session, event);
+  const failed = getString(event.data, "status") === "error" || (event.reason !== null && event.text === null);
   const tool: ToolItem = {
     ...begun,
     status: failed ? "error" : "success",
     result: event.text,
     error: event.reason,
-    durationMs: count(event.data, "duration_ms") ?? event.timestamp_ms - begun.at,
+    durationMs: getNumber(event.data, "duration_ms") ?? event.timestamp_ms - begun.at,
   };
-  draft.put(tool);
-  draft.putSpan(tool.runId, span(tool, event.timestamp_ms));
+  session.putItem(tool);
+  session.putSpan(tool.runId, toolSpan(tool, event.timestamp_ms));
 }
 
-/** What a block did, told apart from its tool's result: shown on the same card. */
-export function takeBlock(draft: Draft, event: Event): void {
-  const known = draft.item(keyOf(event));
-  const begun = known?.kind === "tool" ? known : { ...begin(draft, event), name: CODE_TOOL };
-  const block = blockOf(event);
+/** The outcome of a Python block. It is an event of its own, next to the tool's result, and shown on the same card. */
+export function applyBlock(session: SessionBuilder, event: SessionEvent): void {
+  const known = session.getItem(toolKey(event));
+  const begun = known?.kind === "tool" ? known : { ...newToolItem(session, event), name: CODE_TOOL };
+  const block = parseBlock(event);
   const settled = block.ok ? ("success" as const) : ("error" as const);
-  draft.put({ ...begun, block, status: settled, durationMs: count(event.data, "duration_ms") ?? begun.durationMs });
+  session.putItem({ ...begun, block, status: settled, durationMs: getNumber(event.data, "duration_ms") ?? begun.durationMs });
 }
 
-function blockOf(event: Event): Block {
+function parseBlock(event: SessionEvent): PythonBlock {
   const { data } = event;
-  const held = count(data, "held") ?? 0;
-  const sent = count(data, "sent") ?? 0;
-  const failed = count(data, "failed") ?? 0;
-  const ok = text(data, "status") === "success";
+  const held = getNumber(data, "held") ?? 0;
+  const sent = getNumber(data, "sent") ?? 0;
+  const failed = getNumber(data, "failed") ?? 0;
+  const ok = getString(data, "status") === "success";
   return {
-    code: text(data, "code") ?? "",
-    output: (text(data, "output") ?? "").replace(STATUS_LINE, ""),
-    status: statusOf(ok, held, sent, failed),
+    code: getString(data, "code") ?? "",
+    output: (getString(data, "output") ?? "").replace(STATUS_LINE, ""),
+    status: blockStatusLine(ok, held, sent, failed),
     held,
     sent,
     failed,
-    failures: texts(data, "failures"),
+    failures: getStrings(data, "failures"),
     ok,
     error: event.reason,
   };
 }
 
-/** As the model is told it. */
-function statusOf(ok: boolean, held: number, sent: number, failed: number): string {
+/** The same words as the status line that the model gets. */
+function blockStatusLine(ok: boolean, held: number, sent: number, failed: number): string {
   if (held === 0) return "";
   if (!ok) return `Messages: ${held} NOT sent (script failed)`;
   return failed > 0 ? `Messages: ${sent} sent, ${failed} failed` : `Messages: ${sent} sent`;
 }
 
-function begin(draft: Draft, event: Event): ToolItem {
-  const runId = text(event.data, "run_id");
-  const args = record(event.data, "args");
-  const code = text(args, "code");
-  const name = text(event.data, "name") ?? "tool";
+function newToolItem(session: SessionBuilder, event: SessionEvent): ToolItem {
+  const runId = getString(event.data, "run_id");
+  const args = getRecord(event.data, "args");
+  const code = getString(args, "code");
+  const name = getString(event.data, "name") ?? "tool";
   return {
     kind: "tool",
-    key: keyOf(event),
+    key: toolKey(event),
     seq: event.seq,
     at: event.timestamp_ms,
     name,
@@ -83,22 +83,22 @@ function begin(draft: Draft, event: Event): ToolItem {
     error: null,
     durationMs: null,
     runId,
-    byHand: draft.run(runId)?.kind === "tool" || event.data["run_kind"] === "tool",
-    block: name === CODE_TOOL && code !== null ? { ...NO_BLOCK, code } : null,
+    manual: session.getRun(runId)?.kind === "tool" || event.data["run_kind"] === "tool",
+    block: name === CODE_TOOL && code !== null ? { ...EMPTY_BLOCK, code } : null,
   };
 }
 
-const NO_BLOCK: Block = {
+const EMPTY_BLOCK: PythonBlock = {
   code: "", output: "", status: "", held: 0, sent: 0, failed: 0, failures: [], ok: true, error: null,
 };
 
-/** A call is known by its run and its id; models reuse ids in other runs. */
-function keyOf(event: Event): string {
-  const id = text(event.data, "tool_call_id", "call_id") ?? `at-${event.seq}`;
-  return `tool:${text(event.data, "run_id") ?? ""}:${id}`;
+/** The run is part of the key because models reuse call ids in other runs. */
+function toolKey(event: SessionEvent): string {
+  const id = getString(event.data, "tool_call_id", "call_id") ?? `at-${event.seq}`;
+  return `tool:${getString(event.data, "run_id") ?? ""}:${id}`;
 }
 
-function span(tool: ToolItem, to: number | null): Span {
+function toolSpan(tool: ToolItem, to: number | null): Span {
   const { key, name, agent, at, status } = tool;
-  return { key, kind: "tool", name, agent, from: at, to, failed: status === "error" };
+  return { key, kind: "tool", name, agent, startedAt: at, endedAt: to, failed: status === "error" };
 }

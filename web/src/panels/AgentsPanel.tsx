@@ -1,45 +1,45 @@
-// Who there is, who has the conversation, and a way to give it to another.
+// The agents of the team, which of them is active, and switching to another one.
 import type { ReactElement } from "react";
-import type { Agent } from "../api/shapes";
-import { runUnderWay, workState } from "../fold/state";
-import { useCell, usePart } from "../store/cell";
-import { useDoing } from "../ui/asking";
+import type { Agent } from "../api/types";
+import { activeRun, workState } from "../fold/state";
+import { useObservable, useSelector } from "../store/observable";
+import { Avatar, Badge, Button, ErrorMessage, Hint } from "../ui/common";
 import { useApp } from "../ui/context";
-import { Avatar, Badge, Button, Failure, Hint } from "../ui/parts";
-import type { PanelProps } from "./Inspector";
+import { useAction } from "../ui/requests";
+import type { PanelProps } from "./Details";
 
 export function AgentsPanel({ conversation, session }: PanelProps): ReactElement {
   const app = useApp();
-  const team = useCell(app.team);
-  const agent = usePart(session, (now) => now.agent);
-  const working = usePart(session, (now) => runUnderWay(now)?.agent ?? null);
-  const asks = usePart(session, workState) === "asking";
-  const { busy, problem, run } = useDoing();
+  const team = useObservable(app.team);
+  const agent = useSelector(session, (now) => now.activeAgent);
+  const working = useSelector(session, (now) => activeRun(now)?.agent ?? null);
+  const needsApproval = useSelector(session, workState) === "awaiting_approval";
+  const { busy, error, run } = useAction();
   if (team === null) return <Hint>Loading…</Hint>;
-  const active = agent ?? team.root;
-  const id = conversation?.standing.get() === "open" ? conversation.id : null;
-  const take = (name: string): void => {
-    if (id !== null) void run(() => app.api.switchTo(id, name)).then(() => app.hurry());
+  const active = agent ?? team.rootAgent;
+  const id = conversation?.status.get() === "open" ? conversation.id : null;
+  const switchTo = (name: string): void => {
+    if (id !== null) void run(() => app.api.setActiveAgent(id, name)).then(() => app.expectUpdates());
   };
   return (
     <div className="space-y-2 p-3">
-      {problem && <Failure text={problem} />}
+      {error && <ErrorMessage text={error} />}
       <ul className="space-y-2">
         {team.agents.map((agent) => (
-          <Card key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} asks={asks} take={id === null || busy || team.supervisors.has(agent.name) ? null : () => take(agent.name)} />
+          <AgentCard key={agent.name} agent={agent} active={agent.name === active} working={agent.name === working} needsApproval={needsApproval} switchTo={id === null || busy || team.supervisors.has(agent.name) ? null : () => switchTo(agent.name)} />
         ))}
       </ul>
     </div>
   );
 }
 
-function Card({ agent, active, working, asks, take }: { agent: Agent; active: boolean; working: boolean; asks: boolean; take: (() => void) | null }): ReactElement {
+function AgentCard({ agent, active, working, needsApproval, switchTo }: { agent: Agent; active: boolean; working: boolean; needsApproval: boolean; switchTo: (() => void) | null }): ReactElement {
   return (
     <li className={`rounded-xl border p-3 ${active ? "border-accent" : "border-line"}`}>
       <div className="flex items-center gap-2.5">
         <Avatar name={agent.name} />
         <span className="min-w-0 flex-1 truncate font-medium">{agent.name}</span>
-        {working ? <Badge tone="accent">{asks ? "asks you" : "at work"}</Badge> : active && <Badge tone="accent">active</Badge>}
+        {working ? <Badge tone="accent">{needsApproval ? "needs approval" : "working"}</Badge> : active && <Badge tone="accent">active</Badge>}
         {agent.alive === false && <Badge tone="warn">no worker</Badge>}
       </div>
       <p className="mt-1.5 text-sm text-muted">{agent.role}</p>
@@ -48,7 +48,7 @@ function Card({ agent, active, working, asks, take }: { agent: Agent; active: bo
           {agent.tools.map((tool) => <li key={tool} className="rounded-md bg-sunken px-1.5 py-0.5 font-mono text-xs text-muted">{tool}</li>)}
         </ul>
       )}
-      {!active && take !== null && <Button className="mt-2.5 py-1!" onClick={take}>Give it to {agent.name}</Button>}
+      {!active && switchTo !== null && <Button className="mt-2.5 py-1!" onClick={switchTo}>Switch to {agent.name}</Button>}
     </li>
   );
 }

@@ -1,34 +1,34 @@
-// The log as it was recorded; of thousands of events only those in sight are drawn.
+// The raw events of the conversation. Only visible lines are in the document.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactElement, useMemo, useRef, useState } from "react";
-import type { Event } from "../api/shapes";
-import { useCell } from "../store/cell";
-import { figure, plural } from "../ui/format";
-import { CopyButton, Hint } from "../ui/parts";
-import type { PanelProps } from "./Inspector";
+import type { SessionEvent } from "../api/types";
+import { useObservable } from "../store/observable";
+import { CopyButton, Hint } from "../ui/common";
+import { formatNumber, plural } from "../ui/format";
+import type { PanelProps } from "./Details";
 
 const LINE_PX = 30;
 
-export function EventsPanel({ conversation, session: watched }: PanelProps): ReactElement {
-  const session = useCell(watched);
+export function EventsPanel({ conversation, session: observable }: PanelProps): ReactElement {
+  const session = useObservable(observable);
   const [tokens, setTokens] = useState(false);
   const [open, setOpen] = useState<number | null>(null);
-  const events = useMemo(() => (conversation?.log ?? []).filter((event) => tokens || event.type !== "token"), [conversation, session, tokens]);
-  if (conversation === null || session.events === 0) return <Hint>Every record of the conversation appears here.</Hint>;
-  const shown = events.find((event) => event.seq === open);
+  const events = useMemo(() => (conversation?.rawEvents ?? []).filter((event) => tokens || event.type !== "token"), [conversation, session, tokens]);
+  if (conversation === null || session.eventCount === 0) return <Hint>No events yet.</Hint>;
+  const selected = events.find((event) => event.seq === open);
   return (
     <div className="flex min-h-0 flex-1 flex-col">
       <label className="flex items-center gap-2 px-4 py-1.5 text-sm text-muted">
-        <input type="checkbox" checked={tokens} onChange={(event) => setTokens(event.target.checked)} /> with tokens
+        <input type="checkbox" checked={tokens} onChange={(event) => setTokens(event.target.checked)} /> Show tokens
         <span className="ml-auto text-xs text-faint tabular-nums">{plural(events.length, "event")}</span>
       </label>
-      <Lines events={events} open={open} choose={setOpen} />
-      {shown && <Whole event={shown} />}
+      <EventList events={events} open={open} choose={setOpen} />
+      {selected && <EventJson event={selected} />}
     </div>
   );
 }
 
-function Lines({ events, open, choose }: { events: readonly Event[]; open: number | null; choose: (seq: number | null) => void }): ReactElement {
+function EventList({ events, open, choose }: { events: readonly SessionEvent[]; open: number | null; choose: (seq: number | null) => void }): ReactElement {
   const frame = useRef<HTMLDivElement>(null);
   const lines = useVirtualizer({ count: events.length, getScrollElement: () => frame.current, estimateSize: () => LINE_PX, overscan: 12, anchorTo: "end", followOnAppend: true });
   return (
@@ -42,9 +42,9 @@ function Lines({ events, open, choose }: { events: readonly Event[]; open: numbe
               className={`absolute inset-x-0 top-0 flex items-center gap-2 px-4 text-left font-mono text-xs ${event.seq === open ? "bg-accent-soft" : "hover:bg-sunken"}`}
               style={{ height: LINE_PX, transform: `translateY(${start}px)` }}
             >
-              <span className="w-10 shrink-0 text-right text-faint tabular-nums">{figure(event.seq)}</span>
+              <span className="w-10 shrink-0 text-right text-faint tabular-nums">{formatNumber(event.seq)}</span>
               <span className="w-24 shrink-0 truncate text-accent-ink">{event.type}</span>
-              <span className="truncate text-muted">{gist(event)}</span>
+              <span className="truncate text-muted">{summarize(event)}</span>
             </button>
           );
         })}
@@ -53,12 +53,12 @@ function Lines({ events, open, choose }: { events: readonly Event[]; open: numbe
   );
 }
 
-function gist(event: Event): string {
+function summarize(event: SessionEvent): string {
   const name = event.data["name"] ?? event.data["status"] ?? "";
   return [event.agent_id, typeof name === "string" ? name : "", event.text ?? event.reason ?? ""].filter(Boolean).join(" · ").slice(0, 160);
 }
 
-function Whole({ event }: { event: Event }): ReactElement {
+function EventJson({ event }: { event: SessionEvent }): ReactElement {
   const text = JSON.stringify(event, null, 2);
   return (
     <div className="max-h-[45%] shrink-0 overflow-auto border-t border-line bg-sunken p-3" tabIndex={0} role="region" aria-label={`Event ${event.seq}`}>

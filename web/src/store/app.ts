@@ -1,61 +1,61 @@
-// The page's state: who asks, the connection, the conversations, what is open.
-import { Api } from "../api/client";
-import { Problem } from "../api/problem";
-import type { Agent, SessionItem, Tool } from "../api/shapes";
-import { EMPTY } from "../fold/state";
-import { type Link, openLink } from "../transport/link";
-import type { FromHub, LinkState } from "../transport/protocol";
-import { baseOf, parsePlace, place, takeToken } from "./address";
-import { isOutdated, ownScript } from "./build";
-import { Cell } from "./cell";
-import { Children } from "./children";
+// The state of the page: token, connection, team, and the open conversations.
+import { ApiClient } from "../api/client";
+import { ApiError } from "../api/errors";
+import type { Agent, SessionSummary, Tool } from "../api/types";
+import { EMPTY_SESSION } from "../fold/state";
+import type { ConnectionStatus, ToTab } from "../transport/protocol";
+import { connectTab, type TabConnection } from "../transport/tabConnection";
 import { Conversation } from "./conversation";
-import { kept } from "./kept";
 import { newId } from "./ids";
-import { Sender } from "./sender";
+import { Observable } from "./observable";
+import { isOutdated, loadedScript } from "./pageVersion";
+import { apiBaseUrl, conversationHash, currentRoute, extractToken, parseRoute } from "./route";
+import { MessageSender } from "./sender";
+import { localStore } from "./storage";
+import { SubagentConversations } from "./subagents";
 
-const OPEN_MAX = 4; // conversations that are kept ready after one has gone on to others
+const OPEN_CONVERSATIONS_MAX = 4; // kept in memory, so that going back to one is immediate
 
 export interface Team {
   agents: readonly Agent[];
   tools: readonly Tool[];
-  root: string | null;
-  /** Those who only route. */
+  rootAgent: string | null;
+  /** Agents that only route messages to others. */
   supervisors: ReadonlySet<string>;
-  /** What the models are reached by; `demo` and `echo` say what they are told to. */
-  model: string;
+  /** The kind of model; `demo` and `echo` are scripted. */
+  modelKind: string;
 }
 
 export class App {
-  readonly link = new Cell<LinkState>({ is: "connecting" });
-  readonly sessions = new Cell<ReadonlyMap<string, SessionItem> | null>(null);
-  readonly team = new Cell<Team | null>(null);
-  readonly isAdmin = new Cell(false);
-  readonly routes = new Cell<ReadonlySet<string>>(new Set());
-  readonly asking = new Cell(false);
-  /** The server has another page than this one. */
-  readonly outdated = new Cell(false);
-  readonly current = new Cell<Conversation | null>(null);
-  /** Conversations that were deleted while the page was open: what was found earlier may still name them. */
-  readonly gone = new Set<string>();
-  readonly sender: Sender;
-  api: Api;
-  private way: Link | null = null;
-  private readonly open = new Map<string, Conversation>();
-  private readonly children = new Children();
+  readonly connectionStatus = new Observable<ConnectionStatus>({ state: "connecting" });
+  readonly sessions = new Observable<ReadonlyMap<string, SessionSummary> | null>(null);
+  readonly team = new Observable<Team | null>(null);
+  readonly isAdmin = new Observable(false);
+  readonly routes = new Observable<ReadonlySet<string>>(new Set());
+  readonly needsToken = new Observable(false);
+  /** Whether the server serves a newer version of the page. */
+  readonly outdated = new Observable(false);
+  readonly current = new Observable<Conversation | null>(null);
+  /** Conversations that were deleted while the page was open; older search results may still contain them. */
+  readonly deletedIds = new Set<string>();
+  readonly sender: MessageSender;
+  api: ApiClient;
+  private connection: TabConnection | null = null;
+  private readonly openConversations = new Map<string, Conversation>();
+  private readonly subagents = new SubagentConversations();
 
   constructor(private readonly base: string) {
-    this.api = new Api(base, kept.get("token"));
-    this.sender = new Sender(
+    this.api = new ApiClient(base, localStore.get("token"));
+    this.sender = new MessageSender(
       () => this.api,
-      (one) => this.arrived(one.sessionId),
+      (one) => this.onMessageAccepted(one.sessionId),
     );
   }
 
   static start(): App {
-    const app = new App(baseOf(location));
-    app.takeAddress();
-    window.addEventListener("hashchange", () => app.takeAddress());
+    const app = new App(apiBaseUrl(location));
+    app.applyLocation();
+    window.addEventListener("hashchange", () => app.applyLocation());
     window.addEventListener("online", () => app.sender.resume());
     window.addEventListener("pageshow", ({ persisted }) => persisted && app.connect());
     app.connect();
@@ -63,179 +63,180 @@ export class App {
     return app;
   }
 
-  // --- who asks
+  // --- token and location
 
   setToken(token: string): void {
-    kept.set("token", token);
-    this.api = new Api(this.base, token);
+    localStore.set("token", token);
+    this.api = new ApiClient(this.base, token);
     this.connect();
     this.sender.resume();
   }
 
-  forgetToken(): void {
-    kept.set("token", null);
-    this.api = new Api(this.base, null);
-    this.way?.close();
-    this.way = null;
+  signOut(): void {
+    localStore.set("token", null);
+    this.api = new ApiClient(this.base, null);
+    this.connection?.close();
+    this.connection = null;
     this.sessions.set(null);
     this.team.set(null);
-    this.open.clear();
+    this.openConversations.clear();
     this.current.set(null);
-    this.asking.set(true);
+    this.needsToken.set(true);
   }
 
-  private takeAddress(): void {
-    const { token, rest } = takeToken(location.hash);
+  private applyLocation(): void {
+    const { token, rest } = extractToken(location.hash);
     if (token !== null) {
       history.replaceState(null, "", location.pathname + location.search + rest);
       this.setToken(token);
     }
-    place.set(parsePlace(location.hash));
-    this.show(place.get().conversation);
+    currentRoute.set(parseRoute(location.hash));
+    this.showConversation(currentRoute.get().conversationId);
   }
 
   // --- the connection
 
   connect(): void {
-    this.way?.close();
-    this.asking.set(false);
-    const asker = this.api;
-    this.way = openLink(this.base, asker.token, (message) => {
-      if (this.api === asker) this.heed(message);
+    this.connection?.close();
+    this.needsToken.set(false);
+    const api = this.api;
+    this.connection = connectTab(this.base, api.token, (message) => {
+      if (this.api === api) this.handleMessage(message); // messages of an earlier token are ignored
     });
-    this.refollow();
-    void this.learn();
+    this.updateSubscription();
+    void this.loadTeam();
   }
 
-  hurry(): void {
-    this.way?.send({ kind: "sent" });
+  /** Tell the connection that the user did something, so that it polls faster for a while. */
+  expectUpdates(): void {
+    this.connection?.send({ kind: "activity" });
   }
 
-  private refollow(): void {
+  private updateSubscription(): void {
     const shown = this.current.get();
-    const own = shown === null || shown.standing.get() === "new" ? {} : { [shown.id]: shown.cursor };
-    const sessions = { ...own, ...this.children.cursors() };
-    this.way?.send({ kind: "follow", sessions });
+    const own = shown === null || shown.status.get() === "new" ? {} : { [shown.id]: shown.cursor };
+    const sessions = { ...own, ...this.subagents.cursors() };
+    this.connection?.send({ kind: "subscribe", sessions });
   }
 
-  private heed(message: FromHub): void {
+  private handleMessage(message: ToTab): void {
     switch (message.kind) {
-      case "link": return this.linked(message.state);
-      case "back": return this.back();
+      case "status": return this.setConnectionStatus(message.status);
+      case "reconnected": return this.onReconnected();
       case "sessions": return this.sessions.set(new Map(message.sessions.map((one) => [one.session_id, one])));
-      case "changed": return this.relist(message.changed, message.removed);
-      case "events": return this.find(message.session)?.take(message.events);
-      case "restart": return this.find(message.session)?.restart();
-      case "over": return this.over(message.session, message.reason);
+      case "sessions_changed": return this.updateSessions(message.changed, message.removed);
+      case "events": return this.findConversation(message.session)?.addEvents(message.events);
+      case "reset": return this.findConversation(message.session)?.reset();
+      case "ended": return this.onConversationEnded(message.session, message.reason);
     }
   }
 
-  private linked(state: LinkState): void {
-    this.link.set(state);
-    if (state.is === "unauthorized") this.asking.set(true);
+  private setConnectionStatus(status: ConnectionStatus): void {
+    this.connectionStatus.set(status);
+    if (status.state === "unauthorized") this.needsToken.set(true);
   }
 
-  private back(): void {
+  private onReconnected(): void {
     this.sender.resume();
-    void this.learn();
-    void this.compare();
+    void this.loadTeam();
+    void this.checkForNewPage();
   }
 
-  /** Whether the page is still the server's: it was away, or a part of the page is. */
-  async compare(): Promise<void> {
+  /** Called after a reconnect, and when a part of the page could not be loaded: the server may have been upgraded. */
+  async checkForNewPage(): Promise<void> {
     try {
-      if (isOutdated(await this.api.index(), ownScript())) this.outdated.set(true);
+      if (isOutdated(await this.api.pageHtml(), loadedScript())) this.outdated.set(true);
     } catch (error) {
-      if (!(error instanceof Problem)) throw error; // else asked again when it is back
+      if (!(error instanceof ApiError)) throw error; // otherwise checked again after the next reconnect
     }
   }
 
-  private relist(changed: readonly SessionItem[], removed: readonly string[]): void {
+  private updateSessions(changed: readonly SessionSummary[], removed: readonly string[]): void {
     const sessions = new Map(this.sessions.get() ?? []);
     for (const one of changed) sessions.set(one.session_id, one);
     for (const id of removed) {
       sessions.delete(id);
-      this.gone.add(id);
+      this.deletedIds.add(id);
     }
     this.sessions.set(sessions);
   }
 
-  async remove(id: string): Promise<void> {
-    await this.api.remove(id);
-    this.relist([], [id]);
+  async deleteSession(id: string): Promise<void> {
+    await this.api.deleteSession(id);
+    this.updateSessions([], [id]);
   }
 
-  private over(id: string, reason: string): void {
-    const conversation = this.find(id);
-    const sending = this.sender.list.get().some((one) => one.sessionId === id);
-    conversation?.standing.set(reason === "deleted" ? "deleted" : sending ? "new" : "unknown");
+  private onConversationEnded(id: string, reason: string): void {
+    const conversation = this.findConversation(id);
+    const sending = this.sender.pending.get().some((one) => one.sessionId === id);
+    conversation?.status.set(reason === "deleted" ? "deleted" : sending ? "new" : "unknown");
   }
 
-  /** Who is there, and what the server can do. */
-  async learn(): Promise<void> {
-    const asker = this.api; // what an earlier one is still told is not about whoever asks now
+  /** Load the agents and tools, and what this server and this token allow. */
+  async loadTeam(): Promise<void> {
+    const api = this.api; // responses that belong to an earlier token are ignored below
     try {
-      const [{ agents }, { tools }, { scenarios, default: first }, { model_kind: model }] = await Promise.all([
-        asker.agents(), asker.tools(), asker.scenarios(), asker.toolsStatus(),
+      const [{ agents }, { tools }, { scenarios, default: defaultId }, { model_kind: modelKind }] = await Promise.all([
+        api.agents(), api.tools(), api.scenarios(), api.toolsStatus(),
       ]);
-      if (this.api !== asker) return;
-      const root = scenarios.find((one) => one.id === first)?.root ?? agents[0]?.name ?? null;
+      if (this.api !== api) return;
+      const rootAgent = scenarios.find((one) => one.id === defaultId)?.root ?? agents[0]?.name ?? null;
       const supervisors = new Set(scenarios.flatMap((one) => one.supervisor ?? []));
-      this.team.set({ agents, tools, root, supervisors, model });
-      this.routes.set(await this.api.routes());
-      this.isAdmin.set((await this.api.me()).scopes.includes("admin"));
+      this.team.set({ agents, tools, rootAgent, supervisors, modelKind });
+      this.routes.set(await this.api.routePaths());
+      this.isAdmin.set((await this.api.currentUser()).scopes.includes("admin"));
     } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      if (error.status === 401 && this.api === asker) this.asking.set(true);
+      if (!(error instanceof ApiError)) throw error;
+      if (error.status === 401 && this.api === api) this.needsToken.set(true);
     }
   }
 
   // --- conversations
 
-  private show(id: string | null): void {
+  private showConversation(id: string | null): void {
     if (id === (this.current.get()?.id ?? null)) return;
-    const shown = id === null ? null : this.opened(id);
+    const shown = id === null ? null : this.openConversation(id);
     this.current.set(shown);
-    this.children.follow(shown?.session.get() ?? EMPTY, (child) => this.open.get(child));
-    this.refollow();
+    this.subagents.sync(shown?.session.get() ?? EMPTY_SESSION, (child) => this.openConversations.get(child));
+    this.updateSubscription();
   }
 
-  /** One that is open, or that a subagent of the shown one works in. */
-  find(id: string): Conversation | undefined {
-    return this.open.get(id) ?? this.children.get(id);
+  /** An open conversation, or one of a subagent of the shown conversation. */
+  findConversation(id: string): Conversation | undefined {
+    return this.openConversations.get(id) ?? this.subagents.get(id);
   }
 
-  private folded(one: Conversation): void {
-    const session = one.session.get();
-    this.sender.shown(session.clientIds);
-    if (one === this.current.get() && this.children.follow(session, (child) => this.open.get(child))) this.refollow();
+  private onFolded(conversation: Conversation): void {
+    const session = conversation.session.get();
+    this.sender.confirm(session.clientIds);
+    if (conversation === this.current.get() && this.subagents.sync(session, (child) => this.openConversations.get(child))) this.updateSubscription();
   }
 
-  private opened(id: string): Conversation {
-    const known = this.open.get(id);
-    const conversation = known ?? new Conversation(id, (one) => this.folded(one));
-    this.open.delete(id);
-    this.open.set(id, conversation);
-    if (known === undefined && this.sender.list.get().some((one) => one.sessionId === id)) conversation.standing.set("new");
-    for (const old of [...this.open.keys()].slice(0, -OPEN_MAX)) this.open.delete(old);
+  private openConversation(id: string): Conversation {
+    const known = this.openConversations.get(id);
+    const conversation = known ?? new Conversation(id, (one) => this.onFolded(one));
+    this.openConversations.delete(id); // and set again: the map's order is that of use
+    this.openConversations.set(id, conversation);
+    if (known === undefined && this.sender.pending.get().some((one) => one.sessionId === id)) conversation.status.set("new");
+    for (const old of [...this.openConversations.keys()].slice(0, -OPEN_CONVERSATIONS_MAX)) this.openConversations.delete(old);
     return conversation;
   }
 
-  /** A message was taken: a conversation that was new is there now. */
-  private arrived(id: string): void {
-    const conversation = this.open.get(id);
-    if (conversation?.standing.get() === "new") {
-      conversation.standing.set("loading");
-      this.refollow();
+  /** The server has accepted a message: a new conversation now exists there and can be followed. */
+  private onMessageAccepted(id: string): void {
+    const conversation = this.openConversations.get(id);
+    if (conversation?.status.get() === "new") {
+      conversation.status.set("loading");
+      this.updateSubscription();
     }
-    this.hurry();
+    this.expectUpdates();
   }
 
-  /** Says something where one is, or begins a conversation with it. */
-  say(text: string, how: "message" | "steer", agent: string | null): void {
-    const here = this.current.get();
-    const sessionId = here?.id ?? `c-${newId(8)}`;
-    this.sender.add({ sessionId, text, how, agent: here === null ? (agent ?? "") : null });
-    if (here === null) location.hash = `#/c/${encodeURIComponent(sessionId)}`;
+  /** Send a message to the current conversation, or start a new one with it. */
+  send(text: string, how: "message" | "steer", agent: string | null): void {
+    const current = this.current.get();
+    const sessionId = current?.id ?? `c-${newId(8)}`;
+    this.sender.add({ sessionId, text, how, agent: current === null ? (agent ?? "") : null });
+    if (current === null) location.hash = conversationHash(sessionId);
   }
 }

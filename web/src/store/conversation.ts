@@ -1,70 +1,70 @@
-// One conversation that is open: its log as it comes, and what it amounts to.
-import type { Event } from "../api/shapes";
-import { fold } from "../fold/session";
-import { EMPTY, type Session } from "../fold/state";
-import { Cell } from "./cell";
+// An open conversation: its events as they arrive, and the state that they fold to.
+import type { SessionEvent } from "../api/types";
+import { fold } from "../fold/fold";
+import { EMPTY_SESSION, type SessionState } from "../fold/state";
+import { Observable } from "./observable";
 
-const EVERY_MS = 110; // text that grows more often than that costs the browser a lot and the eye sees no difference
-const HIDDEN_EVERY_MS = 300; // how often a tab that nobody sees looks at what has come
-const RAW_MAX = 50_000; // events kept for the list of raw events
+const FOLD_INTERVAL_MS = 110; // drawing growing text more often costs much time and looks the same
+const HIDDEN_FOLD_INTERVAL_MS = 300; // in a hidden tab
+const RAW_EVENTS_MAX = 50_000; // kept for the Events panel
 
-export type Standing = "loading" | "open" | "new" | "unknown" | "deleted";
+export type ConversationStatus = "loading" | "open" | "new" | "unknown" | "deleted";
 
 export class Conversation {
-  readonly session = new Cell<Session>(EMPTY);
-  readonly standing = new Cell<Standing>("loading");
-  /** Grows in place; the session's cell tells when. */
-  readonly log: Event[] = [];
-  private waiting: Event[] = [];
-  private due = false;
-  private last = 0;
+  readonly session = new Observable<SessionState>(EMPTY_SESSION);
+  readonly status = new Observable<ConversationStatus>("loading");
+  /** Grows in place; subscribe to `session` to learn when. */
+  readonly rawEvents: SessionEvent[] = [];
+  private waiting: SessionEvent[] = [];
+  private scheduled = false;
+  private lastFoldAt = 0;
 
   constructor(
     readonly id: string,
-    private readonly folded: (conversation: Conversation) => void,
+    private readonly onFolded: (conversation: Conversation) => void,
   ) {}
 
   get cursor(): number {
     return this.waiting.at(-1)?.seq ?? this.session.get().cursor;
   }
 
-  /** Events are taken in nine times a second at most, however many pieces they come in. */
-  take(events: readonly Event[]): void {
+  /** Events are folded at most nine times a second, however often they arrive. */
+  addEvents(events: readonly SessionEvent[]): void {
     for (const event of events) this.waiting.push(event);
-    if (this.due) return;
-    this.due = true;
-    const wait = this.last + EVERY_MS - performance.now();
+    if (this.scheduled) return;
+    this.scheduled = true;
+    const wait = this.lastFoldAt + FOLD_INTERVAL_MS - performance.now();
     if (wait > 0) setTimeout(() => this.schedule(), wait);
     else this.schedule();
   }
 
-  /** With the next frame; a tab that is hidden, or becomes so, gets none, and goes by the clock. */
+  /** Fold with the next frame. A hidden tab gets no frames, so a timer runs as well. */
   private schedule(): void {
-    const timer = setTimeout(() => this.takeIn(), HIDDEN_EVERY_MS);
+    const timer = setTimeout(() => this.foldWaiting(), HIDDEN_FOLD_INTERVAL_MS);
     requestAnimationFrame(() => {
       clearTimeout(timer);
-      this.takeIn();
+      this.foldWaiting();
     });
   }
 
-  restart(): void {
+  reset(): void {
     this.waiting = [];
-    this.log.length = 0;
-    this.session.set(EMPTY);
+    this.rawEvents.length = 0;
+    this.session.set(EMPTY_SESSION);
   }
 
-  private takeIn(): void {
-    if (!this.due) return;
-    this.due = false;
-    this.last = performance.now();
+  private foldWaiting(): void {
+    if (!this.scheduled) return;
+    this.scheduled = false;
+    this.lastFoldAt = performance.now();
     const events = this.waiting;
     this.waiting = [];
     const before = this.session.get();
     const after = fold(before, events);
-    for (const event of events) if (event.seq > before.cursor) this.log.push(event);
-    if (this.log.length > RAW_MAX) this.log.splice(0, this.log.length - RAW_MAX);
-    this.standing.set("open");
+    for (const event of events) if (event.seq > before.cursor) this.rawEvents.push(event);
+    if (this.rawEvents.length > RAW_EVENTS_MAX) this.rawEvents.splice(0, this.rawEvents.length - RAW_EVENTS_MAX);
+    this.status.set("open");
     this.session.set(after);
-    this.folded(this);
+    this.onFolded(this);
   }
 }

@@ -1,5 +1,5 @@
-/** A new name that nobody else has; `crypto.randomUUID` is missing where the page comes over plain HTTP. */
+/** A random id. `crypto.randomUUID` is not available to pages that are served over plain HTTP. */
 export function newId(bytes = 16): string {
-  const drawn = crypto.getRandomValues(new Uint8Array(bytes));
-  return [...drawn].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const values = crypto.getRandomValues(new Uint8Array(bytes));
+  return [...values].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

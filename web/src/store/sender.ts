@@ -1,104 +1,153 @@
-// Sends what is outgoing, as often as it takes, always under the same id: the server takes it once. One message of a
-// conversation after the other.
-import type { Api } from "../api/client";
-import { explain, Problem } from "../api/problem";
-import { Cell } from "./cell";
+// Sends messages, and retries until the server has accepted them. Every attempt uses the same client id, so the server
+// accepts a message once. The messages of one conversation are sent one after the other, in the order they were written.
+import type { ApiClient } from "../api/client";
+import { ApiError, errorMessage } from "../api/errors";
 import { newId } from "./ids";
-import { keptHere } from "./kept";
-import { againIn, changed, nextOf, type Outgoing, type OutgoingList, parseOutgoing, without } from "./outgoing";
+import { Observable } from "./observable";
+import { tabStore } from "./storage";
 
-const KEPT = "outgoing";
+const STORAGE_KEY = "outgoing";
 
-export class Sender {
-  readonly list = new Cell<OutgoingList>(parseOutgoing(keptHere.get(KEPT)));
+/** A message that the log does not show yet. It is stored as JSON in the tab, so its fields must stay compatible. */
+export interface PendingMessage {
+  clientId: string;
+  sessionId: string;
+  text: string;
+  at: number;
+  how: "message" | "steer";
+  /** The agent of a new conversation ("" for the default); null if the conversation exists. */
+  agent: string | null;
+  state: "sending" | "waiting" | "accepted" | "refused";
+  tries: number;
+  why: string | null;
+}
+
+export type PendingMessages = readonly PendingMessage[];
+
+/** The same list if nothing matches, so that subscribers are not notified. */
+function withoutMatching(list: PendingMessages, gone: (one: PendingMessage) => boolean): PendingMessages {
+  return list.some(gone) ? list.filter((one) => !gone(one)) : list;
+}
+
+/** The next message of a conversation to send: the oldest one. */
+function nextToSend(list: PendingMessages, sessionId: string): PendingMessage | null {
+  return list.find((one) => one.sessionId === sessionId && (one.state === "sending" || one.state === "waiting")) ?? null;
+}
+
+/** Whether the conversation has messages that are accepted or will be sent, but that the log does not show yet. */
+export function hasPending(list: PendingMessages, sessionId: string): boolean {
+  return list.some((one) => one.sessionId === sessionId && one.state !== "refused");
+}
+
+const RETRY_FIRST_MS = 800;
+const RETRY_MAX_MS = 15_000;
+
+/** Milliseconds to wait after this many attempts. */
+export function retryDelay(tries: number): number {
+  return Math.min(RETRY_FIRST_MS * 2 ** Math.max(0, tries - 1), RETRY_MAX_MS);
+}
+
+export function parsePending(text: string | null): PendingMessages {
+  if (text === null) return [];
+  try {
+    const stored: unknown = JSON.parse(text);
+    return Array.isArray(stored) ? (stored as PendingMessage[]).filter((one) => typeof one.clientId === "string") : [];
+  } catch (error) {
+    if (error instanceof SyntaxError) return [];
+    throw error;
+  }
+}
+
+export class MessageSender {
+  readonly pending = new Observable<PendingMessages>(parsePending(tabStore.get(STORAGE_KEY)));
   private readonly timers = new Map<string, ReturnType<typeof setTimeout>>();
 
   constructor(
-    private readonly api: () => Api,
-    private readonly sent: (one: Outgoing) => void,
+    private readonly api: () => ApiClient,
+    private readonly onAccepted: (one: PendingMessage) => void,
   ) {
-    this.list.watch(() => keptHere.set(KEPT, JSON.stringify(this.list.get())));
+    this.pending.subscribe(() => tabStore.set(STORAGE_KEY, JSON.stringify(this.pending.get())));
   }
 
-  add(one: Pick<Outgoing, "sessionId" | "text" | "how" | "agent">): void {
+  add(one: Pick<PendingMessage, "sessionId" | "text" | "how" | "agent">): void {
     const clientId = newId();
-    this.list.update((list) => [...list, { ...one, clientId, at: Date.now(), state: "sending", tries: 0, why: null }]);
+    this.pending.update((list) => [...list, { ...one, clientId, at: Date.now(), state: "sending", tries: 0, why: null }]);
     void this.send(clientId);
   }
 
-  /** All that has not arrived: after a reload, and when the network is back. */
+  /** Send everything that is not accepted yet: after a reload, and when the network is back. */
   resume(): void {
-    for (const one of this.list.get()) if (one.state !== "refused") this.again(one.clientId);
+    for (const one of this.pending.get()) if (one.state !== "refused") this.retry(one.clientId);
   }
 
-  again(clientId: string): void {
-    this.cancel(clientId);
-    this.change(clientId, { state: "sending" });
+  retry(clientId: string): void {
+    this.cancelRetry(clientId);
+    this.update(clientId, { state: "sending" });
     void this.send(clientId);
   }
 
-  drop(clientId: string): void {
-    this.cancel(clientId);
-    const dropped = this.list.get().find((one) => one.clientId === clientId);
-    this.list.update((list) => without(list, (one) => one.clientId === clientId));
-    if (dropped !== undefined) this.goOn(dropped);
+  discard(clientId: string): void {
+    this.cancelRetry(clientId);
+    const dropped = this.pending.get().find((one) => one.clientId === clientId);
+    this.pending.update((list) => withoutMatching(list, (one) => one.clientId === clientId));
+    if (dropped !== undefined) this.sendNext(dropped);
   }
 
-  /** The log shows these now. */
-  shown(ids: ReadonlySet<string>): void {
-    this.list.update((list) => without(list, (one) => ids.has(one.clientId)));
+  /** Remove the messages that the log now shows. */
+  confirm(ids: ReadonlySet<string>): void {
+    this.pending.update((list) => withoutMatching(list, (one) => ids.has(one.clientId)));
   }
 
   private async send(clientId: string): Promise<void> {
-    const list = this.list.get();
+    const list = this.pending.get();
     const one = list.find((found) => found.clientId === clientId);
-    if (one === undefined || nextOf(list, one.sessionId) !== one) return;
-    this.change(clientId, { state: "sending", tries: one.tries + 1, why: null });
+    if (one === undefined || nextToSend(list, one.sessionId) !== one) return;
+    this.update(clientId, { state: "sending", tries: one.tries + 1, why: null });
     try {
-      await this.deliver(one);
-      this.change(clientId, { state: "accepted" });
-      this.sent(one);
+      await this.post(one);
+      this.update(clientId, { state: "accepted" });
+      this.onAccepted(one);
     } catch (error) {
-      this.failed(one, error);
+      this.onFailure(one, error);
     }
-    this.goOn(one);
+    this.sendNext(one);
   }
 
-  /** With what waits behind this one, if that is out of the way. */
-  private goOn(after: Outgoing): void {
-    const next = nextOf(this.list.get(), after.sessionId);
-    if (next !== null && next.clientId !== after.clientId) this.again(next.clientId);
+  /** Send the message after this one, unless this one still has to be sent. */
+  private sendNext(after: PendingMessage): void {
+    const next = nextToSend(this.pending.get(), after.sessionId);
+    if (next !== null && next.clientId !== after.clientId) this.retry(next.clientId);
   }
 
-  private async deliver(one: Outgoing): Promise<void> {
+  private async post(one: PendingMessage): Promise<void> {
     const { sessionId, text, clientId: clientMessageId } = one;
     const message = { sessionId, text, clientMessageId };
     if (one.how === "steer") {
       await this.api().steer(message);
       return;
     }
-    if (one.agent !== null) await this.api().create(sessionId, one.agent || null);
-    await this.api().say(message);
+    if (one.agent !== null) await this.api().createSession(sessionId, one.agent || null);
+    await this.api().sendMessage(message);
   }
 
-  private failed(one: Outgoing, error: unknown): void {
+  private onFailure(one: PendingMessage, error: unknown): void {
     const tries = one.tries + 1;
-    if (error instanceof Problem && error.code === "no_active_run") {
-      // The run ended while the steer was on its way: it is the next message then.
-      this.change(one.clientId, { how: "message", tries });
-      this.again(one.clientId);
-    } else if (error instanceof Problem && error.isPassing) {
-      this.change(one.clientId, { state: "waiting", why: explain(error) });
-      const wait = error.retryAfterS === null ? againIn(tries) : error.retryAfterS * 1000;
-      this.timers.set(one.clientId, setTimeout(() => this.again(one.clientId), wait));
-    } else this.change(one.clientId, { state: "refused", why: explain(error) });
+    if (error instanceof ApiError && error.code === "no_active_run") {
+      // The run ended before the steering message arrived: send it as the next message.
+      this.update(one.clientId, { how: "message", tries });
+      this.retry(one.clientId);
+    } else if (error instanceof ApiError && error.isTransient) {
+      this.update(one.clientId, { state: "waiting", why: errorMessage(error) });
+      const wait = error.retryAfterS === null ? retryDelay(tries) : error.retryAfterS * 1000;
+      this.timers.set(one.clientId, setTimeout(() => this.retry(one.clientId), wait));
+    } else this.update(one.clientId, { state: "refused", why: errorMessage(error) });
   }
 
-  private change(clientId: string, change: Partial<Outgoing>): void {
-    this.list.update((list) => changed(list, clientId, change));
+  private update(clientId: string, change: Partial<PendingMessage>): void {
+    this.pending.update((list) => list.map((one) => (one.clientId === clientId ? { ...one, ...change } : one)));
   }
 
-  private cancel(clientId: string): void {
+  private cancelRetry(clientId: string): void {
     clearTimeout(this.timers.get(clientId));
     this.timers.delete(clientId);
   }

@@ -1,29 +1,29 @@
-// What a tab and the hub say to each other. The hub lives in a shared worker, or in the tab itself.
-import type { Event, SessionItem } from "../api/shapes";
+// Messages between a tab and the shared connection, which runs in a shared worker or, without one, in the tab itself.
+import type { SessionEvent, SessionSummary } from "../api/types";
 
-export type LinkState =
-  | { is: "connecting" }
-  | { is: "live" }
-  | { is: "polling" }
-  | { is: "paused" } // polling has stopped after a while without anybody
-  | { is: "offline"; retryAt: number | null }
-  | { is: "unauthorized" };
+export type ConnectionStatus =
+  | { state: "connecting" }
+  | { state: "live" }
+  | { state: "polling" }
+  | { state: "paused" } // polling has stopped after a time without activity
+  | { state: "offline"; retryAt: number | null }
+  | { state: "unauthorized" };
 
-export type ToHub =
-  | { kind: "hello"; tab: string; base: string; token: string | null; visible: boolean }
-  | { kind: "follow"; sessions: Readonly<Record<string, number>> }
+export type FromTab =
+  | { kind: "connect"; tab: string; base: string; token: string | null; visible: boolean }
+  | { kind: "subscribe"; sessions: Readonly<Record<string, number>> }
   | { kind: "visible"; visible: boolean }
-  | { kind: "sent" } // somebody did something: news are near
+  | { kind: "activity" } // the user did something: updates are expected soon
   | { kind: "online"; online: boolean }
-  | { kind: "bye" };
+  | { kind: "disconnect" };
 
-export type FromHub =
-  | { kind: "link"; state: LinkState; shared: boolean }
-  | { kind: "back" } // a connection that was lost is there again, perhaps to another release of the server
-  | { kind: "events"; session: string; events: Event[] }
-  | { kind: "over"; session: string; reason: string } // deleted, unknown
-  | { kind: "restart"; session: string } // its cursor points at nothing: begin anew
-  | { kind: "sessions"; sessions: SessionItem[] } // all of them
-  | { kind: "changed"; changed: SessionItem[]; removed: string[] };
+export type ToTab =
+  | { kind: "status"; status: ConnectionStatus; shared: boolean }
+  | { kind: "reconnected" } // after a lost connection; the server may be another release now
+  | { kind: "events"; session: string; events: SessionEvent[] }
+  | { kind: "ended"; session: string; reason: string } // the reason is "deleted" or "unknown"
+  | { kind: "reset"; session: string } // the server no longer knows the cursor: start from the beginning
+  | { kind: "sessions"; sessions: SessionSummary[] } // the whole list
+  | { kind: "sessions_changed"; changed: SessionSummary[]; removed: string[] };
 
-export type Tell = (message: FromHub) => void;
+export type SendToTab = (message: ToTab) => void;

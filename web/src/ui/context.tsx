@@ -1,12 +1,12 @@
 import { createContext, useContext } from "react";
 import type { App } from "../store/app";
 
-const Here = createContext<App | null>(null);
+const AppContext = createContext<App | null>(null);
 
-export const AppProvider = Here.Provider;
+export const AppProvider = AppContext.Provider;
 
 export function useApp(): App {
-  const app = useContext(Here);
+  const app = useContext(AppContext);
   if (app === null) throw new Error("no App above this component");
   return app;
 }

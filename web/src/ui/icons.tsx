@@ -1,4 +1,4 @@
-// Line icons of one family, drawn on a grid of 24.
+// Line icons on a grid of 24.
 import type { ReactElement } from "react";
 
 const PATHS = {

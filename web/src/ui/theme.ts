@@ -1,13 +1,13 @@
-// Light, dark, or as the system has it. `theme.js` sets it before the first paint; this keeps it.
-import { Cell } from "../store/cell";
-import { kept } from "../store/kept";
+// The theme: light, dark, or that of the system. `theme.js` sets it before the first paint; this module changes it.
+import { Observable } from "../store/observable";
+import { localStore } from "../store/storage";
 
 export type Theme = "system" | "light" | "dark";
 
 export const THEMES: readonly Theme[] = ["system", "light", "dark"];
 const system = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
 
-export const theme = new Cell<Theme>(parse(kept.get("theme")));
+export const theme = new Observable<Theme>(parse(localStore.get("theme")));
 
 function parse(text: string | null): Theme {
   return text === "light" || text === "dark" ? text : "system";
@@ -21,9 +21,9 @@ function apply(): void {
   document.documentElement.dataset["theme"] = isDark() ? "dark" : "light";
 }
 
-export function keepTheme(): void {
-  theme.watch(() => {
-    kept.set("theme", theme.get() === "system" ? null : theme.get());
+export function initTheme(): void {
+  theme.subscribe(() => {
+    localStore.set("theme", theme.get() === "system" ? null : theme.get());
     apply();
   });
   system.addEventListener("change", apply);

@@ -1,0 +1,41 @@
+// Events → session state. Pure: the same events give the same state, in one batch or in many.
+import type { SessionEvent } from "../api/types";
+import { applyApproval, applyHandoff, applyReceipt, applySubagent } from "./agentEvents";
+import { applyAnswer, applyToken, applyUserMessage } from "./messages";
+import { applyError, applyGap, applyRun } from "./runs";
+import { SessionBuilder } from "./sessionBuilder";
+import type { SessionState } from "./state";
+import { applyBlock, applyToolCall, applyToolResult } from "./tools";
+
+type EventHandler = (session: SessionBuilder, event: SessionEvent) => void;
+
+const HANDLERS: Readonly<Record<string, EventHandler>> = {
+  message: (session, event) => (event.role === "user" ? applyUserMessage(session, event) : applyAnswer(session, event)),
+  token: applyToken,
+  tool_call: applyToolCall,
+  tool_result: applyToolResult,
+  block: applyBlock,
+  handoff: applyHandoff,
+  approval: applyApproval,
+  subagent: applySubagent,
+  message_received: applyReceipt,
+  error: applyError,
+  gap: applyGap,
+  run: applyRun,
+  session: (session, event) => {
+    const agent = event.data["active_agent"];
+    if (typeof agent === "string") session.activeAgent = agent;
+  },
+};
+
+/** The state after these events. Events up to the cursor are skipped, so a repeated delivery changes nothing. */
+export function fold(before: SessionState, events: readonly SessionEvent[]): SessionState {
+  const session = new SessionBuilder(before);
+  for (const event of events) {
+    if (event.seq <= session.cursor) continue;
+    session.cursor = event.seq;
+    session.eventCount += 1;
+    HANDLERS[event.type]?.(session, event);
+  }
+  return session.eventCount === before.eventCount ? before : session.build();
+}

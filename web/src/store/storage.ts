@@ -1,0 +1,32 @@
+// Values that survive a reload. If the browser refuses storage, they live as long as the page.
+
+export class BrowserStorage {
+  private readonly memory = new Map<string, string>();
+
+  constructor(private readonly storage: () => Storage) {}
+
+  get(name: string): string | null {
+    try {
+      return this.storage().getItem(`magent2.${name}`) ?? null;
+    } catch (error) {
+      if (error instanceof DOMException) return this.memory.get(name) ?? null;
+      throw error;
+    }
+  }
+
+  set(name: string, value: string | null): void {
+    try {
+      if (value === null) this.storage().removeItem(`magent2.${name}`);
+      else this.storage().setItem(`magent2.${name}`, value);
+    } catch (error) {
+      if (!(error instanceof DOMException)) throw error;
+      if (value === null) this.memory.delete(name);
+      else this.memory.set(name, value);
+    }
+  }
+}
+
+/** Shared by all tabs, kept until deleted. */
+export const localStore = new BrowserStorage(() => localStorage);
+/** Of this tab, kept until it is closed. */
+export const tabStore = new BrowserStorage(() => sessionStorage);

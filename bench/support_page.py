@@ -1,4 +1,4 @@
-"""A gateway and one agent that answers with a long text in equal pieces. Run as a process."""
+"""A gateway and a team whose model streams a long text in equal pieces, run as a process of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.worker.service import WorkerService
 
 CHARS, DELTAS = 8_000, 200
-FIRST_WORD = 2  # its number in a stream: after the response and its one item have begun
-PAUSE_S = 0.02  # between two pieces, as a quick model has it
+FIRST_DELTA = 2  # its number in the stream: the response and its one item start before it
+PAUSE_S = 0.02  # between two pieces, like a fast model
 
 SECTION = """## Part {n}
 
@@ -56,36 +56,36 @@ def text() -> str:
 
 
 class LongModel(DemoModel):
-    """Says the same long text to everything."""
+    """Answers every message with the same long text."""
 
-    async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[TResponseStreamEvent]:
-        said = text()
-        for event in stream_events(build_response(Say(said), [{"role": "user", "content": "go"}])):
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        answer = text()
+        for event in stream_events(build_response(Say(answer), [{"role": "user", "content": "go"}])):
             if not isinstance(event, ResponseTextDeltaEvent):
                 yield event
-            elif event.sequence_number == FIRST_WORD:
-                async for piece in _in_pieces(said, event):
+            elif event.sequence_number == FIRST_DELTA:
+                async for piece in _in_pieces(answer, event):
                     yield piece
 
 
-async def _in_pieces(said: str, first: ResponseTextDeltaEvent) -> AsyncIterator[ResponseTextDeltaEvent]:
+async def _in_pieces(answer: str, first: ResponseTextDeltaEvent) -> AsyncIterator[ResponseTextDeltaEvent]:
     size = CHARS // DELTAS
     for at in range(0, CHARS, size):
         await asyncio.sleep(PAUSE_S)
-        yield first.model_copy(update={"delta": said[at : at + size]})
+        yield first.model_copy(update={"delta": answer[at : at + size]})
 
 
 async def serve(port: int, token: str) -> None:
-    """Until SIGTERM."""
-    leaving = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+    """Run gateway and worker until SIGTERM."""
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     bus = MemoryBus()
     team = TeamRunner(default_roster(), kind="demo", config=RunnerConfig(), model=LongModel(), builtins=BuiltinTools())
     gateway = Gateway(bus, access=Access.by_token(token, loopback=True))
     serving = asyncio.create_task(gateway.serve([listen("127.0.0.1", port)]))
     service = WorkerService(bus, dict.fromkeys(team.agents(), team))
     working = asyncio.create_task(service.run())
-    await leaving.wait()
+    await stopping.wait()
     await service.drain(0.0)
     await working
     gateway.drain()
@@ -98,8 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.support_page", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--token", required=True)
-    chosen = parser.parse_args()
-    run(serve(chosen.port, chosen.token))
+    options = parser.parse_args()
+    run(serve(options.port, options.token))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The demo model, for tests of the page: it can be held in the middle of an answer, and made to fail.
+"""The demo model with a gate, for tests of the page: it waits at the gate, or fails, when the message says so.
 
-`held: TEXT` says the first half of the text, waits until the gate is opened, and says the rest. `gated: TEXT` waits
-before it does anything, then does what TEXT says. `fail: TEXT` is refused.
+`held: TEXT` streams the first half of the text, waits until the gate is open, and streams the rest. `gated: TEXT` waits
+at the gate first and then does what TEXT says. `fail: TEXT` raises ModelRefused.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.tools.default_tools import STANDARD
 from magent2.tools.registry import ToolRegistry, tool
 
-ABLE = ("chat_send", "run_python", "friend_send", "send_file", "part")
-STARTABLE = ("support",)
-FRIENDS = ("bob", "cat")  # of whoever holds the machine's token
+EXTRA_TOOLS = ("chat_send", "run_python", "friend_send", "send_file", "part")
+SUBAGENTS = ("support",)
+FRIENDS = ("bob", "cat")  # of the local user
 LOCAL = ADMIN.name.partition(":")[2]
-LABEL = re.compile(r"^\[agent:[^\]]*\]: ")
+SENDER_LABEL = re.compile(r"^\[agent:[^\]]*\]: ")
 HELD, GATED, FAIL = "held:", "gated:", "fail:"
 
 
@@ -44,63 +44,64 @@ class GatedModel(DemoModel):
         self.gate = asyncio.Event()
 
     async def stream_response(self, system_instructions: str | None, input: Any, *more: Any, **state: Any) -> Any:  # noqa: A002
-        input = _unlabelled(input)  # noqa: A001
+        input = _without_sender_labels(input)  # noqa: A001
         text = _last_text(input)
         if text.startswith(FAIL):
             raise ModelRefused("told to fail")
         if text.startswith(GATED):
             await self.gate.wait()
-            input = _without(GATED, input)  # noqa: A001
+            input = _without_prefix(GATED, input)  # noqa: A001
         events = super().stream_response(system_instructions, input, *more, **state)
         async for event in self._held(events) if text.startswith(HELD) else events:
             yield event
 
     async def _held(self, events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[TResponseStreamEvent]:
-        found = [event async for event in events]
-        for place, event in enumerate(found):
-            if place == len(found) // 2:
+        collected = [event async for event in events]
+        for index, event in enumerate(collected):
+            if index == len(collected) // 2:
                 await self.gate.wait()
             yield event
 
 
-def _last_text(asked: str | list[TResponseInputItem]) -> str:
-    if isinstance(asked, str):
-        return asked
-    said = [item for item in asked if item.get("role") == "user"]
-    content = said[-1].get("content") if said else ""
+def _last_text(model_input: str | list[TResponseInputItem]) -> str:
+    if isinstance(model_input, str):
+        return model_input
+    messages = [item for item in model_input if item.get("role") == "user"]
+    content = messages[-1].get("content") if messages else ""
     return content if isinstance(content, str) else str(content)
 
 
-def _unlabelled(asked: str | list[TResponseInputItem]) -> Any:
-    """What agents say, without who says it: they are obeyed as people are."""
-    return asked if isinstance(asked, str) else [_shorter(item, lambda text: LABEL.sub("", text)) for item in asked]
+def _without_sender_labels(model_input: str | list[TResponseInputItem]) -> Any:
+    """Remove the labels of messages from agents, so that their commands work like those of users."""
+    if isinstance(model_input, str):
+        return model_input
+    return [_with_text(item, lambda text: SENDER_LABEL.sub("", text)) for item in model_input]
 
 
-def _without(prefix: str, asked: str | list[TResponseInputItem]) -> Any:
-    """The same, its texts without the prefix."""
-    if isinstance(asked, str):
-        return asked.removeprefix(prefix).strip()
-    return [_shorter(item, lambda text: text.removeprefix(prefix).strip()) for item in asked]
+def _without_prefix(prefix: str, model_input: str | list[TResponseInputItem]) -> Any:
+    if isinstance(model_input, str):
+        return model_input.removeprefix(prefix).strip()
+    return [_with_text(item, lambda text: text.removeprefix(prefix).strip()) for item in model_input]
 
 
-def _shorter(item: Any, shorten: Callable[[str], str]) -> Any:
+def _with_text(item: Any, change: Callable[[str], str]) -> Any:
     content = item.get("content") if isinstance(item, dict) else None
-    return {**item, "content": shorten(content)} if isinstance(content, str) else item
+    return {**item, "content": change(content)} if isinstance(content, str) else item
 
 
 def page_roster() -> Roster:
-    """The default team, whose first agent may run Python, send, fall out with a friend, and start another agent."""
+    """The default team; its root agent also runs Python, sends files and starts the subagent `support`."""
     roster = default_roster()
     scenario = roster.scenarios[roster.default]
     root = scenario.agents[scenario.root]
-    more = tuple(tool for tool in ABLE if tool not in root.tools)
-    able = replace(root, tools=(*root.tools, *more), subagents=STARTABLE)
-    with_it = replace(scenario, agents={**scenario.agents, able.name: able})
-    return replace(roster, scenarios={**roster.scenarios, scenario.id: with_it})
+    added = tuple(tool for tool in EXTRA_TOOLS if tool not in root.tools)
+    new_root = replace(root, tools=(*root.tools, *added), subagents=SUBAGENTS)
+    new_scenario = replace(scenario, agents={**scenario.agents, new_root.name: new_root})
+    return replace(roster, scenarios={**roster.scenarios, scenario.id: new_scenario})
 
 
 def befriend(bus: Engine) -> None:
-    """Give the machine's user two friends."""
+    """Give the local user two friends."""
     for name in (LOCAL, *FRIENDS):
         run(bus, making_user(name, name, {"agent": "support"}))
     for name in FRIENDS:

@@ -1,6 +1,6 @@
-"""Records logs of conversations for the tests of the page: `python -m tests.support.record_page_logs web/tests/logs`.
+"""Record event logs for the unit tests of the page: `python -m tests.support.record_page_logs web/tests/logs`.
 
-Run it after every change of what the session API shows, and look at the difference.
+Run it after every change to the events of the session API, and review the diff.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def by_hand(client: httpx2.AsyncClient, _: GatedModel) -> None:
 
 
 async def stopped(client: httpx2.AsyncClient, model: GatedModel) -> None:
-    """Stopped in the middle of an answer, then tried again."""
+    """A run that is stopped during its answer and then retried."""
     await say(client, "held: one two three four five six", wait=False)
     await until_there(client, lambda event: event["type"] == "token")
     await client.post("/api/sdk/session/s1/stop", json={"mode": "now"})
@@ -61,7 +61,7 @@ async def stopped(client: httpx2.AsyncClient, model: GatedModel) -> None:
 
 
 async def steered(client: httpx2.AsyncClient, model: GatedModel) -> None:
-    """Told something before its second turn, and something after its last."""
+    """A run that gets one steering message before its second turn, and one after its last."""
     await say(client, "gated: weather in Oslo", wait=False)
     await until_there(client, lambda event: event["data"].get("status") == "started")
     await client.post("/api/sdk/session/s1/steer", json={"text": "in Celsius", "client_message_id": "k2"})
@@ -94,7 +94,7 @@ PARTING = 'friend_send("@bob", "one")\nfriend_send("@cat", "two")\npart()\nprint
 
 
 async def block_in_part(client: httpx2.AsyncClient, _: GatedModel) -> None:
-    """One of two messages may not go any more when the block ends."""
+    """A block with two messages, of which one is no longer allowed when the block ends."""
     await answer_to(client, python(PARTING))
 
 
@@ -114,7 +114,7 @@ async def asked(client: httpx2.AsyncClient, order: str) -> None:
 
 
 async def approvals(client: httpx2.AsyncClient, _: GatedModel) -> None:
-    """One is approved, one rejected, one never decided on, as its run is stopped."""
+    """One approved call, one rejected call, and one whose run is stopped before a decision."""
     await asked(client, "7")
     await decide(client, "approve")
     await until_there(client, lambda event: event["data"].get("status") == "finished")
@@ -127,7 +127,7 @@ async def approvals(client: httpx2.AsyncClient, _: GatedModel) -> None:
 
 
 async def subagent(client: httpx2.AsyncClient, _: GatedModel) -> None:
-    """Another agent is started, which asks for something that needs a person."""
+    """A subagent is started and makes a call that needs approval."""
     await answer_to(client, f"use start_agent {json.dumps({'agent': 'support', 'task': 'refund order 7'})}")
     child = await child_of(client)
     await until_there(client, lambda event: event["type"] == "approval", child)
@@ -155,7 +155,7 @@ SCENES: dict[str, Scene] = {
 
 
 async def record(name: str) -> dict[str, list[dict[str, Any]]]:
-    """The scene's log, and that of the subagent that it has started, if it has."""
+    """Play a scene and return its events, and those of the subagent if it started one."""
     bus, model = MemoryBus(), GatedModel()
     await asyncio.to_thread(befriend, bus)
     async with team_at_work(bus, runner=gated_team(model, bus)), api(bus) as client:

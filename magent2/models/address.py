@@ -1,7 +1,8 @@
-"""Addresses, names and topics. Nobody else puts a topic name together."""
+"""Names, addresses and topics. Topic names are built only here."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -11,20 +12,23 @@ from magent2.errors import AddressError, TopicError
 TOPIC_MAX_CHARS = 512
 NAME_MAX_CHARS = 480  # the longest name that still fits every kind of topic
 
+SUBAGENT_SEPARATOR = "~"  # between a conversation and the conversations of its subagents
+
 BAD_RECIPIENT = "recipient must be 'chat:{conversation_id}' or 'agent:{Name}'"
 
 
 def is_name(value: object) -> bool:
-    """Whether a value can name an agent or a conversation."""
+    """Whether a value is a valid name of an agent or a conversation."""
     return isinstance(value, str) and _is_name(value)
 
 
-@lru_cache(maxsize=4096)  # every record names its conversation
+@lru_cache(maxsize=4096)  # called for every record, mostly with the same names
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= NAME_MAX_CHARS and text.strip() == text and text.isprintable()
 
 
 def check_name(value: str, what: str) -> str:
+    """Return the name. Raises `AddressError` if it is not valid."""
     if not is_name(value):
         raise AddressError(
             f"{what} {value[:80]!r} cannot be used: take 1 to {NAME_MAX_CHARS} printable characters, no outer spaces"
@@ -33,32 +37,33 @@ def check_name(value: str, what: str) -> str:
 
 
 def check_topic(topic: object) -> str:
-    """The topic itself, if a log can be called that."""
+    """Return the topic. Raises `TopicError` if it is not valid."""
     if not isinstance(topic, str) or not topic:
         raise TopicError("topic must be a non-empty string such as 'chat:{conversation_id}'")
     if len(topic) > TOPIC_MAX_CHARS:
         raise TopicError(f"topic has {len(topic)} characters, the limit is {TOPIC_MAX_CHARS}: {topic[:60]!r}…")
     if not topic.isprintable():
-        raise TopicError(f"topic {topic[:80]!r} has characters that cannot be printed; leave them out")
+        raise TopicError(f"topic {topic[:80]!r} contains unprintable characters; remove them")
     return topic
 
 
 @lru_cache(maxsize=4096)
 def checked_topic(topic: str) -> tuple[str, str]:
-    """Kind and name of a topic that a log can have: `chat:a:b` → (`chat`, `a:b`)."""
+    """Check a topic and split it into kind and name: `chat:a:b` → (`chat`, `a:b`)."""
     kind, _, name = check_topic(topic).partition(":")
     return kind, name
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a message goes: to a conversation, or to an agent."""
+    """The recipient of a message: a conversation or an agent."""
 
     kind: Literal["chat", "agent"]
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Address:
+        """Parse `chat:{conversation_id}` or `agent:{Name}`. Raises `AddressError`."""
         kind, _, name = text.strip().partition(":")
         return _address(kind, name.strip())
 
@@ -66,7 +71,7 @@ class Address:
         return f"{self.kind}:{self.name}"
 
 
-@lru_cache(maxsize=4096)  # a message is parsed by its tool, by its delivery and by its reader
+@lru_cache(maxsize=4096)  # the sending tool, the delivery and the reader each parse the same address
 def _address(kind: str, name: str) -> Address:
     if kind not in ("chat", "agent") or not name:
         raise AddressError(BAD_RECIPIENT)
@@ -75,55 +80,69 @@ def _address(kind: str, name: str) -> Address:
 
 
 def chat_topic(name: str) -> str:
-    """Mail of a conversation, or of an agent: the two share one space of names."""
+    """The inbox of a conversation or of an agent. Both share one namespace."""
     return f"chat:{name}"
 
 
 def control_topic(agent: str) -> str:
+    """Stops, steers and decisions for an agent."""
     return f"control:{agent}"
 
 
 def stream_topic(conversation: str) -> str:
+    """The events of a conversation, which its readers follow."""
     return f"stream:{conversation}"
 
 
 def history_topic(conversation: str) -> str:
+    """The records that a conversation's runs are rebuilt from."""
     return f"history:{conversation}"
 
 
 def dead_topic(agent: str) -> str:
+    """The dead letters of an agent."""
     return f"dead:{agent}"
 
 
 def agent_topic(agent: str) -> str:
-    """The log that says an agent of this name exists."""
+    """The registration of an agent."""
     return f"agent:{agent}"
 
 
 def outbox_topic(connector: str) -> str:
+    """The outbox of a connector."""
     return f"outbox:{connector}"
 
 
 def relay_agent(connector: str) -> str:
-    """The name whose mail is what a connector still has to send."""
+    """The agent name whose inbox holds the messages that a connector has yet to deliver."""
     return f"outbox:{connector}"
 
 
 def channel_topic(channel: str) -> str:
-    """What was said in a channel; who is in it is another log."""
+    """The messages of a channel. Its members are in its `entity_topic`."""
     return f"channel:{channel}"
 
 
 def entity_topic(kind: str, entity: str) -> str:
-    """The log of one thing of the directory: a key, for one."""
+    """The log of one entity of the directory, such as a key."""
     return f"entity:{kind}:{entity}"
 
 
 def counts_topic() -> str:
-    """The log on which gateways tell each other how many requests they have counted."""
+    """The log through which gateways share their request counts."""
     return "counts:requests"
 
 
 def conversation_topics(conversation: str) -> tuple[str, str, str]:
-    """The logs that are the conversation's own, and go with it."""
+    """The topics that belong to a conversation and are deleted with it."""
     return stream_topic(conversation), chat_topic(conversation), history_topic(conversation)
+
+
+def subagent_id_of(conversation: str, agent: str, send_id: str) -> str:
+    """The id of a subagent's conversation, below that of the agent that starts it.
+
+    It is derived from the id of the starting call, so every attempt of that call gives the same conversation.
+    """
+    digest = hashlib.blake2b(send_id.encode(), digest_size=4).hexdigest()
+    return f"{conversation}{SUBAGENT_SEPARATOR}{agent}-{digest}"

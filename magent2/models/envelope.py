@@ -1,12 +1,14 @@
 """Contract v1, frozen: the envelope and the three events of a run.
 
-New fields are optional or live elsewhere; JSON of this shape always parses.
+JSON of these models stays valid in all later releases. New fields are optional, or are in contract v1.1.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -20,12 +22,24 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _as_utc(moment: datetime) -> datetime:
-    """A time without a zone is taken as UTC, one with another zone is converted."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+def _as_utc(value: datetime) -> datetime:
+    """Convert a time to UTC. A time without a zone is taken as UTC."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 UtcTime = Annotated[datetime, AfterValidator(_as_utc)]
+
+
+def utc_timestamp() -> str:
+    """Return the current time as pydantic writes it in JSON: `2026-01-31T12:00:00.000001Z`."""
+    # Written for every token, so the text up to the second is cached.
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_to_the_second(seconds)}.{nanoseconds // 1000:06d}Z"
+
+
+@lru_cache(maxsize=2)
+def _to_the_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class MessageEnvelope(BaseModel):
@@ -42,7 +56,7 @@ class MessageEnvelope(BaseModel):
 
 
 class BaseStreamEvent(BaseModel):
-    """What every event of a run has."""
+    """The fields of every event."""
 
     id: str = Field(default_factory=_new_id)
     conversation_id: str
@@ -50,7 +64,7 @@ class BaseStreamEvent(BaseModel):
 
 
 class TokenEvent(BaseStreamEvent):
-    """A piece of text as the model streams it: a draft, superseded by the output."""
+    """A piece of text as the model streams it. The output event replaces all of them."""
 
     event: Literal["token"] = "token"
     text: str
@@ -58,7 +72,7 @@ class TokenEvent(BaseStreamEvent):
 
 
 class ToolStepEvent(BaseStreamEvent):
-    """A tool was called, or has answered."""
+    """A tool was called, or returned its result."""
 
     event: Literal["tool_step"] = "tool_step"
     name: str

@@ -1,7 +1,6 @@
-"""Events of contract v1.1, beside the three of v1. Every one has a schema in `docs/schemas/`.
+"""Events of contract v1.1, in addition to the three of v1. Each has a schema in `docs/schemas/`.
 
-Events of v1 keep their shape. What v1.1 knows of a run besides (`RunFields`) is added to their JSON as optional fields,
-which a v1 reader passes over.
+Events of v1 keep their fields. `RunFields` are added to their JSON as optional fields, which a v1 reader ignores.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from magent2.models.envelope import BaseStreamEvent
 
 
 class RunFields(BaseModel):
-    """Where an event belongs. `message_id` joins the tokens of a turn to the text that will contain them.
+    """The run that an event belongs to.
 
-    `reply_to` is the message that a text answers. `run_kind` is said of runs that are no part of the talk: `tool`, one
-    that somebody ran by hand; `route`, a decision who answers.
+    `message_id` is shared by the tokens of a turn and the text that contains them. `reply_to` is the message that a
+    text answers. `run_kind` marks runs that are not part of the dialogue: `tool` for a tool that was run manually,
+    `route` for a routing decision.
     """
 
     run_id: str | None = None
@@ -30,7 +30,7 @@ class RunFields(BaseModel):
 
 
 class UserMessageEvent(BaseStreamEvent):
-    """Mail has come into the conversation."""
+    """The conversation received a message."""
 
     event: Literal["user_message"] = "user_message"
     message_id: str
@@ -38,11 +38,11 @@ class UserMessageEvent(BaseStreamEvent):
     recipient: str
     text: str | None = None
     client_message_id: str | None = None
-    steer: bool | None = None  # it was meant for a run under way
+    steer: bool | None = None  # it was sent to a run in progress
 
 
 class SessionEvent(BaseStreamEvent):
-    """The conversation itself has changed."""
+    """The conversation was created, changed or deleted."""
 
     event: Literal["session"] = "session"
     status: Literal["created", "updated", "deleted"]
@@ -50,17 +50,17 @@ class SessionEvent(BaseStreamEvent):
 
 
 class RunEvent(BaseStreamEvent, RunFields):
-    """A run has begun, ended, or begun again after its worker was lost."""
+    """A run started, ended, or restarted after its worker was lost."""
 
     event: Literal["run"] = "run"
     status: Literal["started", "finished", "failed", "stopped", "restarted"]
     envelope_id: str
     reason: str | None = None
-    history_left_out: int | None = None  # how many of the oldest runs the model was not shown
+    history_left_out: int | None = None  # number of oldest runs that were not in the model's input
 
 
 class MessageEvent(BaseStreamEvent, RunFields):
-    """Text of a turn that went on to call tools, or something that an agent said on the way."""
+    """Text of a turn that also called tools, or a message that an agent sent during its run."""
 
     event: Literal["message"] = "message"
     text: str
@@ -68,10 +68,11 @@ class MessageEvent(BaseStreamEvent, RunFields):
 
 
 class ReceivedMessage(BaseModel):
-    """Mail that has reached its end. `seq` is its number in the inbox where it lay; what joins it to all else is `id`.
+    """A steer or stop that was handled. `id` identifies it everywhere; `seq` is its position in its inbox.
 
-    `outcome`: of a steer `seen`, the answer of this turn knows it, or `input`, a run of its own answers it; of a stop
-    `stopped`, `too_late` (the run had ended first), `not_meant` (for another run) or `nothing_to_stop`.
+    The `outcome` of a steer is `seen` (it was in the model's input of this turn) or `input` (a separate run answers
+    it). The `outcome` of a stop is `stopped`, `too_late` (the run had already ended), `not_meant` (it was for another
+    run) or `nothing_to_stop`.
     """
 
     id: str
@@ -82,14 +83,14 @@ class ReceivedMessage(BaseModel):
     command: str | None = None
 
     def render(self) -> str:
-        """What was said, as a message inside a run says it."""
+        """Return the text, as a message inside a run does."""
         return self.text or ""
 
 
 class ReceiptEvent(BaseStreamEvent, RunFields):
-    """The receipt of steers and of stops on the log: each is named by exactly one, for each agent that it went to.
+    """The receipt of steers and stops. Each is in exactly one receipt for each agent that it was sent to.
 
-    What a run without a log tells of its messages is `magent2.events.MessageReceivedEvent`.
+    A run without a log emits `magent2.events.MessageReceivedEvent` instead.
     """
 
     event: Literal["message_received"] = "message_received"
@@ -97,7 +98,7 @@ class ReceiptEvent(BaseStreamEvent, RunFields):
 
 
 class HandoffEvent(BaseStreamEvent, RunFields):
-    """Another agent goes on."""
+    """Another agent takes over."""
 
     event: Literal["handoff"] = "handoff"
     source: str | None = None
@@ -106,10 +107,10 @@ class HandoffEvent(BaseStreamEvent, RunFields):
 
 
 class BlockEvent(BaseStreamEvent, RunFields):
-    """A Python block has ended: what it was, what it said, and what became of the messages that it held.
+    """A Python block ended: its code, its output, and the outcome of the messages that it held.
 
-    `held` counts those that waited for its end, `sent` and `failed` what became of them; `failures` has a line for each
-    that failed. A block that did not succeed has sent none of them, and `reason` names the kind of its failure.
+    `held` counts the messages that waited for the end of the block, `sent` and `failed` their outcomes. `failures` has
+    a line for each failed message. A block that did not succeed sent none of them; `reason` is the kind of its failure.
     """
 
     event: Literal["block"] = "block"
@@ -126,9 +127,9 @@ class BlockEvent(BaseStreamEvent, RunFields):
 
 
 class ApprovalEvent(BaseStreamEvent, RunFields):
-    """A call of a tool waits for a person, until `expires_at`; or somebody has decided on it.
+    """A tool call waits for approval until `expires_at`, or was decided on.
 
-    `args` are cut short where they are long; the approvals of the conversation show them whole.
+    Long `args` are truncated. The approvals of the conversation have them in full.
     """
 
     event: Literal["approval"] = "approval"
@@ -142,17 +143,17 @@ class ApprovalEvent(BaseStreamEvent, RunFields):
 
 
 class SubagentEvent(BaseStreamEvent, RunFields):
-    """A run has started another agent for a task. `subagent_id` is the conversation in which that agent works."""
+    """A run started another agent for a task. `subagent_id` is the conversation of that agent."""
 
     event: Literal["subagent"] = "subagent"
     subagent_id: str
-    name: str  # of the agent that works there
+    name: str  # of the agent
     task: str
     envelope_id: str
 
 
 class ErrorEvent(BaseStreamEvent, RunFields):
-    """Something went wrong, and what happens next: tried again in `retry_in_s`, or, without it, given up."""
+    """An attempt failed. It is retried in `retry_in_s` seconds, or not at all if that is not set."""
 
     event: Literal["error"] = "error"
     code: str
@@ -161,7 +162,7 @@ class ErrorEvent(BaseStreamEvent, RunFields):
 
 
 class GapEvent(BaseStreamEvent):
-    """Records between the reader's cursor and `floor` are gone; what follows comes after the floor."""
+    """Retention removed the records between the reader's cursor and `floor`. The next event comes after `floor`."""
 
     event: Literal["gap"] = "gap"
     cursor: str
@@ -169,7 +170,7 @@ class GapEvent(BaseStreamEvent):
 
 
 class EndEvent(BaseStreamEvent):
-    """The stream ends here, and why."""
+    """The stream ended. `reason` says why."""
 
     event: Literal["end"] = "end"
     reason: Literal["deleted", "revoked", "drain", "max_events"]

@@ -1,4 +1,4 @@
-"""Who acts: a person with a key, or whoever runs the place."""
+"""The principal: the authenticated caller on whose behalf a request acts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ ADMIN_SCOPE = "admin"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` is what conversations belong to and what mail is signed with; `admin` may act for everybody."""
+    """An authenticated caller.
+
+    `name` owns the conversations that the caller starts and signs the messages that they send. An `admin` may act for
+    every principal.
+    """
 
     name: str
     admin: bool = False
 
     @property
     def bound(self) -> str | None:
-        """The name that delivery holds mail to; `None` for whoever may write anywhere."""
+        """The name that delivery restricts messages to. `None` for an admin, who may write to every conversation."""
         return None if self.admin else self.name
 
     def owns(self, owner: str | None) -> bool:
-        """Whether a conversation of this owner is theirs to see. One without an owner is the admin's."""
+        """Whether the principal may see a conversation of this owner. Without an owner, only an admin may."""
         return self.admin or (bool(owner) and owner == self.name)
 
 

@@ -1,10 +1,9 @@
-"""The contract as JSON Schema: `python -m magent2.models.schemas docs/schemas` writes one file per model."""
+"""JSON Schemas of the contract. `python -m magent2.models.schemas docs/schemas` writes one file per model."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import orjson
 from pydantic import BaseModel
@@ -46,15 +45,15 @@ CONTRACT = V1 + V1_1
 
 
 def schema_files() -> dict[str, str]:
-    """File name → text, for everything in the contract."""
-    return {f"{model.__name__}.json": _text(model.model_json_schema()) for model in CONTRACT}
-
-
-def _text(schema: dict[str, Any]) -> str:
-    return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode() + "\n"
+    """Return the text of each schema file, by file name."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return {
+        f"{model.__name__}.json": orjson.dumps(model.model_json_schema(), option=options).decode() for model in CONTRACT
+    }
 
 
 def write_schemas(folder: Path) -> None:
+    """Write all schema files to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schema_files().items():
         (folder / name).write_text(text)

@@ -18,9 +18,8 @@ from magent2.bus.records import Page, TopicInfo, TopicList
 from magent2.errors import Refused
 from magent2.mail.delivery import Sending, delivering
 from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
-from magent2.models.address import chat_topic, stream_topic
+from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.models.subagent import JOINT
 from magent2.sessions.receipts import finding_fate
 
 SUBAGENTS_PER_RUN_MAX = 16
@@ -73,7 +72,7 @@ def finding_subagents(conversation: str) -> Flow[list[TopicInfo]]:
     found: list[TopicInfo] = []
     before: tuple[int, str] | None = None
     while True:
-        page: TopicList = yield Topics(stream_topic(conversation) + JOINT, None, before, CHILDREN_PAGE)
+        page: TopicList = yield Topics(stream_topic(conversation) + SUBAGENT_SEPARATOR, None, before, CHILDREN_PAGE)
         found += [info for info in page.topics if info.head.get(PARENT) == conversation and not info.deleted]
         if page.next is None:
             return found

@@ -17,10 +17,9 @@ from magent2.bus.records import TopicInfo
 from magent2.errors import Refused
 from magent2.mail.delivery import Sending
 from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
-from magent2.models.address import check_name, stream_topic
+from magent2.models.address import check_name, stream_topic, subagent_id_of
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
-from magent2.models.subagent import subagent_id_of
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.sessions.store import HIDDEN, shown
 from magent2.sessions.stream import event_payload, payload_record

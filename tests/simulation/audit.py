@@ -10,6 +10,7 @@ from itertools import product
 from magent2.bus.operations import Describe, Lanes, Topics
 from magent2.bus.records import Record
 from magent2.models.address import (
+    SUBAGENT_SEPARATOR,
     channel_topic,
     chat_topic,
     control_topic,
@@ -19,7 +20,6 @@ from magent2.models.address import (
     relay_agent,
     stream_topic,
 )
-from magent2.models.subagent import JOINT
 from tests.simulation.blocks import Posted
 from tests.simulation.calls import CHILD
 from tests.simulation.clerks import Clerks
@@ -100,7 +100,7 @@ def _read(scene: Scene) -> dict[str, list[Record]]:
     if scene.town:
         topics += [channel_topic(CHANNEL), *_of_connectors()]
     if CHILD in scene.agents:
-        prefixes = [stream_topic(f"{name}{JOINT}") for name in scene.ledger.deleted]
+        prefixes = [stream_topic(f"{name}{SUBAGENT_SEPARATOR}") for name in scene.ledger.deleted]
         topics += [info.topic for prefix in prefixes for info in bus.call(Topics(prefix)).topics]
     return logs | {topic: whole_log(bus, topic) for topic in topics}
 

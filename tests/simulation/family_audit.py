@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.bus.records import Record
-from magent2.models.address import chat_topic, stream_topic
-from magent2.models.subagent import JOINT
+from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.tools.subagents import RESULT, START
 from tests.simulation.calls import CHILD, kind_of, start_of, task_of
 
@@ -62,5 +61,5 @@ def _told(mark: Payload) -> dict[str, Any]:
 def orphan_findings(deleted: str, logs: Logs) -> Iterator[str]:
     """What a deleted conversation has started is deleted with it."""
     for topic, records in logs.items():
-        if topic.partition(":")[2].startswith(f"{deleted}{JOINT}") and records:
+        if topic.partition(":")[2].startswith(f"{deleted}{SUBAGENT_SEPARATOR}") and records:
             yield f"{topic} belongs to {deleted}, which was deleted, and holds {len(records)} records"

@@ -8,8 +8,14 @@ from typing import Any
 
 from magent2.bus.records import Record
 from magent2.mail.headers import MEANT, STEER
-from magent2.models.address import chat_topic, control_topic, dead_topic, history_topic, stream_topic
-from magent2.models.subagent import JOINT
+from magent2.models.address import (
+    SUBAGENT_SEPARATOR,
+    chat_topic,
+    control_topic,
+    dead_topic,
+    history_topic,
+    stream_topic,
+)
 from tests.simulation.blocks import Posted
 from tests.simulation.deciders import Deciders
 from tests.simulation.journal_audit import journal_findings
@@ -179,7 +185,7 @@ class Stops:
 def _below(audit: LaneAudit, end: Payload) -> Iterator[str]:
     """A stop that no person has sent is one that whoever started the agent has passed on."""
     audit.counts["stopped with its starter"] += 1
-    if JOINT not in audit.conversation:
+    if SUBAGENT_SEPARATOR not in audit.conversation:
         yield f"{end['envelope_id']} was stopped by nobody: {end.get('reason')}"
 
 

@@ -10,7 +10,7 @@ from agents.items import TResponseStreamEvent
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 from magent2.errors import ModelError
-from magent2.models.moment import utc_text
+from magent2.models.envelope import utc_timestamp
 from magent2.runner.event_mapping import TEXT_DELTA, as_text, encodable
 from magent2.runner.journal.journal import Journal, outputs_of
 from magent2.runner.journal.tool_calls import SKIP_TURN, Call
@@ -138,7 +138,7 @@ class _LiveAnswer:
         self._tokens = index + 1
         token = self._fields.copy()
         token["id"] = f"{self._prefix}{index}"
-        token["created_at"] = utc_text()
+        token["created_at"] = utc_timestamp()
         token["text"] = encodable(text)
         token["index"] = index
         return token

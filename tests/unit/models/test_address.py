@@ -91,7 +91,7 @@ def test_a_topic_is_split_at_its_first_colon() -> None:
         (None, "non-empty string"),
         (7, "non-empty string"),
         ("x" * (TOPIC_MAX_CHARS + 1), "513 characters, the limit is 512"),
-        ("chat:a\nb", "leave them out"),
+        ("chat:a\nb", "remove them"),
     ],
 )
 def test_a_topic_that_no_log_can_have_is_refused_with_the_reason(topic: Any, advice: str) -> None:

@@ -4,9 +4,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
+from magent2.models.envelope import (
+    BaseStreamEvent,
+    MessageEnvelope,
+    OutputEvent,
+    TokenEvent,
+    ToolStepEvent,
+    utc_timestamp,
+)
 
 V1_ENVELOPE = {
     "id": "7f3f",
@@ -115,3 +122,24 @@ def test_unknown_fields_of_later_versions_do_no_harm(model: type[BaseModel]) -> 
     fields = {name: value for name, value in known.items() if name in model.model_fields}
 
     assert model.model_validate(fields | {"seq": 7}).model_dump(exclude_unset=True).keys() == fields.keys()
+
+
+# --- timestamps
+
+
+def test_a_timestamp_is_what_pydantic_reads_and_writes() -> None:
+    before = datetime.now(UTC)
+    text = utc_timestamp()
+    after = datetime.now(UTC)
+
+    adapter = TypeAdapter(datetime)
+    parsed = adapter.validate_python(text)
+
+    assert before <= parsed <= after
+    assert parsed.tzinfo is not None
+
+
+def test_timestamps_keep_the_order_in_which_they_were_taken() -> None:
+    texts = [utc_timestamp() for _ in range(10_000)]
+
+    assert texts == sorted(texts)

@@ -1,4 +1,4 @@
-"""The one reader of the environment. Read once at start, handed over from there."""
+"""Settings from environment variables. A process reads them once at start and passes them on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_PREFIX = "MAGENT2_LIMIT_"
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-# Names that OpenTelemetry has given
+# Variables that OpenTelemetry defines
 OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 OTLP_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 TRACE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -27,11 +27,12 @@ TRACE_CONTENT_ON = ("true", "span_only", "span_and_event")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says. Neither the token nor `bus_url`, which may carry a password, prints.
+    """The settings of a process. The repr hides the token, and `bus_url` because it may hold a password.
 
-    `url` is where a client finds the gateway; `host` and `port` are where a gateway listens. `metrics` is
-    where a worker shows its figures. `traces` is who gets spans, `None` when nobody wants any; all else about them
-    OpenTelemetry reads itself.
+    - `url`: where a client reaches the gateway. `host` and `port`: where a gateway listens.
+    - `metrics`: where a worker serves its metrics.
+    - `traces`: the exporter of spans, `None` for none. OpenTelemetry reads its other variables itself.
+    - `limits`: unparsed values by the names that `[limits]` of an agents file uses.
     """
 
     bus_url: str | None
@@ -47,7 +48,7 @@ class Settings:
     traces: str | None = None
     trace_protocol: str | None = None
     trace_content: bool = False
-    limits: Mapping[str, str] = field(default_factory=dict)  # by the names that `[limits]` has, as they were written
+    limits: Mapping[str, str] = field(default_factory=dict)
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -55,6 +56,10 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the variables of `environ`, or of the process for None. A blank variable counts as not set.
+
+        Raises `SettingsError` that names the first variable with an invalid value.
+        """
         variables = os.environ if environ is None else environ
         folder = variables.get("MAGENT2_DATA_DIR", "").strip()
         return cls(
@@ -90,40 +95,41 @@ class Settings:
 
     @property
     def files_dir(self) -> Path:
-        """Where the agents' own folders are, which they send files from."""
+        """The folder that holds one folder per agent, from which the agent may send files."""
         return self.files or self.data_dir / "files"
 
     @property
     def gateway_url(self) -> str:
-        """Where a client on this machine finds the gateway, unless it was told."""
+        """The gateway's URL: `url` if it is set, else this machine and `port`."""
         return self.url or f"http://{HOST}:{self.port}"
 
 
-@lru_cache(maxsize=256)  # a gateway asks it of every request
+@lru_cache(maxsize=256)  # a gateway calls it for every request
 def is_loopback(host: str) -> bool:
-    """Whether a name can only mean this machine."""
+    """Whether a host name or IP address always refers to this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     from ipaddress import ip_address
 
     try:
         return ip_address(host).is_loopback
-    except ValueError:  # a name of another machine
+    except ValueError:  # not an IP address: the name of another machine
         return False
 
 
 def default_data_dir() -> Path:
-    from platformdirs import user_data_path  # only the embedded default needs it
+    from platformdirs import user_data_path  # slow to import; needed only without MAGENT2_DATA_DIR
 
     return user_data_path("magent2", appauthor=False)
 
 
 def _first(variables: Mapping[str, str], *names: str) -> str | None:
+    """Return the value of the first variable that is set and not blank."""
     return next((value for name in names if (value := variables.get(name, "").strip())), None)
 
 
 def _traces(variables: Mapping[str, str]) -> str | None:
-    """Who gets spans: whoever is named, else an OTLP collector if one has an address."""
+    """Return the exporter that OTEL_TRACES_EXPORTER names, else `otlp` if an OTLP endpoint is set."""
     named = (_first(variables, "OTEL_TRACES_EXPORTER") or "").lower()
     disabled = (_first(variables, "OTEL_SDK_DISABLED") or "").lower() == "true"
     if disabled or named == "none":
@@ -137,7 +143,7 @@ def _limits(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _list(variables: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Several values, with commas or spaces between them."""
+    """Split a list whose values are separated by commas or spaces."""
     return tuple(variables.get(name, "").replace(",", " ").split())
 
 

@@ -160,8 +160,9 @@ def _without(document: Document, errors: Sequence[ErrorDetails]) -> Document:
             del table[int(key)]
         elif isinstance(table, dict):
             table.pop(key, None)
-            if key in ("id", "name") and error["type"] not in UNKNOWN_KEY:
-                table[key] = f"#{int(parents[-1]) + 1}"
+            # Only scenarios and agents are items of an array, and both need a name.
+            if parents and isinstance(parents[-1], int) and error["type"] not in UNKNOWN_KEY and key in ("id", "name"):
+                table[key] = f"#{parents[-1] + 1}"
     return copy
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from magent2.errors import RosterError
-from magent2.roster.agents_file import FILE_MAX_BYTES, load_agents_file
+from magent2.roster.agents_file import FILE_MAX_BYTES, AgentsFile, ScenarioTable, load_agents_file
 from magent2.roster.limits import LIMIT_NAMES
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
 from magent2.runner.config import RunnerConfig
@@ -229,6 +234,7 @@ CASES = {
     "a weight that is not finite": (AGENT + "keywords = { x = nan }", "keywords.x: must be at most 100, not nan"),
     "a weight that is too low": (AGENT + "keywords = { x = -101 }", "keywords.x: must be at least -100, not -101"),
     "a bad import path": (AGENT + '[tools]\nx = "tools.count"', "tools.x: 'tools.count' is not an import path"),
+    "a tool called name": (AGENT + "[tools]\nname = 1", "tools.name: must be a string, not 1"),
     "a bad tool name": (AGENT + '[tools]\n"x y" = "a:b"', "tools.\"x y\": 'x y' is not a valid name"),
     "a tool that is there": (
         AGENT + '[tools]\nweather = "a:b"',
@@ -263,6 +269,28 @@ CASES = {
 @pytest.mark.parametrize(("text", "words"), CASES.values(), ids=CASES)
 def test_a_fault_is_named_with_its_place(tmp_path: Path, text: str, words: str) -> None:
     assert [fault for fault in faults(tmp_path, text) if words in fault], faults(tmp_path, text)
+
+
+KEYS = sorted({*AgentsFile.model_fields, *ScenarioTable.model_fields, *(key.name for key in fields(AgentSpec)), "x"})
+VALUES = st.recursive(
+    st.sampled_from(["", " ", "a", "weather", True, 1, -1, 1.5]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
+    return "[" + ", ".join(map(toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4), VALUES)
+def test_any_values_are_accepted_or_refused_by_name(document: dict[str, object], scenario: object) -> None:
+    with TemporaryDirectory() as folder:
+        lines = [f"{key} = {toml(value)}" for key, value in {**document, "scenario": [scenario]}.items()]
+        with suppress(RosterError):  # any other error is a failure
+            read(Path(folder), "\n".join(lines))
 
 
 def test_instructions_of_all_agents_together_have_a_limit(tmp_path: Path) -> None:

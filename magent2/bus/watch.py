@@ -72,24 +72,24 @@ class WatchHub:
         with self._lock:
             return list(self._watches)
 
-    def enter(self, watch: LocalWatch, topic: str) -> None:
+    def add_watch(self, watch: LocalWatch, topic: str) -> None:
         with self._lock:
             self._watches.setdefault(topic, set()).add(watch)
             first = len(self._watches[topic]) == 1
-        self.entered(watch, topic, first)
+        self.watch_added(watch, topic, first)
 
-    def leave(self, watch: LocalWatch, topic: str) -> None:
+    def remove_watch(self, watch: LocalWatch, topic: str) -> None:
         with self._lock:
             others = self._watches.get(topic, set())
             others.discard(watch)
             last = not others and self._watches.pop(topic, None) is not None
         if last:
-            self.left(topic)
+            self.topic_unwatched(topic)
 
-    def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
+    def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         """Called after a watch was added. `first`: no other watch has the topic, so a remote hub has to subscribe."""
 
-    def left(self, topic: str) -> None:
+    def topic_unwatched(self, topic: str) -> None:
         """Called after the last watch of a topic was removed."""
 
 
@@ -109,13 +109,13 @@ class LocalWatch(Watch):
         for topic in topics:
             if topic not in self._topics:
                 self._topics.add(topic)
-                self._hub.enter(self, topic)
+                self._hub.add_watch(self, topic)
 
     def discard(self, *topics: str) -> None:
         for topic in topics:
             if topic in self._topics:
                 self._topics.discard(topic)
-                self._hub.leave(self, topic)
+                self._hub.remove_watch(self, topic)
 
     def close(self) -> None:
         self.discard(*self._topics)

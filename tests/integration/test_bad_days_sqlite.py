@@ -1,4 +1,4 @@
-"""What goes wrong with a file, and what the engine then says."""
+"""Faults of the file, the disk and other processes, and the errors that the SQLite engine raises for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from magent2.bus.sqlite_engine import writer as sqlite_writer
 from magent2.bus.sqlite_engine.file_lock import FileLock
 from magent2.errors import (
     BusUnavailable,
+    InvalidInput,
     Magent2Error,
     MalformedRecord,
     SchemaTooNew,
@@ -96,7 +98,7 @@ def test_a_file_system_that_takes_no_files_is_unwritable() -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that any user can enter."""
+    """A folder that every user can enter."""
     folder = Path(tempfile.mkdtemp(prefix="magent2-"))
     folder.chmod(0o755)
     yield folder
@@ -105,7 +107,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("what", ["file", "folder", "all"])
 def test_what_may_only_be_read_is_unwritable(open_folder: Path, crew: Crew, what: str) -> None:
-    """A user without rights tries: root could write anyway."""
+    """The child runs as a user without rights, because root could write anyway."""
     path = open_folder / "log.db"
     open_and_write(path)
     for file in open_folder.iterdir():
@@ -155,7 +157,7 @@ def test_damage_inside_the_file_is_found(path: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """All but the first pages become nonsense."""
+    """Overwrite all but the first pages with random bytes."""
     content = bytearray(path.read_bytes())
     content[4096 * 4 :] = os.urandom(len(content) - 4096 * 4)
     path.write_bytes(content)
@@ -189,7 +191,7 @@ def test_a_log_of_a_newer_release_is_refused_and_stays_as_it_is(path: Path) -> N
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's own limit on pages takes the place of a disk: the same error comes out at the same places."""
+    """Limit the number of pages of the database: SQLite then raises the same errors as on a full disk."""
     really_connect = sqlite3.connect
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -201,7 +203,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_takes_nothing_by_halves(path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_append(path: Path) -> None:
     bus = SqliteBus(path)
 
     taken = fill(bus)
@@ -213,7 +215,7 @@ def test_a_full_disk_takes_nothing_by_halves(path: Path) -> None:
 
 
 def fill(bus: Engine) -> int:
-    """Append to three topics until the disk is full; how many it took."""
+    """Append to three topics until the disk is full; return the number of appends that succeeded."""
     for n in range(1, APPENDS_MAX):
         try:
             bus.call(large_append(n))
@@ -223,17 +225,17 @@ def fill(bus: Engine) -> int:
 
 
 def test_a_disk_that_fills_up_and_gets_room_again_loses_nothing(path: Path, crew: Crew) -> None:
-    """The operating system's limit on the size of a file stops SQLite in the middle of a write."""
+    """The operating system limits the size of the file, which stops SQLite in the middle of a write."""
     child = crew.spawn(FULL_DISK, path=str(path), topics=TOPICS, text_chars=LARGE_CHARS)
 
-    told = child.hear()
+    report = child.hear()
 
     assert child.finish() == 0, child.errors()
-    assert told["error"] in ("StorageFull", "StorageError")
+    assert report["error"] in ("StorageFull", "StorageError")
     bus = SqliteBus(path)
     logs = {topic: whole_log(bus, topic) for topic in TOPICS}
-    assert_clean(append_findings(logs, told["acknowledged"]))
-    assert len(logs[TOPIC]) == len(told["acknowledged"])
+    assert_clean(append_findings(logs, report["acknowledged"]))
+    assert len(logs[TOPIC]) == len(report["acknowledged"])
     bus.close()
 
 
@@ -327,7 +329,19 @@ def test_a_closed_bus_says_so(path: Path) -> None:
         asyncio.run(bus.acall(put(2)))
 
 
-def test_a_file_that_was_removed_is_made_anew(path: Path) -> None:
+async def test_an_operation_submitted_just_before_the_bus_closes_is_refused(path: Path) -> None:
+    bus = SqliteBus(path)
+    waiting = asyncio.ensure_future(bus.acall(put()))
+    await asyncio.sleep(0)  # the task has submitted its operation; the loop has not passed it to the writer thread yet
+    closing = threading.Thread(target=bus.close)
+    closing.start()
+    closing.join()
+
+    with pytest.raises(InvalidInput, match="closed"):
+        await asyncio.wait_for(waiting, 10)
+
+
+def test_a_file_that_was_removed_is_created_again(path: Path) -> None:
     bus = SqliteBus(path)
     bus.call(put(1))
     bus.close()

@@ -83,10 +83,10 @@ class SubscriptionHub(WatchHub):
 
     # --- from any thread
 
-    def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
+    def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         self._on_loop(self._enter, watch, topic)
 
-    def left(self, topic: str) -> None:
+    def topic_unwatched(self, topic: str) -> None:
         self._on_loop(self._leave, topic)
 
     def _on_loop(self, act: Callable[..., None], *arguments: object) -> None:

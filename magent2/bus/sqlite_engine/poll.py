@@ -39,7 +39,7 @@ class PollingHub(WatchHub):
             poller.own.add(version)
         self.notify(topics)
 
-    def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
+    def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
         with self._starting:
             if self._poller is None or not self._poller.is_running():
                 self._poller = CommitPoller(self, self._connect(), self._path)

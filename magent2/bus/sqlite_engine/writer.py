@@ -192,7 +192,7 @@ class WriterThread:
                 return True  # no operations, but a scrub to try again
         return True
 
-    def _take_group(self) -> list[tuple[AnyOperation, Waiter]]:
+    def _take_group(self) -> list[QueuedOperation]:
         group: list[QueuedOperation] = []
         with suppress(IndexError):  # the lock watcher may take from the queue at the same time
             while len(group) < GROUP_MAX:

@@ -63,7 +63,7 @@ def test_an_active_conversation_does_not_expire(bus: MemoryBus) -> None:
     assert run(bus, sweeping(RetentionPolicy(expire_idle_s=60), 0)).expired == 0
 
 
-def test_blobs_that_nobody_names_go(bus: MemoryBus) -> None:
+def test_blobs_that_no_record_names_are_removed(bus: MemoryBus) -> None:
     bus.call(PutBlob(b"unnamed"))
 
     assert run(bus, sweeping(RetentionPolicy(blobs_after_s=0), 0)).blobs == 1

@@ -15,7 +15,7 @@ def hub() -> WatchHub:
     return WatchHub()
 
 
-def test_a_change_is_told_once(hub: WatchHub) -> None:
+def test_a_change_is_reported_once(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["a"])
         hub.notify(["a"])
@@ -24,14 +24,14 @@ def test_a_change_is_told_once(hub: WatchHub) -> None:
         assert watch.wait(0) == frozenset()
 
 
-def test_a_change_of_another_topic_is_not_told(hub: WatchHub) -> None:
+def test_a_change_of_another_topic_is_not_reported(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["b"])
 
         assert watch.wait(0) == frozenset()
 
 
-def test_each_watch_is_told_of_its_own_topics(hub: WatchHub) -> None:
+def test_each_watch_reports_its_own_topics(hub: WatchHub) -> None:
     with hub.watch(["a", "b"]) as first, hub.watch(["b", "c"]) as second:
         hub.notify(["a", "b", "c"])
 
@@ -39,7 +39,7 @@ def test_each_watch_is_told_of_its_own_topics(hub: WatchHub) -> None:
         assert second.wait(0) == {"b", "c"}
 
 
-def test_news_of_a_topic_that_was_discarded_meanwhile_is_dropped(hub: WatchHub) -> None:
+def test_a_change_of_a_topic_that_was_discarded_meanwhile_is_dropped(hub: WatchHub) -> None:
     with hub.watch(["a"]) as watch:
         hub.notify(["a"])
         watch.discard("a")
@@ -54,7 +54,7 @@ def test_a_closed_watch_leaves_nothing_behind(hub: WatchHub) -> None:
     assert hub.watched() == []
 
 
-def test_everyone_is_told_when_news_may_have_been_lost(hub: WatchHub) -> None:
+def test_every_watch_is_notified_when_changes_may_have_been_missed(hub: WatchHub) -> None:
     with hub.watch(["a", "b"]) as watch:
         hub.notify_all()
 
@@ -106,7 +106,7 @@ async def test_a_task_that_was_cancelled_can_wait_again(hub: WatchHub) -> None:
         assert await watch.changed(DEADLINE_S) == {"a"}
 
 
-def test_news_for_a_loop_that_is_gone_does_no_harm(hub: WatchHub) -> None:
+def test_a_change_for_a_closed_loop_does_no_harm(hub: WatchHub) -> None:
     watch = hub.watch(["a"])
     loop = asyncio.new_event_loop()
     task = loop.create_task(watch.changed(None))
@@ -120,24 +120,24 @@ def test_news_for_a_loop_that_is_gone_does_no_harm(hub: WatchHub) -> None:
     task.get_coro().close()
 
 
-def test_a_hub_is_told_when_the_first_comes_and_the_last_goes() -> None:
-    told: list[str] = []
+def test_hooks_run_for_the_first_watch_and_after_the_last_of_a_topic() -> None:
+    calls: list[str] = []
 
-    class Told(WatchHub):
-        def entered(self, watch: LocalWatch, topic: str, first: bool) -> None:
-            told.append(f"+{topic}" if first else f"={topic}")
+    class RecordingHub(WatchHub):
+        def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
+            calls.append(f"+{topic}" if first else f"={topic}")
 
-        def left(self, topic: str) -> None:
-            told.append(f"-{topic}")
+        def topic_unwatched(self, topic: str) -> None:
+            calls.append(f"-{topic}")
 
-    hub = Told()
+    hub = RecordingHub()
     with hub.watch(["a"]), hub.watch(["a"]):
         pass
 
-    assert told == ["+a", "=a", "-a"]
+    assert calls == ["+a", "=a", "-a"]
 
 
-def test_no_news_is_lost_between_threads(hub: WatchHub) -> None:
+def test_no_change_is_lost_between_threads(hub: WatchHub) -> None:
     seen = threading.Event()
 
     def listen(watch: LocalWatch) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bench.support import Pair, Stopwatch, paired
 from magent2.context import AgentContext, BusMessage, MessageBus
-from magent2.context.inject import Item, Ledger
+from magent2.context.inject import InjectedMessages, InputItem
 
 OTHERS = "other"
 READER = "main"
@@ -142,7 +142,7 @@ def consume_own_us(scale: ContextScale) -> float:
 
 def inject_ms(scale: ContextScale) -> float:
     """From the bus to the items of a request, each message through a template."""
-    conversation: list[Item] = [{"role": "user", "content": "go"}] * 20
+    conversation: list[InputItem] = [{"role": "user", "content": "go"}] * 20
     turns: list[float] = []
     for _ in range(scale.rounds + 1):  # the first one warms up
         waiting = [_steered(scale.injected) for _ in range(BATCHES)]
@@ -163,10 +163,10 @@ def _steered(count: int) -> AgentContext:
     return ctx
 
 
-def _shown(ctx: AgentContext, conversation: Sequence[Item]) -> list[Item]:
-    ledger = Ledger()
-    ledger.show(ctx.consume_messages(), len(conversation))
-    return ledger.apply(conversation)
+def _shown(ctx: AgentContext, conversation: Sequence[InputItem]) -> list[InputItem]:
+    injected = InjectedMessages()
+    injected.add(ctx.consume_messages(), len(conversation))
+    return injected.apply(conversation)
 
 
 def _median_us(act: Callable[[], object], scale: ContextScale) -> float:

@@ -10,7 +10,7 @@ from agents import TResponseInputItem
 from agents.run import CallModelData, ModelInputData
 
 from magent2.context.agent import AgentContext
-from magent2.context.inject import Item, Ledger, Unshown, for_injection
+from magent2.context.inject import FailedInjection, InjectedMessages, InputItem, for_injection
 from magent2.context.message import BusMessage
 from magent2.events import BaseStreamEvent, ErrorEvent, MessageReceivedEvent
 
@@ -39,23 +39,23 @@ class BusInjection:
         self._ctx = ctx
         self._report = report
         self._caught_up = caught_up
-        self._ledger = Ledger()
+        self._injected = InjectedMessages()
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         self.commit()  # the SDK asks for another turn, so the last one was answered
         if self._caught_up is not None:
             await self._caught_up()
-        items = cast(list[Item], data.model_data.input)
+        items = cast(list[InputItem], data.model_data.input)
         self._receive(len(items))
-        shown = cast(list[TResponseInputItem], self._ledger.apply(items))
+        shown = cast(list[TResponseInputItem], self._injected.apply(items))
         return ModelInputData(input=shown, instructions=data.model_data.instructions)
 
     def commit(self) -> None:
-        self._ledger.commit()
+        self._injected.commit()
 
     def roll_back(self) -> None:
         """Give back what no answer has seen: another run of this agent will be shown it."""
-        self._ctx.return_messages(self._ledger.roll_back())
+        self._ctx.return_messages(self._injected.roll_back())
 
     def pending(self) -> bool:
         """Whether something waits that the model is to be shown."""
@@ -63,13 +63,13 @@ class BusInjection:
         self._ctx.return_messages(waiting)
         return bool(waiting)
 
-    def applied(self, items: list[Item]) -> list[Item]:
+    def applied(self, items: list[InputItem]) -> list[InputItem]:
         """The conversation as the model has seen it."""
-        return self._ledger.apply(items)
+        return self._injected.apply(items)
 
     def _receive(self, place: int) -> None:
         messages = for_injection(self._ctx.consume_messages(), self._ctx.agent_id)
-        failed = self._ledger.show(messages, place)
+        failed = self._injected.add(messages, place)
         bad = {unshown.message.id for unshown in failed}
         self._tell([message for message in messages if message.id not in bad])
         for unshown in failed:
@@ -83,7 +83,7 @@ class BusInjection:
             conversation = self._ctx.conversation_id
             self._report(MessageReceivedEvent(conversation_id=conversation, messages=tuple(messages), lost=lost))
 
-    def _tell_failure(self, unshown: Unshown) -> None:
+    def _tell_failure(self, unshown: FailedInjection) -> None:
         log.warning("a message could not be rendered", extra={"message_id": unshown.message.id})
         told = f"message {unshown.message.id!r} was not shown to the model: {unshown.error}"
         self._report(

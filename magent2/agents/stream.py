@@ -15,7 +15,7 @@ from magent2.agents.filter import BusInjection
 from magent2.agents.model import Watch
 from magent2.agents.stream_events import Telling
 from magent2.context.agent import MAIN
-from magent2.context.inject import Item
+from magent2.context.inject import InputItem
 from magent2.errors import InvalidInput
 from magent2.events import BaseStreamEvent, StreamEvent
 from magent2.runner.build import run_config
@@ -25,7 +25,7 @@ from magent2.runner.sdk_result import check_ended, final_output, followed, usage
 
 @asynccontextmanager
 async def stream_agent(
-    runtime: AgentRuntime, prompt: str | Sequence[Item], *, history: Sequence[Item] = ()
+    runtime: AgentRuntime, prompt: str | Sequence[InputItem], *, history: Sequence[InputItem] = ()
 ) -> AsyncIterator[Streamer]:
     """Run the agent. Messages to its context are seen by its next model call, those sent before by its first.
 
@@ -56,13 +56,13 @@ class Streamer:
     failure it is what was asked, and the messages that an answer has seen.
     """
 
-    def __init__(self, runtime: AgentRuntime, prompt: str | Sequence[Item], history: Sequence[Item]) -> None:
+    def __init__(self, runtime: AgentRuntime, prompt: str | Sequence[InputItem], history: Sequence[InputItem]) -> None:
         if not isinstance(prompt, Sequence):
             raise InvalidInput(f"a prompt is text, or items as the SDK takes them, not a {type(prompt).__name__}")
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         self.output: Any = None
         self._runtime = runtime
-        self._items: list[Item] = [*history, *asked]
+        self._items: list[InputItem] = [*history, *asked]
         self._result: Any = None
         self._telling = Telling(runtime.ctx.conversation_id, runtime.agent.name)
         self._injection = BusInjection(runtime.ctx, self._tell, self._caught_up)
@@ -71,7 +71,7 @@ class Streamer:
         self._task.add_done_callback(lambda _: self._events.put_nowait(None))
 
     @property
-    def history(self) -> list[Item]:
+    def history(self) -> list[InputItem]:
         return self._injection.applied(self._items)
 
     def __aiter__(self) -> Streamer:

@@ -1,6 +1,7 @@
-"""The message bus inside one run.
+"""The in-memory message bus of one run, for messages between its agents and from the user.
 
-`AgentContext`, `BusMessage` and `MessageBus` come in when somebody asks for them: who only shows a block pays for none.
+`AgentContext`, `BusMessage` and `MessageBus` are imported on first use: a process that needs only `block.py` does not
+pay for importing pydantic.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentContext", "BusMessage", "MessageBus"]
 
-_HOMES = {"AgentContext": "agent", "BusMessage": "message", "MessageBus": "bus"}
+_MODULES = {"AgentContext": "agent", "BusMessage": "message", "MessageBus": "bus"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

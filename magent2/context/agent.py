@@ -1,4 +1,4 @@
-"""An agent's place on the message bus of a run."""
+"""The context of one agent in a run: its identity, its environment and its messages."""
 
 from __future__ import annotations
 
@@ -20,92 +20,94 @@ SUFFIX_BYTES = 2  # `debugger-a7b9`
 
 
 @dataclass(slots=True)
-class _Family:
-    """What the agents of one run share."""
+class _SharedState:
+    """State that all agents of one run share."""
 
     bus: MessageBus
     conversation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    ids: set[str] = field(default_factory=lambda: {MAIN})  # ever given
+    used_ids: set[str] = field(default_factory=lambda: {MAIN})  # ids of finished agents included
     main_left: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def new_id(self, name: str) -> str:
-        """One that no agent of this run has or had: its mail is for nobody else."""
+        """Return an id that no agent of this run has or had, so that no agent receives another one's messages."""
         with self.lock:
             length = SUFFIX_BYTES
-            while (found := f"{name}-{secrets.token_hex(length)}") in self.ids:
+            while (found := f"{name}-{secrets.token_hex(length)}") in self.used_ids:
                 length += 1
-            self.ids.add(found)
+            self.used_ids.add(found)
             return found
 
 
 class AgentContext:
-    """One agent of a run: who it is, where it works (`env`, handed through as it is), and its mail.
+    """One agent of a run: its id, its environment `env` (passed through unchanged) and its messages.
 
-    The first context of a run is `main`; it makes those of its subagents, and they share its bus. An agent has mail
-    from when its context is entered until it is left. Once main has left, the bus keeps only what a subagent that is
-    still there can read.
+    The first context of a run is `main`. It creates the contexts of its subagents, which share its bus. An agent
+    receives messages from entering its context until leaving it. After main has left, the bus keeps only the messages
+    that a remaining subagent can still read.
     """
 
     def __init__(self, env: Any = None, *, maxlen: int = MAXLEN) -> None:
-        self._place(env, MAIN, MAIN, _Family(MessageBus(maxlen)))
+        self._set_up(env, MAIN, MAIN, _SharedState(MessageBus(maxlen)))
 
-    def _place(self, env: Any, agent_id: str, name: str, family: _Family) -> None:
+    def _set_up(self, env: Any, agent_id: str, name: str, shared: _SharedState) -> None:
         self.env = env
         self.agent_id = agent_id
         self.name = name
-        self._family = family
+        self._shared = shared
         self._entered = False
         self._returned: list[BusMessage] = []
-        self._told_lag = 0
+        self._reported_lag = 0
         self._lock = threading.Lock()
 
     @property
     def message_bus(self) -> MessageBus:
-        return self._family.bus
+        return self._shared.bus
 
     @property
     def conversation_id(self) -> str:
-        """The same for all agents of the run."""
-        return self._family.conversation_id
+        """The conversation of the run, the same for all its agents."""
+        return self._shared.conversation_id
 
     def create_subagent_context(self, name: str) -> AgentContext:
-        """The context of a new subagent, with an id of its own: `name-xxxx`. It has mail once it is entered."""
+        """Create the context of a subagent with a new id, `name-xxxx`. It receives messages once it is entered."""
         check_name(name, "subagent")
         context = object.__new__(AgentContext)
-        context._place(self.env, self._family.new_id(name), name, self._family)
+        context._set_up(self.env, self._shared.new_id(name), name, self._shared)
         return context
 
     def subscribe(self) -> None:
-        """Have mail from now on; entering the context does it, unless it was done before."""
+        """Receive messages from now on. Entering the context subscribes too; a second call changes nothing."""
         self.message_bus.subscribe(self.agent_id)
 
     def send_message(self, message: BusMessage) -> BusMessage:
-        """Put a message on the bus; the one that is there already if its id is known."""
+        """Send a message and return it; return the stored message if one with the same id is on the bus."""
         return self.message_bus.send(message)
 
     def consume_messages(self) -> list[BusMessage]:
-        """The agent's unread messages, each of them once: first those that were given back."""
+        """Return the unread messages, each once. Messages that were returned to the bus come first."""
         with self._lock:
             returned, self._returned = self._returned, []
             return returned + self.message_bus.consume(self.agent_id)
 
     def return_messages(self, messages: Iterable[BusMessage]) -> None:
-        """Give back what was taken and came to nothing: it is consumed again, before all else."""
+        """Return consumed messages that no model call has used; the next `consume_messages` yields them first."""
         with self._lock:
             self._returned = [*messages, *self._returned]
 
     def lost_messages(self) -> int:
-        """How many messages were trimmed before the agent read them, since it last asked."""
+        """Return how many messages were trimmed before the agent read them, since the last call."""
         with self._lock:
-            told, self._told_lag = self._told_lag, self.message_bus.lag(self.agent_id)
-            return self._told_lag - told
+            reported, self._reported_lag = self._reported_lag, self.message_bus.lag(self.agent_id)
+            return self._reported_lag - reported
 
     async def __aenter__(self) -> AgentContext:
         if self._entered:
-            raise InvalidInput(f"the context of {self.agent_id!r} is entered already; make another for another agent")
+            raise InvalidInput(
+                f"the context of {self.agent_id!r} is already entered; create another context for another agent"
+            )
         self._entered = True
-        self._family.main_left = self._family.main_left and self.agent_id != MAIN
+        self._shared.main_left = self._shared.main_left and self.agent_id != MAIN
         self.subscribe()
         return self
 
@@ -113,8 +115,8 @@ class AgentContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered = False
-        self._returned, self._told_lag = [], 0
+        self._returned, self._reported_lag = [], 0
         self.message_bus.unsubscribe(self.agent_id)
-        self._family.main_left = self._family.main_left or self.agent_id == MAIN
-        if self._family.main_left:
+        self._shared.main_left = self._shared.main_left or self.agent_id == MAIN
+        if self._shared.main_left:
             self.message_bus.sweep()

@@ -1,4 +1,7 @@
-"""How a message looks to a model: one block that no content can close or forge."""
+"""Formatting of a message for a model, as one block that no content can close or forge.
+
+This module imports neither pydantic nor Jinja2, so that formatting a block stays cheap to import.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ LINE_BREAKS = {ord("\n"): "&#10;", ord("\r"): "&#13;"}
 
 
 def bus_message_block(source: str, body: str) -> str:
+    """Return the message as a `<bus-message>` element with source and body escaped."""
     return f'<bus-message source="{_attribute(source)}">\n{escape(body, quote=False)}\n</bus-message>'
 
 
 def _attribute(text: str) -> str:
-    """Text between the quotes of a tag; a line break in it would look like the end of the tag's line."""
+    """Escape an attribute value, line breaks included: the opening tag must stay on one line."""
     return escape(text, quote=True).translate(LINE_BREAKS)

@@ -1,9 +1,9 @@
-"""The message bus of one run: a bounded queue, and a cursor for each subscriber.
+"""The message bus of one run: a bounded queue with a cursor per subscriber.
 
-A message is stored once. What is addressed to one subscriber also stands in its inbox until it is read; what is for
-everybody stands in one list of broadcasts, numbered from the first one ever, and a subscriber's cursor is the number of
-the last one it has heard. Numbers only grow, so trimming moves nobody's cursor. Hence, at any `maxlen`: `send`,
-`has_pending` and `lag` cost the same, and `consume` costs what it returns.
+A message is stored once. A message for one subscriber is also in that subscriber's inbox until it is read. Broadcasts
+are in one list and have consecutive numbers; the cursor of a subscriber is the number of the last broadcast that it has
+read. Numbers only grow, so trimming moves no cursor. Therefore `send`, `has_pending` and `lag` take constant time at
+any `maxlen`, and `consume` takes time proportional to what it returns.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ MAXLEN = 500  # messages
 
 @dataclass(slots=True)
 class _Subscriber:
-    heard: int  # number of the last broadcast that is read
-    inbox: deque[BusMessage] = field(default_factory=deque)  # unread, for this one alone
-    after: deque[int] = field(default_factory=deque)  # for each of them, the latest broadcast before it
-    lost: int = 0  # trimmed before they were read, and counted
+    cursor: int  # number of the last broadcast that was read
+    inbox: deque[BusMessage] = field(default_factory=deque)  # unread messages for this subscriber alone
+    after: deque[int] = field(default_factory=deque)  # for each message of the inbox, the last broadcast before it
+    lost: int = 0  # messages that were trimmed before they were read; broadcasts since the cursor not included
 
 
 class MessageBus:
-    """Messages between agents, in the order they were sent. Threads and tasks may share one.
+    """Delivers messages between agents, in the order they were sent. Threads and tasks may share a bus.
 
-    Subscribers see what is sent after they subscribed. A full bus drops its oldest message, read or not: `lag` says how
-    many a subscriber has lost that way. An id is known while its message is on the bus, and not longer.
+    A subscriber receives messages that are sent after it subscribed. A full bus drops its oldest message, read or not;
+    `lag` counts the messages that a subscriber lost that way. Duplicate ids are detected only while the message with
+    that id is on the bus.
     """
 
     def __init__(self, maxlen: int = MAXLEN) -> None:
         if maxlen < 1:
-            raise LimitError(f"maxlen must be at least 1, not {maxlen}: a bus that keeps nothing delivers nothing")
+            raise LimitError(f"maxlen must be at least 1, not {maxlen}; a bus that stores nothing delivers nothing")
         self._maxlen = maxlen
         self._lock = threading.Lock()
         self._queue: deque[BusMessage] = deque()
         self._by_id: dict[str, BusMessage] = {}
-        self._broadcasts: deque[BusMessage] = deque()  # those of the queue that are for everybody
+        self._broadcasts: deque[BusMessage] = deque()  # the messages of the queue that have no target
         self._latest = 0  # number of the latest broadcast
-        self._dropped = 0  # number of the latest broadcast that is no longer here
+        self._dropped = 0  # number of the latest broadcast that was removed
         self._subscribers: dict[str, _Subscriber] = {}
 
     def __len__(self) -> int:
@@ -59,17 +60,20 @@ class MessageBus:
             return tuple(self._subscribers)
 
     def subscribe(self, agent_id: str) -> None:
-        """Deliver to this agent whatever is sent from now on. One that has subscribed keeps its place."""
+        """Deliver messages that are sent from now on to this agent. A subscribed agent keeps its cursor."""
         with self._lock:
             self._subscribe(agent_id)
 
     def unsubscribe(self, agent_id: str) -> None:
-        """Deliver no more to this agent, and forget its place. A stranger's leaving is no error."""
+        """Stop delivering to this agent and drop its cursor. Does nothing for an agent that is not subscribed."""
         with self._lock:
             self._subscribers.pop(agent_id, None)
 
     def send(self, message: BusMessage) -> BusMessage:
-        """Store the message and return it, or return the one that is here under its id. A bad template is refused."""
+        """Store the message and return it; return the stored message if one with the same id is on the bus.
+
+        Raises `TemplateRefused` for a template that cannot be rendered.
+        """
         if message.template is not None:
             from magent2.context.templates import check_template
 
@@ -84,21 +88,21 @@ class MessageBus:
         return message
 
     def consume(self, agent_id: str) -> list[BusMessage]:
-        """The unread messages, which are read from then on. A stranger is subscribed, and has none yet."""
+        """Return the unread messages and mark them as read. An agent that is not subscribed becomes a subscriber."""
         with self._lock:
             subscriber = self._subscribers.get(agent_id)
             if subscriber is None:
                 self._subscribe(agent_id)
                 return []
             unread = self._unread(subscriber)
-            subscriber.lost += self._missed(subscriber)
-            subscriber.heard = self._latest
+            subscriber.lost += self._missed_broadcasts(subscriber)
+            subscriber.cursor = self._latest
             subscriber.inbox.clear()
             subscriber.after.clear()
         return unread
 
     def peek(self, agent_id: str) -> list[BusMessage]:
-        """The unread messages, which stay unread."""
+        """Return the unread messages without marking them as read."""
         with self._lock:
             subscriber = self._subscribers.get(agent_id)
             return [] if subscriber is None else self._unread(subscriber)
@@ -106,13 +110,13 @@ class MessageBus:
     def has_pending(self, agent_id: str) -> bool:
         with self._lock:
             subscriber = self._subscribers.get(agent_id)
-            return subscriber is not None and bool(subscriber.inbox or self._waiting(subscriber))
+            return subscriber is not None and bool(subscriber.inbox or self._unread_broadcasts(subscriber))
 
     def lag(self, agent_id: str) -> int:
-        """How many messages were trimmed, since the agent subscribed, before it had read them."""
+        """Return how many messages were trimmed before the agent read them, since it subscribed."""
         with self._lock:
             subscriber = self._subscribers.get(agent_id)
-            return 0 if subscriber is None else subscriber.lost + self._missed(subscriber)
+            return 0 if subscriber is None else subscriber.lost + self._missed_broadcasts(subscriber)
 
     def clear(self) -> None:
         """Remove all messages and subscribers."""
@@ -121,7 +125,7 @@ class MessageBus:
             self._sweep()
 
     def sweep(self) -> None:
-        """Remove the messages that no subscriber can still read. Nobody loses any by it."""
+        """Remove the messages that every subscriber has read or cannot receive."""
         with self._lock:
             self._sweep()
 
@@ -140,7 +144,7 @@ class MessageBus:
             subscriber.after.append(self._latest)
 
     def _trim(self) -> None:
-        """Drop the oldest message, and count it as lost to whoever had not read it."""
+        """Drop the oldest message, and count it as lost for the subscribers that have not read it."""
         message = self._queue.popleft()
         del self._by_id[message.id]
         if message.target is None:
@@ -153,33 +157,35 @@ class MessageBus:
             subscriber.after.popleft()
             subscriber.lost += 1
 
-    def _waiting(self, subscriber: _Subscriber) -> int:
-        """How many broadcasts are here that the subscriber has not heard."""
-        return self._latest - max(subscriber.heard, self._dropped)
+    def _unread_broadcasts(self, subscriber: _Subscriber) -> int:
+        """Return how many broadcasts on the bus the subscriber has not read."""
+        return self._latest - max(subscriber.cursor, self._dropped)
 
-    def _missed(self, subscriber: _Subscriber) -> int:
-        """How many broadcasts are gone that the subscriber has not heard, and that are not counted yet."""
-        return max(0, self._dropped - subscriber.heard)
+    def _missed_broadcasts(self, subscriber: _Subscriber) -> int:
+        """Return how many broadcasts since the cursor were removed before the subscriber read them."""
+        return max(0, self._dropped - subscriber.cursor)
 
     def _unread(self, subscriber: _Subscriber) -> list[BusMessage]:
-        """Own messages and broadcasts in the order they were sent."""
-        count = self._waiting(subscriber)
-        heard = list(islice(reversed(self._broadcasts), count))[::-1]  # from the end: no other is looked at
-        if not heard or not subscriber.inbox:
-            return heard or list(subscriber.inbox)
+        """Return the messages of the inbox and the unread broadcasts, merged in the order they were sent."""
+        count = self._unread_broadcasts(subscriber)
+        broadcasts = list(islice(reversed(self._broadcasts), count))[
+            ::-1
+        ]  # from the end, so that the cost does not depend on older broadcasts
+        if not broadcasts or not subscriber.inbox:
+            return broadcasts or list(subscriber.inbox)
         first, taken = self._latest - count, 0
         merged: list[BusMessage] = []
         for message, after in zip(subscriber.inbox, subscriber.after, strict=True):
             before = max(taken, after - first)
-            merged += heard[taken:before]
+            merged += broadcasts[taken:before]
             merged.append(message)
             taken = before
-        return merged + heard[taken:]
+        return merged + broadcasts[taken:]
 
     def _sweep(self) -> None:
         subscribers = self._subscribers.values()
-        heard = min((subscriber.heard for subscriber in subscribers), default=self._latest)
-        while self._dropped < heard:
+        read_by_all = min((subscriber.cursor for subscriber in subscribers), default=self._latest)
+        while self._dropped < read_by_all:
             self._broadcasts.popleft()
             self._dropped += 1
         kept = {message.id for subscriber in subscribers for message in subscriber.inbox}

@@ -1,100 +1,102 @@
-"""From messages to what a model reads. Pure: items are the dicts that a model is sent.
+"""Injection of bus messages into the input of a model. Pure functions over input items.
 
-An item that was added before a model call is not part of the conversation that the SDK keeps. The ledger remembers
-what was added and where, and adds it again in every later turn, so that a model never sees its own past change.
+The SDK keeps the conversation of a run but not the items that a filter adds before a model call. `InjectedMessages`
+remembers which messages were added and where, and adds them again in every later turn. So the part of the conversation
+that a model has already seen never changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from magent2.context.block import bus_message_block
 from magent2.context.message import BusMessage
 from magent2.errors import TemplateRefused
 
-Item: TypeAlias = Mapping[str, Any]
+InputItem: TypeAlias = Mapping[str, object]  # the SDK's TResponseInputItem, as JSON
 
 CALL_SUFFIX = "_call"
 RESULT_SUFFIX = "_call_output"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A message as a model saw it, after so many items of the conversation."""
+class InjectedMessage:
+    """A message and its input item; `position` is the number of items of the conversation before it."""
 
-    place: int
+    position: int
     message: BusMessage
-    item: Item
+    item: InputItem
 
 
 @dataclass(frozen=True, slots=True)
-class Unshown:
-    """A message that could not be rendered, and why."""
+class FailedInjection:
+    """A message whose template could not be rendered, and the reason."""
 
     message: BusMessage
     error: TemplateRefused
 
 
-class Ledger:
-    """The messages that the model of one run has been shown.
+class InjectedMessages:
+    """The messages that were injected into the model calls of one run.
 
-    Those of the turn under way are open. `commit` keeps them, because the model has answered; `roll_back` takes them
-    out, because it has not.
+    Messages of the current turn are pending. `commit` keeps them after the model has answered; `roll_back` removes them
+    when the call has failed.
     """
 
     def __init__(self) -> None:
-        self._kept: list[Shown] = []
-        self._open: list[Shown] = []
+        self._kept: list[InjectedMessage] = []
+        self._pending: list[InjectedMessage] = []
 
-    def show(self, messages: Iterable[BusMessage], place: int) -> list[Unshown]:
-        """Add messages after `place` items of the conversation. A template that fails costs its own message only."""
-        failed: list[Unshown] = []
+    def add(self, messages: Iterable[BusMessage], position: int) -> list[FailedInjection]:
+        """Inject messages after `position` items of the conversation, and return those whose template failed."""
+        failed: list[FailedInjection] = []
         for message in messages:
             try:
-                self._open.append(Shown(place, message, item_of(message)))
+                self._pending.append(InjectedMessage(position, message, input_item(message)))
             except TemplateRefused as error:
-                failed.append(Unshown(message, error))
+                failed.append(FailedInjection(message, error))
         return failed
 
-    def apply(self, items: Sequence[Item]) -> list[Item]:
-        """The conversation with every message where it was first seen."""
-        places = _safe_places(items)
-        merged: list[Item] = []
+    def apply(self, items: Sequence[InputItem]) -> list[InputItem]:
+        """Return the conversation with each injected message at the position where the model first saw it."""
+        positions = _safe_positions(items)
+        merged: list[InputItem] = []
         taken = 0
-        for shown in (*self._kept, *self._open):
-            place = places[min(shown.place, len(items))]
-            merged += items[taken:place]
-            merged.append(shown.item)
-            taken = place
+        for injected in (*self._kept, *self._pending):
+            position = positions[min(injected.position, len(items))]
+            merged += items[taken:position]
+            merged.append(injected.item)
+            taken = position
         return merged + list(items[taken:])
 
     def commit(self) -> None:
-        self._kept += self._open
-        self._open = []
+        self._kept += self._pending
+        self._pending = []
 
     def roll_back(self) -> list[BusMessage]:
-        """Forget the open messages, and say which they were."""
-        messages = [shown.message for shown in self._open]
-        self._open = []
+        """Remove the pending messages and return them."""
+        messages = [injected.message for injected in self._pending]
+        self._pending = []
         return messages
 
 
-def item_of(message: BusMessage) -> Item:
+def input_item(message: BusMessage) -> dict[str, str]:
+    """Return the message as a user item of the model's input."""
     return {"role": "user", "content": bus_message_block(message.source, message.render())}
 
 
 def for_injection(messages: Iterable[BusMessage], agent_id: str) -> list[BusMessage]:
-    """What the agent is to be told: all but its own words to everybody."""
+    """Return the messages that the agent should see: all except its own broadcasts."""
     return [message for message in messages if message.target is not None or message.source != agent_id]
 
 
-def _safe_places(items: Sequence[Item]) -> list[int]:
-    """For each place, the first from there on where no tool call waits for its result: models take nothing in between.
+def _safe_positions(items: Sequence[InputItem]) -> list[int]:
+    """Map each position to the first one from there on at which no tool call waits for its result.
 
-    At the time that a message is first seen no call waits. But a handoff's filter may cut a conversation, and places in
-    it are no longer what they were.
+    Models reject an item between a call and its result. When a message is first injected no call waits; but the input
+    filter of a handoff may cut the conversation afterwards, and then positions refer to other items.
     """
     waiting: set[object] = set()
     closed: list[bool] = [True]
@@ -105,7 +107,7 @@ def _safe_places(items: Sequence[Item]) -> list[int]:
         elif kind.endswith(CALL_SUFFIX) and item.get("call_id") is not None:
             waiting.add(item.get("call_id"))
         closed.append(not waiting)
-    places = [len(items)]
-    for place in range(len(items) - 1, -1, -1):
-        places.append(place if closed[place] else places[-1])
-    return places[::-1]
+    positions = [len(items)]
+    for position in range(len(items) - 1, -1, -1):
+        positions.append(position if closed[position] else positions[-1])
+    return positions[::-1]

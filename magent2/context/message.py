@@ -1,4 +1,4 @@
-"""A message inside a run."""
+"""The message type of the bus inside a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magent2.models.envelope import UtcTime
 
 CONTENT_MAX_CHARS = 1_000_000
 NAME_MAX_CHARS = 1_000  # of an id, a source, a target
-TEMPLATE_STORED_MAX_CHARS = 100_000  # what a message can carry; what can be rendered is far shorter
+TEMPLATE_STORED_MAX_CHARS = 100_000  # of a template in a message; `templates.py` renders only far shorter ones
 
 
 def _new_id() -> str:
@@ -23,7 +23,7 @@ def _now() -> datetime:
 
 
 class BusMessage(BaseModel):
-    """What one agent, or a person, tells another: a value that never changes. Without a target it is for everybody."""
+    """An immutable message from an agent or a user to an agent. Without a target it is a broadcast."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,10 +35,10 @@ class BusMessage(BaseModel):
     timestamp: UtcTime = Field(default_factory=_now)
 
     def render(self) -> str:
-        """The content as its template shows it. A template that asks for more than that is `TemplateRefused`."""
+        """Apply the template and return the text. Raises `TemplateRefused` for a template that is not allowed."""
         if self.template is None:
             return self.content
-        from magent2.context.templates import render  # Jinja2 is slow to come in, and few messages need it
+        from magent2.context.templates import render  # Jinja2 is slow to import, and few messages need it
 
         return render(
             self.template,

@@ -1,7 +1,8 @@
-"""How a message may ask to be shown: a small part of Jinja2.
+"""Templates of messages: a small, safe subset of Jinja2.
 
-A template comes from whoever sends the message. Jinja2's sandbox keeps it from Python's insides, but not from looping
-for ever or filling the memory. So the parsed form is looked through first, and only what cannot grow is compiled.
+The sender of a message writes its template, so it is untrusted. Jinja2's sandbox protects Python's internals, but not
+against endless loops or exhausted memory. Therefore the syntax tree is checked first, and only templates whose output
+cannot grow beyond a constant factor of their input are compiled.
 
 | allowed | for example |
 |---|---|
@@ -25,16 +26,16 @@ from magent2.errors import TemplateRefused
 
 SOURCE_MAX_CHARS = 2_000
 OUTPUT_MAX_CHARS = CONTENT_MAX_CHARS + SOURCE_MAX_CHARS
-FILTERS_MAX = 8  # in one template: each goes through the whole content
+FILTERS_MAX = 8  # in one template; each filter processes the whole content
 CACHE_MAX = 256  # compiled templates
 
 FIELDS: Final = frozenset({"id", "content", "source", "target", "timestamp"})
-# Name → how many arguments it takes.
+# Name → the number of arguments that it takes
 FILTERS: Final = {"capitalize": 0, "default": 2, "length": 0, "lower": 0, "trim": 0, "truncate": 2, "upper": 0}
 COMPARISONS: Final = frozenset({"eq", "ne", "in", "notin"})
 
-# Nothing here can make more of its input than a constant times as much.
-HARMLESS: Final = (
+# Nodes whose output is at most a constant times their input
+ALLOWED_NODES: Final = (
     nodes.Template,
     nodes.Output,
     nodes.TemplateData,
@@ -47,8 +48,8 @@ HARMLESS: Final = (
     nodes.List,
     nodes.Tuple,
 )
-# Kind of node → one word for programs, and more for people.
-REFUSED: Final[tuple[tuple[type[nodes.Node], str, str], ...]] = (
+# Kind of node → its machine-readable code, and its name in the error message
+REFUSED_NODES: Final[tuple[tuple[type[nodes.Node], str, str], ...]] = (
     (nodes.For, "loop", "a loop (for)"),
     (nodes.Call, "call", "a call"),
     (nodes.Macro, "macro", "a macro"),
@@ -72,12 +73,12 @@ REFUSED: Final[tuple[tuple[type[nodes.Node], str, str], ...]] = (
 
 
 def check_template(source: str) -> None:
-    """Refuse, by the name of what is wrong with it, a template that could not be rendered."""
+    """Raise `TemplateRefused`, with the reason, for a template that cannot be rendered."""
     _compiled(source)
 
 
 def render(source: str, fields: Mapping[str, str | None]) -> str:
-    """The template with a message's fields in it."""
+    """Render the template with the fields of a message, or raise `TemplateRefused`."""
     template = _compiled(source)
     parts: list[str] = []
     size = 0
@@ -85,7 +86,9 @@ def render(source: str, fields: Mapping[str, str | None]) -> str:
         for part in template.root_render_func(template.new_context(dict(fields), shared=True)):
             size += len(part)
             if size > OUTPUT_MAX_CHARS:
-                raise TemplateRefused("output", f"it makes over {OUTPUT_MAX_CHARS:,} characters; shorten the content")
+                raise TemplateRefused(
+                    "output", f"its output is over {OUTPUT_MAX_CHARS:,} characters; shorten the content"
+                )
             parts.append(part)
     except (TemplateError, TypeError, AssertionError) as error:  # such as the length of a number
         raise TemplateRefused("value", f"it does not fit the message: {error}") from error
@@ -103,22 +106,22 @@ def _compiled(source: str) -> Template:
         return environment.from_string(parsed)
     except TemplateSyntaxError as error:
         raise TemplateRefused("syntax", f"line {error.lineno}: {error.message}") from error
-    except (RecursionError, SyntaxError) as error:  # too deep for the parser, or for the Python that it writes
+    except (RecursionError, SyntaxError) as error:  # too deep for the parser or for the generated Python code
         raise TemplateRefused("depth", "it is nested too deeply") from error
 
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    environment = ImmutableSandboxedEnvironment(keep_trailing_newline=True, finalize=_shown, cache_size=0)
+    environment = ImmutableSandboxedEnvironment(keep_trailing_newline=True, finalize=_empty_for_none, cache_size=0)
     environment.filters = {name: environment.filters[name] for name in FILTERS}
     environment.tests = {}
     environment.globals = {}
-    environment.policies["truncate.leeway"] = 0  # `truncate(80)` is 80 characters at most
+    environment.policies["truncate.leeway"] = 0  # `truncate(80)` yields at most 80 characters
     return environment
 
 
-def _shown(value: object) -> object:
-    """A field that the message has not is no text, rather than the word None."""
+def _empty_for_none(value: object) -> object:
+    """Render a field that the message does not have as empty text, not as the word None."""
     return "" if value is None else value
 
 
@@ -128,7 +131,7 @@ def _check(parsed: nodes.Template) -> None:
         filters += isinstance(node, nodes.Filter)
         _check_node(node)
     if filters > FILTERS_MAX:
-        raise TemplateRefused("filters", f"it has {filters} filters, and {FILTERS_MAX} are allowed")
+        raise TemplateRefused("filters", f"it has {filters} filters; at most {FILTERS_MAX} are allowed")
 
 
 def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
@@ -145,7 +148,7 @@ def _check_node(node: nodes.Node) -> None:
     elif isinstance(node, nodes.Operand):
         if node.op not in COMPARISONS:
             raise TemplateRefused("comparison", f"it compares with {node.op!r}; use ==, !=, in, not in")
-    elif not isinstance(node, (*HARMLESS, nodes.Compare, nodes.Const)):
+    elif not isinstance(node, (*ALLOWED_NODES, nodes.Compare, nodes.Const)):
         raise _refusal(node)
 
 
@@ -156,12 +159,12 @@ def _check_name(node: nodes.Name) -> None:
 
 def _check_filter(node: nodes.Filter) -> None:
     if node.name not in FILTERS:
-        raise TemplateRefused("filter", f"{node.name[:80]!r} is not one of its filters: {', '.join(sorted(FILTERS))}")
+        raise TemplateRefused("filter", f"{node.name[:80]!r} is not an allowed filter: {', '.join(sorted(FILTERS))}")
     plain = all(isinstance(argument, nodes.Const) for argument in node.args)
     if not plain or len(node.args) > FILTERS[node.name] or node.kwargs or node.dyn_args or node.dyn_kwargs:
-        raise TemplateRefused("filter", f"{node.name!r} takes at most {FILTERS[node.name]} plain values")
+        raise TemplateRefused("filter", f"{node.name!r} takes at most {FILTERS[node.name]} constant arguments")
 
 
 def _refusal(node: nodes.Node) -> TemplateRefused:
-    word, name = next((word, name) for kind, word, name in REFUSED if isinstance(node, kind))
+    word, name = next((word, name) for kind, word, name in REFUSED_NODES if isinstance(node, kind))
     return TemplateRefused(word, f"it has {name}; only text, the message's fields, if and filters are allowed")

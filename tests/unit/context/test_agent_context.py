@@ -100,7 +100,7 @@ async def test_what_is_given_back_is_consumed_again_first() -> None:
 async def test_a_context_is_entered_once_at_a_time() -> None:
     ctx = AgentContext()
     async with ctx:
-        with pytest.raises(InvalidInput, match="entered already"):
+        with pytest.raises(InvalidInput, match="already entered"):
             await ctx.__aenter__()
         ctx.send_message(message("still here", "main"))
         assert contents(ctx.consume_messages()) == ["still here"]

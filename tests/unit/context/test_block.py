@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from magent2.context.block import bus_message_block
-from magent2.context.inject import item_of
+from magent2.context.inject import input_item
 from magent2.context.message import BusMessage
 
 PARTS = st.sampled_from(
@@ -38,7 +38,7 @@ def test_a_block_has_one_opening_and_one_closing_tag(source: str, body: str) -> 
 def test_nor_has_one_that_a_template_has_made(source: str, content: str, template: str | None) -> None:
     message = BusMessage(content=content, source=source, template=template)
 
-    shown = item_of(message)["content"]
+    shown = input_item(message)["content"]
 
     assert len(OPENING.findall(shown)) == len(CLOSING.findall(shown)) == 1
     assert shown.count("<") == shown.count(">") == 2

@@ -101,7 +101,7 @@ def test_all_else_is_refused_by_name_and_never_compiled(
 def test_a_refusal_lists_what_may_be_used() -> None:
     with pytest.raises(TemplateRefused, match="'body' is not a field of the message: content, id, source, target"):
         check_template("{{ body }}")
-    with pytest.raises(TemplateRefused, match="'center' is not one of its filters: capitalize, default, length"):
+    with pytest.raises(TemplateRefused, match="'center' is not an allowed filter: capitalize, default, length"):
         check_template("{{ content | center(80) }}")
 
 

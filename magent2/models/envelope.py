@@ -9,9 +9,11 @@ import time
 import uuid
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
+
+from magent2.models.json_types import JsonObject
 
 
 def _new_id() -> str:
@@ -51,7 +53,7 @@ class MessageEnvelope(BaseModel):
     recipient: str
     type: Literal["message", "control"] = "message"
     content: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
     created_at: UtcTime = Field(default_factory=_now)
 
 
@@ -76,7 +78,7 @@ class ToolStepEvent(BaseStreamEvent):
 
     event: Literal["tool_step"] = "tool_step"
     name: str
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: JsonObject = Field(default_factory=dict)
     result_summary: str | None = None
     status: Literal["start", "success", "error"] | None = None
     error: str | None = None
@@ -89,4 +91,4 @@ class OutputEvent(BaseStreamEvent):
 
     event: Literal["output"] = "output"
     text: str
-    usage: dict[str, Any] | None = None
+    usage: JsonObject | None = None

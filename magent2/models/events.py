@@ -5,11 +5,12 @@ Events of v1 keep their fields. `RunFields` are added to their JSON as optional 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
 
 from magent2.models.envelope import BaseStreamEvent
+from magent2.models.json_types import JsonObject
 
 
 class RunFields(BaseModel):
@@ -46,7 +47,7 @@ class SessionEvent(BaseStreamEvent):
 
     event: Literal["session"] = "session"
     status: Literal["created", "updated", "deleted"]
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: JsonObject = Field(default_factory=dict)
 
 
 class RunEvent(BaseStreamEvent, RunFields):
@@ -64,7 +65,7 @@ class MessageEvent(BaseStreamEvent, RunFields):
 
     event: Literal["message"] = "message"
     text: str
-    attachments: list[dict[str, Any]] = Field(default_factory=list)
+    attachments: list[JsonObject] = Field(default_factory=list)
 
 
 class ReceivedMessage(BaseModel):
@@ -136,7 +137,7 @@ class ApprovalEvent(BaseStreamEvent, RunFields):
     status: Literal["requested", "approved", "rejected", "expired"]
     tool_call_id: str
     name: str
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: JsonObject = Field(default_factory=dict)
     expires_at: AwareDatetime
     decided_by: str | None = None
     reason: str | None = None

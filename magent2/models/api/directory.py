@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
 from magent2.models.api.base import ApiModel, StrictRequest, example
+from magent2.models.json_types import JsonObject
 
 
 class UserRequest(StrictRequest):
@@ -139,7 +140,7 @@ class ChannelMessages(ApiModel):
 
     model_config = example(messages=[{"seq": 1, "from": "ann", "text": "we are live", "told": ["bob"]}], before=None)
 
-    messages: list[dict[str, Any]]
+    messages: list[JsonObject]
     before: int | None = Field(description="pass it as `before` to get earlier messages; null if there are none")
 
 

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
 from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, example
+from magent2.models.json_types import JsonObject
 
 DECISION_REASON_MAX_CHARS = 2000
 
-EVENT_EXAMPLE: dict[str, Any] = {
+EVENT_EXAMPLE: JsonObject = {
     "session_id": "s-1", "seq": 2, "type": "message", "message_id": "m-1", "token_seq": None, "role": "user",
     "agent_id": None, "text": "weather in Oslo", "final": True, "reason": None, "data": {"sender": "user:local"},
     "timestamp_ms": 1790000000000,
 }  # fmt: skip
 
-TOOL_CALL_EXAMPLE: dict[str, Any] = {
+TOOL_CALL_EXAMPLE: JsonObject = {
     "tool_call_id": "call-1", "name": "weather", "agent_id": "general", "args": {"city": "Oslo"}, "status": "success",
     "result": "In Oslo it is …", "error": None, "duration_ms": 1,
 }  # fmt: skip
 
-TRANSCRIPT_EXAMPLE: dict[str, Any] = {
+TRANSCRIPT_EXAMPLE: JsonObject = {
     "seq": 9, "message_id": "run-5f…/1", "role": "assistant", "agent_id": "general", "text": "In Oslo it is …",
     "reply_to": "msg-8c…", "timestamp_ms": 1790000000000,
 }  # fmt: skip
 
-APPROVAL_EXAMPLE: dict[str, Any] = {
+APPROVAL_EXAMPLE: JsonObject = {
     "call_id": "call-1", "tool": "refund", "args": {"order": "7"}, "agent_id": "support", "run_id": "run-5f…",
     "turn": 0, "status": "pending", "expires_at": "2026-01-02T03:04:05Z", "decided_by": None, "reason": None,
 }  # fmt: skip
@@ -77,7 +78,7 @@ class ApiEvent(ApiModel):
     text: str | None
     final: bool | None
     reason: str | None
-    data: dict[str, Any]
+    data: JsonObject
     timestamp_ms: int
 
 
@@ -96,7 +97,7 @@ class RecordPage(ApiModel):
     """Events of a conversation as they were recorded, in order."""
 
     conversation_id: str
-    events: list[dict[str, Any]] = Field(description="each event as it was recorded, with its `seq`")
+    events: list[JsonObject] = Field(description="each event as it was recorded, with its `seq`")
     next_since: int
     has_more: bool
 
@@ -109,7 +110,7 @@ class ToolCall(ApiModel):
     tool_call_id: str | None
     name: str | None
     agent_id: str | None
-    args: dict[str, Any]
+    args: JsonObject
     status: str
     result: str | None
     error: str | None
@@ -130,7 +131,7 @@ class MessageResponse(ApiModel):
     session_id: str
     seq: int = Field(description="of the message that is answered")
     events: list[ApiEvent]
-    usage: dict[str, Any] | None
+    usage: JsonObject | None
     tool_calls: list[ToolCall]
 
 
@@ -254,7 +255,7 @@ class ApprovalInfo(ApiModel):
 
     call_id: str
     tool: str
-    args: dict[str, Any]
+    args: JsonObject
     agent_id: str
     run_id: str
     turn: int

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from magent2.models.address import NAME_MAX_CHARS
 from magent2.models.api.base import ApiModel, example
+from magent2.models.json_types import JsonObject
 
 TITLE_MAX_CHARS = 200
 MODEL_MAX_CHARS = 200
 OVERLAY_MAX_CHARS = 64 << 10
 
-SUMMARY_EXAMPLE: dict[str, Any] = {
+SUMMARY_EXAMPLE: JsonObject = {
     "session_id": "s-1", "title": "Oslo", "last_text": "and in Bergen?", "active_agent_id": "general",
     "scenario_id": "default", "run_status": "finished", "approvals": 0, "last_seq": 9,
     "last_active_ms": 1790000000000, "owner": "user:local",
@@ -30,7 +31,7 @@ class Conversation(ApiModel):
     title: str | None
     run_status: str | None
     last_active_at: datetime
-    usage: dict[str, Any] | None
+    usage: JsonObject | None
 
 
 class ConversationPage(ApiModel):
@@ -125,7 +126,7 @@ class SessionInfo(ApiModel):
     last_active_ms: int
     owner: str | None
     overlay: str | None = None
-    usage: dict[str, Any] | None = None
+    usage: JsonObject | None = None
 
 
 class SessionSummary(ApiModel):
@@ -162,9 +163,9 @@ class SessionUsage(ApiModel):
     )
 
     session_id: str
-    usage: dict[str, Any]
+    usage: JsonObject
     runs: int
-    by_agent: dict[str, dict[str, Any]]
+    by_agent: dict[str, JsonObject]
 
 
 class TitleRequest(ApiModel):

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from magent2.models.api.base import KEY_MAX_CHARS, ApiModel, example
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEvent
+from magent2.models.json_types import JsonObject
 
-AGENT_EXAMPLE: dict[str, Any] = {
+AGENT_EXAMPLE: JsonObject = {
     "name": "general", "role": "Answers what nobody else is for.", "model": None, "voice": "alloy",
     "tools": ["weather"], "mcp": [], "handoffs": ["sales", "support"], "scenarios": ["default"], "alive": True,
 }  # fmt: skip
 
-SCENARIO_EXAMPLE: dict[str, Any] = {
+SCENARIO_EXAMPLE: JsonObject = {
     "id": "default", "title": "", "root": "general", "supervisor": "supervisor", "agents": ["supervisor", "general"],
 }  # fmt: skip
 
-TOOL_EXAMPLE: dict[str, Any] = {
+TOOL_EXAMPLE: JsonObject = {
     "name": "weather", "kind": "custom", "description": "The weather in a city.",
     "params_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     "agents": ["general"],
 }  # fmt: skip
 
-TOOL_STATUS_EXAMPLE: dict[str, Any] = {
+TOOL_STATUS_EXAMPLE: JsonObject = {
     "name": "FileSearchTool", "enabled": False, "available": False, "missing": ["FILE_SEARCH_VECTOR_STORES"],
     "reason": "not set up: FILE_SEARCH_VECTOR_STORES",
 }  # fmt: skip
@@ -132,7 +133,7 @@ class ToolInfo(ApiModel):
     name: str
     kind: Literal["custom", "builtin", "mcp"]
     description: str | None
-    params_schema: dict[str, Any] | None = Field(description="null if only the worker or the model provider knows it")
+    params_schema: JsonObject | None = Field(description="null if only the worker or the model provider knows it")
     agents: list[str] = Field(description="agents that list this tool")
 
 
@@ -175,7 +176,7 @@ class ToolRunRequest(ApiModel):
 
     session_id: str
     tool: str = Field(min_length=1, max_length=200)
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: JsonObject = Field(default_factory=dict)
     client_message_id: str | None = Field(
         default=None,
         min_length=1,

@@ -1,4 +1,4 @@
-"""The client when gateways die and replies are lost: nothing is missing, nothing is there twice."""
+"""The client while gateways die and responses are lost: no message or event is missing or doubled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EVENTS = 300
 
 @pytest.fixture
 def gateway(crew: Crew, tmp_path: Path) -> House:
-    """A gateway alone: nobody answers."""
+    """A gateway without a worker."""
     return House(crew, tmp_path, worker=False)
 
 
@@ -221,7 +221,7 @@ async def test_waiting_on_a_loop_ends_in_time(gateway: House) -> None:
             await client.wait(sent, 0.1)
 
 
-# --- with somebody who answers
+# --- with a worker
 
 
 @pytest.fixture(scope="module")

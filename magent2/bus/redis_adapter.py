@@ -1,4 +1,4 @@
-"""The Redis engine: scripts on the server do the work; threads and event loops drive the same exchanges."""
+"""The Redis engine: a library of functions on the server does the work, called from threads and from event loops."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import Dump, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
-from magent2.bus.redis_engine.codec import decode_news
+from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
 from magent2.bus.redis_engine.errors import RETRY_FOR_S
 from magent2.bus.redis_engine.exchanges import EXCHANGES, Keyspace
@@ -35,6 +36,7 @@ R = TypeVar("R")
 DEFAULT_URL = "redis://localhost:6379/0"
 DEFAULT_PREFIX = "magent2"
 PREFIX_MAX_CHARS = 128
+OPENING_THREADS_MAX = 4  # threads that open connections for event loops
 
 _ALL_EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[Any]]] = {
     **EXCHANGES,
@@ -46,11 +48,11 @@ _ALL_EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[An
 
 @dataclass(frozen=True, slots=True)
 class LoopResources:
-    """What the bus keeps on one event loop."""
+    """The connections of a bus on one event loop."""
 
     pipeline: PipelinedConnection
     hub: SubscriptionHub
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    handshake: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def close(self) -> None:
         self.pipeline.close()
@@ -60,17 +62,21 @@ class LoopResources:
 _BUSES: weakref.WeakSet[RedisBus] = weakref.WeakSet()
 
 
-def _begin_again() -> None:
+def _reset_after_fork() -> None:
     for bus in list(_BUSES):
         bus._abandon()
         bus._begin()
 
 
-os.register_at_fork(after_in_child=_begin_again)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class RedisBus(EngineBase):
-    """A log under a key prefix of a Redis or Valkey server. Nothing is contacted before the first operation."""
+    """A log under a key prefix of a Redis or Valkey server. The first operation contacts the server.
+
+    Threads share a pool of blocking connections. Each event loop has one pipelined connection and, while something is
+    watched, one subscriber connection. A forked child starts without connections and leaves those of its parent alone.
+    """
 
     def __init__(
         self,
@@ -81,26 +87,28 @@ class RedisBus(EngineBase):
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
         if not 0 < len(prefix) <= PREFIX_MAX_CHARS or not prefix.isprintable():
-            raise SettingsError(
-                f"key prefix {prefix[:80]!r} cannot be used: take 1 to {PREFIX_MAX_CHARS} printable characters"
-            )
+            raise SettingsError(f"invalid key prefix {prefix[:80]!r}: use 1 to {PREFIX_MAX_CHARS} printable characters")
         self._server = ServerAddress.parse(redis_url or DEFAULT_URL)
         self._keyspace = Keyspace(prefix, payload_max_bytes)
         self._retry_for_s = retry_for_s
-        self._found: LogInfo | None = None
+        self._info: LogInfo | None = None
         self._closed = False
         self._begin()
         _BUSES.add(self)
 
     def _begin(self) -> None:
-        """With no connection: at first, and in a child process, which must not touch those of its parent."""
+        """Set up without any connection: at creation, and in a forked child."""
         self._lock = threading.Lock()
+        self._opener = ThreadPoolExecutor(OPENING_THREADS_MAX, "magent2-redis-connect")
         self._pool = ConnectionPool(self._server, self._keyspace.library, self._retry_for_s)
         self._resources: dict[asyncio.AbstractEventLoop, LoopResources] = {}
         self._thread: tuple[EventLoopThread, SubscriptionHub] | None = None
 
     def _abandon(self) -> None:
-        """In a child process: let go of the parent's connections without a word to the server."""
+        """In a forked child: close the copies of the parent's sockets, and send nothing on them.
+
+        The parent's executor is only dropped: its lock may have been held at the fork.
+        """
         self._pool.close()
         for resources in self._resources.values():
             resources.pipeline.abandon()
@@ -111,30 +119,27 @@ class RedisBus(EngineBase):
     # --- operations
 
     def call(self, operation: Operation[R]) -> R:
-        if self._found is None:
-            self._opened(self._pool.execute(info(self._keyspace, Info())))
+        if self._info is None:
+            self._set_info(self._pool.execute(info(self._keyspace, Info())))
         return self._pool.execute(self._exchange(operation))
 
     async def acall(self, operation: Operation[R]) -> R:
         resources = self._resources.get(asyncio.get_running_loop()) or self._loop_resources()
-        if self._found is None:
-            await self._open(resources)
-        return await execute_pipelined(resources.pipeline, self._keyspace.library, self._exchange(operation))
-
-    async def _open(self, resources: LoopResources) -> None:
-        async with resources.opening:
-            if self._found is None:
-                exchange = info(self._keyspace, Info())
-                self._opened(await execute_pipelined(resources.pipeline, self._keyspace.library, exchange))
+        library = self._keyspace.library
+        if self._info is None:
+            async with resources.handshake:
+                if self._info is None:
+                    self._set_info(await execute_pipelined(resources.pipeline, library, info(self._keyspace, Info())))
+        return await execute_pipelined(resources.pipeline, library, self._exchange(operation))
 
     def _exchange(self, operation: Operation[R]) -> Exchange[R]:
         return _ALL_EXCHANGES[type(operation)](self._keyspace, operation)
 
-    def _opened(self, found: LogInfo) -> None:
+    def _set_info(self, found: LogInfo) -> None:
         with self._lock:
-            first, self._found = self._found is None, found
+            first, self._info = self._info is None, found
         for warning in found.warnings if first else ():
-            log.warning("redis cannot keep a promise", extra={"server": str(self._server), "warning": warning})
+            log.warning("redis server is not set up safely", extra={"server": str(self._server), "warning": warning})
 
     # --- watching
 
@@ -144,41 +149,42 @@ class RedisBus(EngineBase):
         return watch
 
     async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
-        """Records that come with the news are not read again."""
+        """Return the records that came with notifications, or read them if they do not follow the cursor."""
         notified = _notified_page(watch, topic, cursor) if isinstance(watch, RedisWatch) else None
         return notified if notified is not None else await super().next_page(watch, topic, cursor)
 
     # --- connections
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise BusUnavailable(CLOSED)
-
     def _loop_resources(self) -> LoopResources:
-        """Where this event loop keeps its connections; those of loops that are closed go."""
+        """The connections on the running event loop. Those of closed loops are closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check_open()
             for other in [other for other in self._resources if other.is_closed()]:
                 self._resources.pop(other).close()
             if loop not in self._resources:
-                hub = SubscriptionHub(self._server, self._keyspace.prefix, loop, self._retry_for_s)
-                self._resources[loop] = LoopResources(PipelinedConnection(self._server, loop, self._retry_for_s), hub)
+                pipeline = PipelinedConnection(self._server, self._opener, loop, self._retry_for_s)
+                self._resources[loop] = LoopResources(pipeline, self._subscription_hub(loop))
             return self._resources[loop]
 
     def _thread_hub(self) -> SubscriptionHub:
+        """The subscriptions for watches of threads, on an event loop of the bus."""
         with self._lock:
             self._check_open()
             if self._thread is None:
                 thread = EventLoopThread()
-                self._thread = (
-                    thread,
-                    SubscriptionHub(self._server, self._keyspace.prefix, thread.loop, self._retry_for_s),
-                )
+                self._thread = thread, self._subscription_hub(thread.loop)
             return self._thread[1]
 
+    def _subscription_hub(self, loop: asyncio.AbstractEventLoop) -> SubscriptionHub:
+        return SubscriptionHub(self._server, self._opener, self._keyspace.prefix, loop, self._retry_for_s)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BusUnavailable(CLOSED)
+
     def close(self) -> None:
-        """From any thread; no event loop need run."""
+        """Close all connections, from any thread; event loops may have ended."""
         with self._lock:
             self._closed = True
             per_loop, self._resources = self._resources, {}
@@ -189,19 +195,20 @@ class RedisBus(EngineBase):
         if thread is not None:
             thread[1].close()
             thread[0].stop()
+        self._opener.shutdown(wait=False, cancel_futures=True)
 
     async def aclose(self) -> None:
-        if self._thread is not None:
-            await asyncio.to_thread(self.close)
+        if self._thread is not None:  # `close` waits for that thread
+            await asyncio.get_running_loop().run_in_executor(self._opener, self.close)
         self.close()
 
 
 def _notified_page(watch: RedisWatch, topic: str, cursor: int | str) -> Page | None:
-    """The records that came with the news, if they go on right after the cursor."""
-    news = watch.take_news(topic)
-    if not news or isinstance(cursor, str):
+    """The records that came with notifications, if they start right after the cursor and have no gap."""
+    message = watch.take_notifications(topic)
+    if not message or isinstance(cursor, str):
         return None
-    records = [record for record in decode_news(topic, news) if record.seq > cursor]
+    records = [record for record in decode_notification(topic, message) if record.seq > cursor]
     if not records or records[0].seq != cursor + 1 or records[-1].seq != cursor + len(records):
         return None
     return Page(tuple(records), records[-1].seq, 0, deleted=False)

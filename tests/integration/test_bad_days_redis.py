@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,24 @@ def test_a_unix_socket_is_a_way_to_the_server(start_server: StartServer, run: Ru
     start_server("--unixsocket", path, "--save", "")
 
     assert run(f"unix://{path}", put())
+
+
+async def test_tools_that_occupy_the_default_executor_do_not_keep_the_bus_from_connecting(
+    redis_server: RedisServer,
+) -> None:
+    loop, done = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    tool = loop.run_in_executor(None, done.wait)
+    bus = RedisBus(redis_server.url, prefix=uuid.uuid4().hex)
+
+    async with asyncio.timeout(5.0):
+        await bus.acall(put(1))
+        first = await anext(bus.follow(TOPIC, after=0))
+        await bus.aclose()
+
+    assert first.seq == 1
+    done.set()
+    await tool
 
 
 def test_a_database_number_is_honoured(start_server: StartServer, run: Run) -> None:

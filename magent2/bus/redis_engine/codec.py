@@ -31,7 +31,7 @@ from magent2.errors import (
 )
 
 _ANSWERS = (b"done", b"repeat")
-NEWS_LINES = 8  # seq, when, id, headers, blobs, mark, name, body
+NOTIFICATION_LINES = 8  # seq, when, id, headers, blobs, mark, name, body
 
 
 # --- to the server -----------------------------------------------------------------------------------------------
@@ -147,15 +147,18 @@ def decode_erased(topic: str, kept: bytes) -> Record:
     )
 
 
-def decode_news(topic: str, news: bytes) -> list[Record]:
-    """The records that a notification carries: eight lines each, as `_append.lua` writes them."""
-    lines = news.split(b"\n")
-    if len(lines) % NEWS_LINES:
+def decode_notification(topic: str, message: bytes) -> list[Record]:
+    """The records in a notification: eight lines each, as `notification` in append.lua writes them."""
+    lines = message.split(b"\n")
+    if len(lines) % NOTIFICATION_LINES:
         return []
-    return [_decode_told(topic, lines[start : start + NEWS_LINES]) for start in range(0, len(lines), NEWS_LINES)]
+    return [
+        _decode_notified(topic, lines[start : start + NOTIFICATION_LINES])
+        for start in range(0, len(lines), NOTIFICATION_LINES)
+    ]
 
 
-def _decode_told(topic: str, lines: Sequence[bytes]) -> Record:
+def _decode_notified(topic: str, lines: Sequence[bytes]) -> Record:
     number, at_ms, record_id, headers, blobs, mark, name, body = lines
     seq = int(number)
     return Record(

@@ -1,4 +1,4 @@
-"""What an error of the server means for the caller, and how long the engine tries by itself."""
+"""Error replies of the server as errors of magent2, and for how long the engine retries by itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from magent2.errors import (
     UnsupportedServer,
 )
 
-RETRY_FOR_S = 20.0  # after a connection that worked was lost
-FIRST_CONTACT_S = 2.0  # before there ever was one
-PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
+RETRY_FOR_S = 20.0  # after a working connection was lost
+FIRST_CONTACT_S = 2.0  # before the first connection
+DELAY_MIN_S, DELAY_MAX_S = 0.02, 1.0
 
 _TRANSIENT = frozenset({"BUSY", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"})
 _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
@@ -27,7 +27,7 @@ _NAMED: dict[str, tuple[type[Magent2Error], str]] = {
     "MISCONF": (StorageUnwritable, "cannot write to its disk; see its log"),
     **dict.fromkeys(
         ("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT"),
-        (UnsupportedServer, "is a Cluster, which cannot keep the promises; use a single primary"),
+        (UnsupportedServer, "is a Cluster, which cannot append to several topics at once; use a single primary"),
     ),
 }
 _DENIED = frozenset({"NOAUTH", "WRONGPASS"})
@@ -39,13 +39,13 @@ NEEDED_RIGHTS = (
 
 
 def retry_delays(for_s: float) -> Iterator[float]:
-    """How long to wait before each attempt; at its end, the bounded time is over."""
+    """Yield the delay before each attempt, with exponential backoff, until `for_s` seconds have passed."""
     deadline = time.monotonic() + for_s
     yield 0.0
-    pause = PAUSE_MIN_S
+    delay = DELAY_MIN_S
     while (left := deadline - time.monotonic()) > 0:
-        yield min(pause, left)
-        pause = min(pause * 2, PAUSE_MAX_S)
+        yield min(delay, left)
+        delay = min(delay * 2, DELAY_MAX_S)
 
 
 def is_missing_function(text: str) -> bool:
@@ -63,29 +63,37 @@ def unavailable(server: str, why: object) -> BusUnavailable:
     )
 
 
+def refused_login(server: str, text: str) -> StorageUnwritable:
+    return StorageUnwritable(
+        f"Redis at {server} refuses user or password ({_short(text)});"
+        " put them into the URL: redis://user:password@host"  # pragma: allowlist secret
+    )
+
+
+def refused_permission(server: str, text: str) -> NoPermission:
+    return NoPermission(
+        f"Redis at {server} does not permit its user to do this ({_short(text)});"
+        f" give the user these rights: ACL SETUSER <user> ~<prefix>:* &<prefix>:* {NEEDED_RIGHTS}"
+    )
+
+
 def translate(text: str, server: str) -> Magent2Error:
-    """An error reply as one of ours."""
+    """Translate an error reply, which begins with its code."""
     code = text.partition(" ")[0]
     if code in _TRANSIENT:
         return unavailable(server, text)
     if code in _NAMED:
-        kind, says = _NAMED[code]
-        return kind(f"Redis at {server} {says} ({_short(text)})")
+        kind, reason = _NAMED[code]
+        return kind(f"Redis at {server} {reason} ({_short(text)})")
     if any(part in text for part in _NOT_PERMITTED):
-        return NoPermission(
-            f"Redis at {server} does not permit its user to do this ({_short(text)});"
-            f" give the user these rights: ACL SETUSER <user> ~<prefix>:* &<prefix>:* {NEEDED_RIGHTS}"
-        )
+        return refused_permission(server, text)
     if _NO_FUNCTIONS.search(text):
         return UnsupportedServer(
             f"Redis at {server} has no Redis Functions ({_short(text)});"
             " use Redis or Valkey 7.0 or newer, and do not rename FCALL, FCALL_RO and FUNCTION"
         )
-    if code in _DENIED or "AUTH" in text or "invalid password" in text:
-        return StorageUnwritable(
-            f"Redis at {server} refuses user or password ({_short(text)});"
-            " put them into the URL: redis://user:password@host"  # pragma: allowlist secret
-        )
+    if code in _DENIED:
+        return refused_login(server, text)
     return StorageCorrupt(
         f"Redis at {server} answers {_short(text)!r}; has another program written under the prefix of this log?"
     )

@@ -1,10 +1,11 @@
-"""Waiting for topics on Redis: one SUBSCRIBE connection per event loop, and one loop on a thread for those without."""
+"""Watching topics on Redis: one subscriber connection per event loop, and one more loop for threads without a loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 
 from magent2.bus.redis_engine.connection import ServerAddress, pack
 from magent2.bus.redis_engine.functions import Reply
@@ -12,42 +13,51 @@ from magent2.bus.redis_engine.pipeline import LoopConnection, on_loop
 from magent2.bus.watch import LocalWatch, Watch, WatchHub
 from magent2.errors import Magent2Error
 
-LISTEN_AGAIN_S = 1.0  # between series of attempts while the server is away
+RESUBSCRIBE_AFTER_S = 1.0  # between series of attempts while the server is unavailable
 THREAD_END_S = 5.0
 SUBSCRIBE_PAGE = 256  # channels per command after a reconnect
-NOTIFICATIONS_KEPT_MAX_BYTES = 64 << 10  # of one topic, until somebody takes them
+NOTIFICATIONS_KEPT_MAX_BYTES = 64 << 10  # per topic, until they are taken
 
 
 class NotificationWatch(LocalWatch):
-    """A watch that is also handed what notifications of a topic carried since it was last asked."""
+    """A watch that also collects the content of notifications, per topic, until it is taken."""
 
     def __init__(self, hub: WatchHub) -> None:
         super().__init__(hub)
-        self.news: dict[str, bytes] = {}
+        self.notifications: dict[str, bytes] = {}
 
-    def hear(self, topic: str, news: bytes) -> None:
-        """News follow each other; once some are missing or too many, nothing is kept and the topic has to be read."""
-        before = self.news.get(topic)
-        kept = news if before is None else before + b"\n" + news if before and news else b""
-        self.news[topic] = kept if len(kept) <= NOTIFICATIONS_KEPT_MAX_BYTES else b""
+    def notify(self, topic: str, message: bytes) -> None:
+        """Add a notification and wake.
+
+        Once one of them is empty or they are too large together, the content is dropped and stays empty until it is
+        taken: with a gap in it the topic has to be read anyway.
+        """
+        before = self.notifications.get(topic)
+        kept = message if before is None else before + b"\n" + message if before and message else b""
+        self.notifications[topic] = kept if len(kept) <= NOTIFICATIONS_KEPT_MAX_BYTES else b""
         self.wake(topic)
 
 
 class SubscriberConnection(LoopConnection):
-    """The SUBSCRIBE connection of a hub."""
+    """The connection in subscriber mode of one hub."""
 
     def __init__(
-        self, server: ServerAddress, loop: asyncio.AbstractEventLoop, retry_for_s: float, hub: SubscriptionHub
+        self,
+        server: ServerAddress,
+        opener: Executor,
+        loop: asyncio.AbstractEventLoop,
+        retry_for_s: float,
+        hub: SubscriptionHub,
     ) -> None:
-        super().__init__(server, loop, retry_for_s)
+        super().__init__(server, opener, loop, retry_for_s)
         self._hub = hub
 
     def received(self, reply: Reply) -> None:
         kind, channel, content = reply
         if kind == b"message":
-            self._hub.tell(channel, content)
+            self._hub.message(channel, content)
         elif kind == b"subscribe":
-            self._hub.listening(channel)
+            self._hub.subscribed(channel)
 
     def connected(self) -> bytes:
         return self._hub.resubscribe()
@@ -56,19 +66,31 @@ class SubscriberConnection(LoopConnection):
         return self._hub.lost()
 
     def gave_up(self, error: Magent2Error) -> None:
+        # A watch has no caller that could be told, so it tries again for as long as topics are watched.
         if self._hub.lost() and not self._closed:
-            self.loop.call_later(LISTEN_AGAIN_S, self.open)
+            self.loop.call_later(RESUBSCRIBE_AFTER_S, self.open)
 
 
 class SubscriptionHub(WatchHub):
-    """Who watches what on one event loop. Its watches may wait on any thread."""
+    """The subscriptions of one event loop, and the watches that need them. Its watches may wait on any thread.
 
-    def __init__(self, server: ServerAddress, prefix: str, loop: asyncio.AbstractEventLoop, retry_for_s: float) -> None:
+    Subscribing takes time, and records appended meanwhile send no notification to us. A topic is therefore reported as
+    changed once its subscription is confirmed, after the first one and after every reconnect.
+    """
+
+    def __init__(
+        self,
+        server: ServerAddress,
+        opener: Executor,
+        prefix: str,
+        loop: asyncio.AbstractEventLoop,
+        retry_for_s: float,
+    ) -> None:
         super().__init__()
         self._channel_prefix = f"{prefix}:n:"
-        self._live: set[str] = set()  # topics that the server is known to tell us of
-        self._asked: set[str] = set()
-        self._listener = SubscriberConnection(server, loop, retry_for_s, self)
+        self._requested: set[str] = set()  # topics with a SUBSCRIBE on the current connection
+        self._confirmed: set[str] = set()  # those of them that the server has confirmed
+        self._connection = SubscriberConnection(server, opener, loop, retry_for_s, self)
 
     def watch(self, topics: Iterable[str] = ()) -> NotificationWatch:
         watch = NotificationWatch(self)
@@ -76,21 +98,21 @@ class SubscriptionHub(WatchHub):
         return watch
 
     def close(self) -> None:
-        self._listener.close()
+        self._connection.close()
 
     def abandon(self) -> None:
-        self._listener.abandon()
+        self._connection.abandon()
 
     # --- from any thread
 
     def watch_added(self, watch: LocalWatch, topic: str, first: bool) -> None:
-        self._on_loop(self._enter, watch, topic)
+        self._on_loop(self._subscribe, watch, topic)
 
     def topic_unwatched(self, topic: str) -> None:
-        self._on_loop(self._leave, topic)
+        self._on_loop(self._unsubscribe, topic)
 
     def _on_loop(self, act: Callable[..., None], *arguments: object) -> None:
-        loop = self._listener.loop
+        loop = self._connection.loop
         if on_loop(loop):
             act(*arguments)
         elif not loop.is_closed():
@@ -98,54 +120,56 @@ class SubscriptionHub(WatchHub):
 
     # --- on the loop
 
-    def _enter(self, watch: LocalWatch, topic: str) -> None:
-        if topic in self._live:
+    def _subscribe(self, watch: LocalWatch, topic: str) -> None:
+        if topic in self._confirmed:
             watch.wake(topic)
-        elif topic not in self._asked:
-            self._asked.add(topic)
-            self._listener.write(pack(("SUBSCRIBE", self._channel_prefix + topic)))
+        elif topic not in self._requested:
+            self._requested.add(topic)
+            self._connection.write(pack(("SUBSCRIBE", self._channel_prefix + topic)))
 
-    def _leave(self, topic: str) -> None:
-        if topic not in self._watches and topic in self._asked:
-            self._asked.discard(topic)
-            self._live.discard(topic)
-            self._listener.write(pack(("UNSUBSCRIBE", self._channel_prefix + topic)))
+    def _unsubscribe(self, topic: str) -> None:
+        # Another watch may have been added to the topic since this call was scheduled.
+        if topic not in self._watches and topic in self._requested:
+            self._requested.discard(topic)
+            self._confirmed.discard(topic)
+            self._connection.write(pack(("UNSUBSCRIBE", self._channel_prefix + topic)))
 
     def _topic(self, channel: bytes) -> str:
         return channel.decode()[len(self._channel_prefix) :]
 
-    def listening(self, channel: bytes) -> None:
-        """From now on nothing is missed; what came before has to be looked for."""
+    def subscribed(self, channel: bytes) -> None:
+        """Handle a confirmation: nothing is missed from now on, and earlier records have to be read."""
         topic = self._topic(channel)
-        if topic in self._asked:
-            self._live.add(topic)
+        if topic in self._requested:
+            self._confirmed.add(topic)
             self.notify((topic,))
 
-    def tell(self, channel: bytes, news: bytes) -> None:
+    def message(self, channel: bytes, content: bytes) -> None:
         topic = self._topic(channel)
         with self._lock:
             watches = list(self._watches.get(topic, ()))
         for watch in watches:
             if isinstance(watch, NotificationWatch):
-                watch.hear(topic, news)
+                watch.notify(topic, content)
             else:
                 watch.wake(topic)
 
     def resubscribe(self) -> bytes:
-        self._asked = set(self.watched())
-        channels = [self._channel_prefix + topic for topic in self._asked]
+        """The commands that subscribe a new connection to all watched topics."""
+        self._requested = set(self.watched())
+        channels = [self._channel_prefix + topic for topic in self._requested]
         pages = (channels[start : start + SUBSCRIBE_PAGE] for start in range(0, len(channels), SUBSCRIBE_PAGE))
         return b"".join(pack(("SUBSCRIBE", *page)) for page in pages)
 
     def lost(self) -> bool:
-        """Whether anybody still watches."""
-        self._live.clear()
-        self._asked = set(self.watched())
-        return bool(self._asked)
+        """Forget the subscriptions of a lost connection. Returns whether topics are still watched."""
+        self._confirmed.clear()
+        self._requested = set(self.watched())
+        return bool(self._requested)
 
 
 class EventLoopThread:
-    """An event loop on a thread of its own, for watches of threads that have none."""
+    """An event loop on a thread of its own, for watches of threads that have no loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -155,7 +179,6 @@ class EventLoopThread:
     def _run(self) -> None:
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             self.loop.close()
 
@@ -165,9 +188,10 @@ class EventLoopThread:
 
 
 class RedisWatch(Watch):
-    """Listens where it waits: on the event loop of the task, or, for a thread that blocks, on the bus's own.
+    """A watch that subscribes where it waits: on the event loop of the task, or on that of the bus for a thread.
 
-    Nothing is missed by beginning only then, because a topic is told once when listening to it has begun.
+    It subscribes when it first waits, not when it is created: only then it is known which of the two it needs. Nothing
+    is missed by that, because a topic is reported once when its subscription is confirmed.
     """
 
     def __init__(self, loop_hub: Callable[[], SubscriptionHub], thread_hub: Callable[[], SubscriptionHub]) -> None:
@@ -200,9 +224,9 @@ class RedisWatch(Watch):
             self._hub, self._local = hub, hub.watch(self._topics)
         return self._local
 
-    def take_news(self, topic: str) -> bytes | None:
-        """What notifications of the topic have carried, once."""
-        return self._local.news.pop(topic, None) if self._local is not None else None
+    def take_notifications(self, topic: str) -> bytes | None:
+        """The content of the topic's notifications since the last call; empty if it is not complete."""
+        return self._local.notifications.pop(topic, None) if self._local is not None else None
 
     def close(self) -> None:
         if self._local is not None:

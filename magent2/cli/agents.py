@@ -101,7 +101,9 @@ def list_(as_json: bool, gateway: GatewayOptions) -> None:
 
 @agents.command(epilog="Example: magent2 agents place digger --role sub --parent research")
 @click.argument("agent")
-@click.option("--role", type=click.Choice(["foreground", "background", "sub"]), required=True, help="Role.")
+@click.option(
+    "--role", type=click.Choice(["foreground", "background", "sub"]), required=True, help="Role of the agent."
+)
 @click.option("--parent", metavar="AGENT", help="For role 'sub': agent that its messages go to by default.")
 @bus_option
 @json_option
@@ -123,7 +125,7 @@ def place(agent: str, role: str, parent: str | None, bus: str | None, as_json: b
 @click.argument("agent")
 @bus_option
 def retire(agent: str, bus: str | None) -> None:
-    """Remove the role of an agent: messaging tools no longer send to it.
+    """Remove the role of an agent, so that messaging tools no longer send to it.
 
     'magent2 agents place' sets a role again. This command opens the bus itself and needs no gateway.
     """

@@ -149,7 +149,10 @@ def _write_rows(path: Path, rows: Iterator[dict[str, object]]) -> int:
 @yes_option
 @gateway_options
 def remove(conversation_ids: tuple[str, ...], yes: bool, gateway: GatewayOptions) -> None:
-    """Delete conversations with all their messages, also those that wait for an answer."""
+    """Delete conversations and all their messages.
+
+    Messages that wait for an answer are deleted too.
+    """
     if not yes:
         count = len(conversation_ids)
         confirm(f"Delete {count} conversation{'s' if count > 1 else ''}? This cannot be undone.")

@@ -13,8 +13,10 @@ from magent2.cli.output import print_json, print_note, print_table, shortened
 
 if TYPE_CHECKING:
     from magent2.client import Client, DeadLetterInfo
-    from magent2.connectors.outbox import Item
+    from magent2.connectors.outbox import Item, State
     from magent2.directory.connectors import Registration
+
+STATES: tuple[State, ...] = ("waiting", "begun", "sent", "dead", "unknown", "dropped")
 
 
 # --- dead letters, through the gateway
@@ -184,9 +186,7 @@ def outbox() -> None:
 
 @outbox.command("ls")
 @click.argument("connector", required=False)
-@click.option(
-    "--state", metavar="STATE", help="List only messages that are waiting, begun, sent, dead, unknown or dropped."
-)
+@click.option("--state", type=click.Choice(STATES), help="List only messages in this state.")
 @bus_option
 @json_option
 def list_items(connector: str | None, state: str | None, bus: str | None, as_json: bool) -> None:

@@ -85,6 +85,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            # click's own error can suggest only commands that are imported.
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # One width for the names of all sections, so that the descriptions stand in one column.
         width = max(map(len, COMMANDS))
@@ -107,10 +119,13 @@ def cli() -> None:
     epilog="bash and zsh: add 'eval \"$(magent2 completion bash)\"' to ~/.bashrc, or the same with zsh to ~/.zshrc."
     " fish: magent2 completion fish > ~/.config/fish/completions/magent2.fish"
 )
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script of a shell.
+
+    SHELL is bash, zsh or fish.
+    """
     from click.shell_completion import get_completion_class
 
     completion_class = get_completion_class(shell)
@@ -132,6 +147,9 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
     settings = {} if command is cli else dict(cli.context_settings)
     try:
         outcome = command.main(list(arguments), prog_name=program, standalone_mode=False, **settings)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the help
+        error.show()
+        return BAD_INPUT
     except click.ClickException as error:
         return _report(_message(error), BAD_INPUT if isinstance(error, click.UsageError) else error.exit_code)
     except Magent2Error as error:

@@ -253,7 +253,9 @@ def config_option(command: F) -> F:
 def team_options(command: F) -> F:
     """Add the options that choose the agents to serve and their model."""
     command = click.option(
-        "--model", metavar="MODEL", help="demo, local, or the name of a model.  [env var: AGENT_MODEL]"
+        "--model",
+        metavar="MODEL",
+        help="Name of a model, 'demo' (built in) or 'local' (a server of your own).  [env var: AGENT_MODEL]",
     )(command)
     command = click.option(
         "--agent",

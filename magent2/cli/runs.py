@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     "--id", "client_message_id", metavar="ID", help="Key of the message. A second message with the key is not sent."
 )
 @click.option("--wait", is_flag=True, help="Wait until an agent has read it.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="How long to --wait.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
+)
 @json_option
 @gateway_options
 def steer(  # noqa: PLR0913  one parameter per option

@@ -29,7 +29,9 @@ FILE_MAX_BYTES = 64 << 10  # the sandbox takes no more
 @click.option("--id", "envelope_id", metavar="ID", help="Id of the message. A second message with the id is not sent.")
 @click.option("--wait", "mode", flag_value="wait", help="Wait for the answer and print it.")
 @click.option("--stream", "mode", flag_value="stream", help="Print the answer while the agent writes it.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="How long to --wait.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
+)
 @json_option
 @gateway_options
 def send(  # noqa: PLR0913  one parameter per option
@@ -93,7 +95,9 @@ def _stream_answer(client: Client, sent: SentMessage, as_json: bool) -> None:
     "--agent", metavar="NAME", required=True, help="Agent whose tools the code can call; it needs run_python."
 )
 @click.option("-c", "--conversation", "conversation_id", metavar="ID", help="Conversation. Default: a new one.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="How long to wait.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.0), metavar="SECONDS", help="Stop waiting after this time."
+)
 @json_option
 @gateway_options
 @click.pass_context

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from magent2.cli.main import COMMANDS, cli
+from magent2.cli.main import COMMANDS, cli, run
 from tests.support.forked import ROOT
 
 HEAVY = ("pydantic", "httpx2", "rich", "openai", "agents", "fastapi", "uvicorn", "redis", "orjson", "prometheus_client")
@@ -116,3 +116,48 @@ def test_a_shell_is_told_the_commands() -> None:
 
     assert "conversations" in result.output
     assert "completion" in result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["conversations"]], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_as_lines(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Usage: magent2")
+    assert "\n  " in captured.err
+
+
+def test_a_misspelled_command_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sned"]) == 2
+
+    assert capsys.readouterr().err == "magent2: No such command 'sned'. Did you mean 'send'? (see 'magent2 --help')\n"
+
+
+@pytest.mark.parametrize("module", ["magent2.worker", "magent2.gateway", "magent2.bus"])
+def test_a_module_that_can_be_run_shows_its_help(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: python -m {module} [OPTIONS]")
+
+
+def test_the_bus_module_describes_a_log_and_reports_a_wrong_url_in_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    described, refused = (
+        subprocess.run(
+            [sys.executable, "-m", "magent2.bus", argument], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        for argument in (url, "nowhere")
+    )
+
+    assert described.returncode == 0
+    assert described.stdout.splitlines()[0] == f"bus      {url}"
+    assert "none yet" in described.stdout
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("magent2: 'nowhere' is not a bus URL")
+    assert len(refused.stderr.splitlines()) == 1

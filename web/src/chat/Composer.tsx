@@ -47,7 +47,7 @@ export const Composer = memo(function Composer({ run, paused, runPending: awaite
         <MessageField text={text} setText={setText} press={press} hint={placeholderText(run, paused, canSteer, agent)} />
         {run !== null && <StopButton run={run} id={id} />}
         <button type="submit" disabled={text.trim() === "" || tooLong} title="Send (Enter)" className="inline-flex h-9 shrink-0 items-center justify-center gap-1.5 rounded-xl px-3 text-sm font-medium bg-accent text-white transition-opacity hover:brightness-110 disabled:bg-sunken disabled:text-faint">
-          <Icon name="send" size={16} /> {run !== null && canSteer ? "Steer" : "Send"}
+          <Icon name="send" size={16} className="max-sm:hidden" /> {run !== null && canSteer ? "Steer" : "Send"}
         </button>
       </div>
       <p className="mt-1.5 flex h-4 justify-between gap-3 truncate px-1 text-xs text-faint">
@@ -97,7 +97,7 @@ function StopButton({ run, id }: { run: Run; id: string }): ReactElement {
   const isStopping = stopping === run.id;
   return (
     <button type="button" id="stop" onClick={stop} disabled={busy || isStopping} title={error ?? "Stop (Ctrl+.)"} className="inline-flex h-9 shrink-0 items-center gap-1.5 rounded-xl border border-line px-3 text-sm font-medium hover:bg-sunken disabled:opacity-60">
-      {isStopping ? <Spinner /> : <Icon name="stop" size={15} />} {error === null ? (isStopping ? "Stopping…" : "Stop") : "Stop failed"}
+      {isStopping ? <Spinner /> : <Icon name="stop" size={15} className="max-sm:hidden" />} {error === null ? (isStopping ? "Stopping…" : "Stop") : "Stop failed"}
     </button>
   );
 }

@@ -82,7 +82,7 @@ function TabList({ tabs, selected }: { tabs: readonly Tab[]; selected: string })
     document.getElementById(`tab-${next.id}`)?.focus();
   };
   return (
-    <div role="tablist" aria-label="Details" onKeyDown={move} className={`grid shrink-0 gap-0.5 border-b border-line p-1.5 ${tabs.length > 6 ? "grid-cols-4" : "grid-cols-3"}`}>
+    <div role="tablist" aria-label="Details" onKeyDown={move} className={`grid shrink-0 gap-0.5 border-b border-line p-1.5 ${tabs.length > 6 ? "grid-cols-[repeat(4,auto)]" : "grid-cols-3"}`}>
       {tabs.map((tab) => (
         <button
           key={tab.id} type="button" role="tab" id={`tab-${tab.id}`} aria-selected={tab.id === selected} aria-controls="panel"

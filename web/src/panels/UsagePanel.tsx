@@ -35,8 +35,8 @@ export function UsagePanel({ conversation, session: observable }: PanelProps): R
         <dl className="mt-1 grid grid-cols-[auto_1fr] gap-x-4 gap-y-1 text-sm">
           <DetailLine name="Events" value={formatNumber(session.eventCount)} />
           <DetailLine name="Runs" value={formatNumber(runs)} />
-          {last?.usage && <DetailLine name="Input tokens of the last run" value={formatNumber(last.usage.inputTokens)} />}
-          {last && last.omittedRuns > 0 && <DetailLine name="Oldest runs not sent to the model" value={formatNumber(last.omittedRuns)} />}
+          {last?.usage && <DetailLine name="Input of the last run" value={formatNumber(last.usage.inputTokens)} />}
+          {last && last.omittedRuns > 0 && <DetailLine name="Oldest runs not sent" value={formatNumber(last.omittedRuns)} />}
           {details.value?.scenario_id && <DetailLine name="Scenario" value={details.value.scenario_id} />}
           {details.value?.owner && <DetailLine name="Owner" value={details.value.owner} />}
           <DetailLine name="ID" value={conversation.id} />

@@ -79,14 +79,14 @@ function Header(): ReactElement {
   }, [title]);
   return (
     <header className="flex h-13 shrink-0 items-center gap-1 border-b border-line bg-surface px-2">
-      <IconButton icon="menu" text="Conversations" hideText="max-lg:hidden" onClick={() => sidebarOpen.update((open) => !open)} />
+      <IconButton icon="menu" text="Conversations" stacked onClick={() => sidebarOpen.update((open) => !open)} />
       <h1 className={`pl-1 font-semibold tracking-tight ${title === "" ? "" : "max-sm:sr-only"}`}>magent2</h1>
       <span className="mx-2 min-w-0 flex-1 truncate pt-px text-sm text-muted">{title}</span>
       <ConnectionBadge status={status} />
       <ThemeButton />
-      <IconButton icon="help" text="Shortcuts" label="Keyboard shortcuts" className="max-sm:hidden" hideText="max-lg:hidden" onClick={() => helpOpen.set(true)} />
-      {app.api.token !== null && <IconButton icon="leave" text="Sign out" hideText="max-lg:hidden" onClick={() => app.signOut()} />}
-      <IconButton icon="panel" text="Details" hideText="max-lg:hidden" onClick={toggleDetails} />
+      <IconButton icon="help" text="Shortcuts" label="Keyboard shortcuts" stacked className="max-sm:hidden" onClick={() => helpOpen.set(true)} />
+      {app.api.token !== null && <IconButton icon="leave" text="Sign out" stacked onClick={() => app.signOut()} />}
+      <IconButton icon="panel" text="Details" stacked onClick={toggleDetails} />
     </header>
   );
 }
@@ -145,5 +145,5 @@ function ThemeButton(): ReactElement {
   const selected = useObservable(theme);
   const next = THEMES[(THEMES.indexOf(selected) + 1) % THEMES.length] ?? "system";
   const icon = { system: "screen", light: "sun", dark: "moon" } as const;
-  return <IconButton icon={icon[selected]} text={`Theme: ${selected}`} label={`Theme: ${selected}. Switch to ${next}`} hideText="max-lg:hidden" onClick={() => theme.set(next)} />;
+  return <IconButton icon={icon[selected]} text="Theme" label={`Theme: ${selected}. Switch to ${next}`} stacked onClick={() => theme.set(next)} />;
 }

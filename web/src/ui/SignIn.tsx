@@ -24,7 +24,7 @@ export function SignIn(): ReactElement {
         </label>
         {rejected && <p role="alert" className="mt-2 text-sm text-bad">This token or key is not valid. It may be mistyped, replaced or revoked.</p>}
         <Button type="submit" tone="strong" className="mt-4 w-full py-2!" disabled={token.trim() === ""}>Sign in</Button>
-        <p className="mt-3 text-xs text-faint">It is stored in this browser until you sign out, and sent to this gateway only.</p>
+        <p className="mt-3 text-xs text-faint">It is stored in this browser until you sign out, and only sent to this gateway.</p>
       </form>
     </main>
   );

@@ -15,14 +15,15 @@ export function Button({ tone = "plain", className = "", ...rest }: ButtonProps)
   return <button type="button" className={`${style} ${className}`} {...rest} />;
 }
 
-type IconButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { icon: IconName; text: string; label?: string; hideText?: string };
+type IconButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { icon: IconName; text: string; label?: string; stacked?: boolean };
 
-/** An icon with its text. `hideText` is a class that hides the text where there is no room; `label` says more than the text. */
-export function IconButton({ icon, text, label = text, hideText = "", className = "", ...rest }: IconButtonProps): ReactElement {
-  const style = "inline-flex h-9 min-w-9 items-center justify-center gap-1.5 rounded-lg px-2 text-sm text-muted transition-colors hover:bg-sunken hover:text-ink disabled:opacity-50";
+/** An icon with its text; `stacked` puts a small text below the icon in narrow windows. `label` may say more than the text. */
+export function IconButton({ icon, text, label = text, stacked = false, className = "", ...rest }: IconButtonProps): ReactElement {
+  const style = "inline-flex h-9 min-w-9 items-center justify-center gap-1.5 rounded-lg px-2 text-sm whitespace-nowrap text-muted transition-colors hover:bg-sunken hover:text-ink disabled:opacity-50";
+  const narrow = stacked ? "max-lg:h-11 max-lg:flex-col max-lg:gap-0.5 max-lg:px-1 max-lg:text-[10px] max-lg:leading-none" : "";
   return (
-    <button type="button" aria-label={label} title={label} className={`${style} ${className}`} {...rest}>
-      <Icon name={icon} size={17} /> <span className={hideText}>{text}</span>
+    <button type="button" aria-label={label} title={label} className={`${style} ${narrow} ${className}`} {...rest}>
+      <Icon name={icon} size={17} /> {text}
     </button>
   );
 }

@@ -399,7 +399,7 @@ SEED_002: Names = {
         "(self, session_id: str, agent: str, reason: str = 'manual_switch') -> bool",
     ),
     "useEvents": Sketch("the page's `web/src/transport/` streams, and polls at that pace where streams are blocked"),
-    "adaptive polling": Text("web/src/transport/pace.ts"),
+    "adaptive polling": Text("web/src/transport/polling.ts"),
     "ToolsPanel": Text("web/src/panels/ToolsPanel.tsx", "export function ToolsPanel"),
 }
 
@@ -452,7 +452,7 @@ SEED_003: Names = {
     "stream_agent": Function(
         "magent2.agents:stream_agent",
         "(runtime: AgentRuntime, prompt: str) -> AsyncIterator[Streamer]",
-        here={"prompt": "str | Sequence[Item]"},
+        here={"prompt": "str | Sequence[InputItem]"},
         added=("history",),
     ),
     "streamer (async for)": Function(

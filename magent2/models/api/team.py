@@ -11,7 +11,7 @@ from magent2.models.api.messages import EVENT_EXAMPLE, ApiEvent
 from magent2.models.json_types import JsonObject
 
 AGENT_EXAMPLE: JsonObject = {
-    "name": "general", "role": "Answers what nobody else is for.", "model": None, "voice": "alloy",
+    "name": "general", "role": "Answers general questions.", "model": None, "voice": "alloy",
     "tools": ["weather"], "mcp": [], "handoffs": ["sales", "support"], "scenarios": ["default"], "alive": True,
 }  # fmt: skip
 

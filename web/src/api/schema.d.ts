@@ -1310,7 +1310,7 @@ export type components = {
          * @description An agent of the team.
          * @example {
          *       "name": "general",
-         *       "role": "Answers what nobody else is for.",
+         *       "role": "Answers general questions.",
          *       "model": null,
          *       "voice": "alloy",
          *       "tools": [
@@ -1360,7 +1360,7 @@ export type components = {
          *       "agents": [
          *         {
          *           "name": "general",
-         *           "role": "Answers what nobody else is for.",
+         *           "role": "Answers general questions.",
          *           "model": null,
          *           "voice": "alloy",
          *           "tools": [

@@ -39,7 +39,7 @@ function SearchResults({ query, onSelect }: { query: string; onSelect: () => voi
     return [...live, ...found].sort((a, b) => b.last_active_ms - a.last_active_ms);
   }, [sessions, query, search.value]);
   if (search.error) return <div className="p-3"><ErrorMessage text={search.error} retry={search.reload} /></div>;
-  if (sessions === null) return <div aria-hidden="true" className="space-y-2 p-3">{[0, 1, 2].map((n) => <div key={n} className="breathe h-11 rounded-lg bg-surface" />)}</div>;
+  if (sessions === null) return <div aria-hidden="true" className="space-y-2 p-3">{[0, 1, 2].map((n) => <div key={n} className="pulse-slow h-11 rounded-lg bg-surface" />)}</div>;
   if (shown.length === 0) return <Hint>{query === "" ? "No conversations yet." : "No conversations found."}</Hint>;
   return (
     <ul className="min-h-0 flex-1 space-y-0.5 overflow-y-auto px-2 pb-3">

@@ -47,7 +47,7 @@ function buildNodes(agents: readonly Agent[], active: string | null, working: st
       id: agent.name,
       position: { x: RADIUS_PX * Math.cos(angle), y: RADIUS_PX * Math.sin(angle) },
       data: { label: agent.name },
-      className: `rounded-xl! border! px-2 py-2 text-center text-sm bg-surface! truncate ${border} ${agent.name === working ? "breathe" : ""}`,
+      className: `rounded-xl! border! px-2 py-2 text-center text-sm bg-surface! truncate ${border} ${agent.name === working ? "pulse-slow" : ""}`,
       style: { width: WIDTH_PX },
     };
   });

@@ -47,7 +47,7 @@ export function Badge({ tone = "plain", children }: { tone?: keyof typeof BADGES
 
 export function Spinner({ size = 14 }: { size?: number }): ReactElement {
   return (
-    <svg viewBox="0 0 24 24" width={size} height={size} className="turning shrink-0" aria-hidden="true" fill="none" stroke="currentColor" strokeWidth="2.5" strokeLinecap="round">
+    <svg viewBox="0 0 24 24" width={size} height={size} className="spinning shrink-0" aria-hidden="true" fill="none" stroke="currentColor" strokeWidth="2.5" strokeLinecap="round">
       <path d="M12 3a9 9 0 1 1-9 9" />
     </svg>
   );

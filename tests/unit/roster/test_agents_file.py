@@ -18,7 +18,7 @@ from magent2.roster.limits import LIMIT_NAMES
 from magent2.roster.spec import AgentSpec, McpServer, Scenario
 from magent2.runner.config import RunnerConfig
 from magent2.tools.default_tools import known_tools
-from tests.unit.roster.writing import AGENT, PAIR, TOOLS, faults, read, written
+from tests.unit.roster.agents_files import AGENT, PAIR, TOOLS, faults_of, read_roster, write_agents_file
 
 WHOLE = """
 default = "desk"
@@ -71,7 +71,7 @@ shared = ["bob"]
 def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     (tmp_path / "ann.md").write_text("Be kind.\n")
 
-    loaded = load_agents_file(written(tmp_path, WHOLE), TOOLS, {"SECRET": "s"})
+    loaded = load_agents_file(write_agents_file(tmp_path, WHOLE), TOOLS, {"SECRET": "s"})
 
     roster = loaded.roster
     ann = roster.agent("desk", "ann")
@@ -87,7 +87,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
 def test_mcp_servers_get_their_secrets_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "ann.md").write_text("Be kind.")
 
-    servers = read(tmp_path, WHOLE, {"SECRET": "s"}).mcp
+    servers = read_roster(tmp_path, WHOLE, {"SECRET": "s"}).mcp
 
     assert servers["files"].command == ("serve", "--root", ".")
     assert servers["files"].env == {"TOKEN": "x-s"}
@@ -98,13 +98,13 @@ def test_mcp_servers_get_their_secrets_from_the_environment(tmp_path: Path) -> N
 
 def test_an_agent_in_two_scenarios_is_one_agent(tmp_path: Path) -> None:
     again = PAIR.replace('"desk"', '"night"')
-    roster = read(tmp_path, f'default = "desk"\n{PAIR}\n{again}')
+    roster = read_roster(tmp_path, f'default = "desk"\n{PAIR}\n{again}')
 
     assert roster.agent("desk", "ann") is roster.agent("night", "ann")
 
 
 def test_a_scenario_of_one_needs_no_root_and_an_only_scenario_is_the_default(tmp_path: Path) -> None:
-    roster = read(tmp_path, '[[scenario]]\nid = "solo"\n[[scenario.agent]]\nname = "ann"\n')
+    roster = read_roster(tmp_path, '[[scenario]]\nid = "solo"\n[[scenario.agent]]\nname = "ann"\n')
 
     assert (roster.default, roster.scenario().root) == ("solo", "ann")
 
@@ -113,7 +113,7 @@ def test_every_fault_is_named_at_once_with_file_and_key(tmp_path: Path) -> None:
     text = PAIR.replace('handoffs = ["bob"]', 'handoffs = ["bop"]').replace('"weather"', '"wether"')
 
     with pytest.raises(RosterError) as raised:
-        read(tmp_path, text)
+        read_roster(tmp_path, text)
 
     assert raised.value.faults == (
         "scenario.desk.agent.ann.tools: unknown tool 'wether'; did you mean 'weather'?",
@@ -128,7 +128,7 @@ def test_invalid_keys_do_not_hide_faults_between_other_keys(tmp_path: Path) -> N
         + "[limits]\nmax_turns = true"
     )
 
-    assert faults(tmp_path, text) == [
+    assert faults_of(tmp_path, text) == [
         "limits.max_turns: must be a whole number, not True",
         "scenario.desk.agent.ann.handoffs.#2: must be a string, not 1",
         "scenario.desk.agent.#2.name: is missing",
@@ -140,7 +140,7 @@ def test_invalid_keys_do_not_hide_faults_between_other_keys(tmp_path: Path) -> N
 def test_a_path_quotes_names_that_are_not_bare_keys(tmp_path: Path) -> None:
     text = PAIR.replace('"desk"', '"front desk"').replace('"ann"', '"ann.b"').replace('"weather"', '"wether"')
 
-    assert faults(tmp_path, text) == [
+    assert faults_of(tmp_path, text) == [
         "scenario.\"front desk\".agent.\"ann.b\".tools: unknown tool 'wether'; did you mean 'weather'?"
     ]
 
@@ -267,8 +267,8 @@ CASES = {
 
 
 @pytest.mark.parametrize(("text", "words"), CASES.values(), ids=CASES)
-def test_a_fault_is_named_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    assert [fault for fault in faults(tmp_path, text) if words in fault], faults(tmp_path, text)
+def test_a_fault_names_the_path_of_its_key(tmp_path: Path, text: str, words: str) -> None:
+    assert [fault for fault in faults_of(tmp_path, text) if words in fault], faults_of(tmp_path, text)
 
 
 KEYS = sorted({*AgentsFile.model_fields, *ScenarioTable.model_fields, *(key.name for key in fields(AgentSpec)), "x"})
@@ -290,13 +290,13 @@ def test_any_values_are_accepted_or_refused_by_name(document: dict[str, object],
     with TemporaryDirectory() as folder:
         lines = [f"{key} = {toml(value)}" for key, value in {**document, "scenario": [scenario]}.items()]
         with suppress(RosterError):  # any other error is a failure
-            read(Path(folder), "\n".join(lines))
+            read_roster(Path(folder), "\n".join(lines))
 
 
 def test_instructions_of_all_agents_together_have_a_limit(tmp_path: Path) -> None:
     agents = "".join(f'[[scenario.agent]]\nname = "a{n}"\ninstructions = "{"x" * 60_000}"\n' for n in range(9))
 
-    found = faults(tmp_path, f'[[scenario]]\nid = "s"\nroot = "a0"\n{agents}')
+    found = faults_of(tmp_path, f'[[scenario]]\nid = "s"\nroot = "a0"\n{agents}')
 
     assert found == ["scenario.s: the instructions of all agents together are over 524288 bytes; shorten them"]
 

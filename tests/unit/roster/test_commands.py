@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from magent2.cli.agents import check, check_file, init, starter_text
-from tests.unit.roster.writing import PAIR, written
+from tests.unit.roster.agents_files import PAIR, write_agents_file
 
 
 def test_what_init_writes_can_be_used(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_init_writes_over_a_file_when_told_to(tmp_path: Path) -> None:
     assert (tmp_path / "magent2.toml").read_text() == starter_text("magent2.toml")
 
 
-def test_check_lists_who_there_is(tmp_path: Path) -> None:
-    result = CliRunner().invoke(check, [str(written(tmp_path, PAIR))], standalone_mode=False)
+def test_check_lists_the_agents(tmp_path: Path) -> None:
+    result = CliRunner().invoke(check, [str(write_agents_file(tmp_path, PAIR))], standalone_mode=False)
 
     assert result.return_value == 0
     assert [line.split() for line in result.stdout.splitlines()] == [
@@ -71,8 +71,8 @@ def test_check_lists_who_there_is(tmp_path: Path) -> None:
     ]
 
 
-def test_check_says_each_fault_on_a_line(tmp_path: Path) -> None:
-    path = written(tmp_path, PAIR.replace('"bob"]', '"bop"]').replace("weather", "wether"))
+def test_check_prints_one_fault_per_line(tmp_path: Path) -> None:
+    path = write_agents_file(tmp_path, PAIR.replace('"bob"]', '"bop"]').replace("weather", "wether"))
 
     result = CliRunner().invoke(check, [str(path)], standalone_mode=False)
 
@@ -81,8 +81,8 @@ def test_check_says_each_fault_on_a_line(tmp_path: Path) -> None:
     assert "2 errors" in result.stderr
 
 
-def test_check_speaks_json(tmp_path: Path) -> None:
-    path = written(tmp_path, PAIR.replace("weather", "wether"))
+def test_check_prints_json(tmp_path: Path) -> None:
+    path = write_agents_file(tmp_path, PAIR.replace("weather", "wether"))
 
     result = CliRunner().invoke(check, [str(path), "--json"], standalone_mode=False)
 
@@ -94,7 +94,9 @@ def test_check_speaks_json(tmp_path: Path) -> None:
 def test_check_imports_the_tools_from_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def good() -> str:\n    'Good.'\n    return 'x'\n")
     (tmp_path / "sad.py").write_text("raise KeyError('no luck')\n")
-    path = written(tmp_path, PAIR + '[tools]\na = "mine:good"\nb = "mine:bad"\nc = "sad:x"\nd = "nowhere_at_all:x"\n')
+    path = write_agents_file(
+        tmp_path, PAIR + '[tools]\na = "mine:good"\nb = "mine:bad"\nc = "sad:x"\nd = "nowhere_at_all:x"\n'
+    )
 
     faults = check_file(path).faults
 

@@ -16,7 +16,7 @@ from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, M
 from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.service import CONCURRENCY, DRAIN_S, LEASE_S
-from tests.unit.roster.writing import AGENT, read
+from tests.unit.roster.agents_files import AGENT, read_roster
 
 RANGES = TypeAdapter(LimitValues).json_schema()["properties"]
 
@@ -50,7 +50,7 @@ def test_limits_are_those_of_the_worker_and_of_the_gateway_and_defaults_are_in_r
 @pytest.mark.parametrize("name", OF_GATEWAYS)
 def test_every_limit_of_a_gateway_reaches_it_from_the_file_and_from_the_environment(tmp_path: Path, name: str) -> None:
     value = OF_GATEWAYS[name] + 1
-    in_file = read(tmp_path, f"{AGENT}[limits]\n{name} = {value}").limits
+    in_file = read_roster(tmp_path, f"{AGENT}[limits]\n{name} = {value}").limits
 
     by_file, by_environment = Limits.of(in_file), Limits.of(parse_limit_variables({name: str(value)}))
 

@@ -10,7 +10,7 @@ import pytest
 from magent2.errors import RosterError
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import FRESH_S, EnvironmentOverride, Registry
-from tests.unit.roster.writing import PAIR, TOOLS, written
+from tests.unit.roster.agents_files import PAIR, TOOLS, write_agents_file
 
 
 def aged(path: Path) -> Path:
@@ -21,10 +21,10 @@ def aged(path: Path) -> Path:
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
-    registry = Registry.of_file(aged(written(tmp_path, PAIR)), TOOLS)
+    registry = Registry.of_file(aged(write_agents_file(tmp_path, PAIR)), TOOLS)
     before = registry.roster
 
-    written(tmp_path, PAIR + 'model = "m"\n')
+    write_agents_file(tmp_path, PAIR + 'model = "m"\n')
 
     assert registry.reload()
     assert registry.roster.agent(None, "bob").model == "m"
@@ -32,7 +32,7 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
-    path = aged(written(tmp_path, PAIR))
+    path = aged(write_agents_file(tmp_path, PAIR))
     registry = Registry.of_file(path, TOOLS)
     before = registry.roster
     times = path.stat()
@@ -45,7 +45,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_two_changes_in_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> None:
-    path = written(tmp_path, PAIR + 'model = "m"\n')
+    path = write_agents_file(tmp_path, PAIR + 'model = "m"\n')
     registry = Registry.of_file(path, TOOLS)
     times = path.stat()
 
@@ -57,17 +57,17 @@ def test_two_changes_in_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> N
 
 
 def test_a_file_that_reads_the_same_is_no_change(tmp_path: Path) -> None:
-    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS)
+    registry = Registry.of_file(write_agents_file(tmp_path, PAIR), TOOLS)
 
-    written(tmp_path, "# a remark\n" + PAIR)
+    write_agents_file(tmp_path, "# a remark\n" + PAIR)
 
     assert not registry.reload()
 
 
-def test_a_bad_file_changes_nothing_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS)
+def test_a_bad_file_changes_nothing_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry.of_file(write_agents_file(tmp_path, PAIR), TOOLS)
     before = registry.roster
-    written(tmp_path, PAIR.replace('"bob"]', '"bop"]'))
+    write_agents_file(tmp_path, PAIR.replace('"bob"]', '"bop"]'))
 
     with caplog.at_level(logging.ERROR):
         assert [registry.reload(), registry.reload()] == [False, False]
@@ -80,19 +80,19 @@ def test_a_bad_file_changes_nothing_and_is_told_once(tmp_path: Path, caplog: pyt
     assert "has no agent 'bop'" in line.__dict__["faults"][0]
 
 
-def test_a_file_that_was_mended_is_taken(tmp_path: Path) -> None:
-    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS)
-    written(tmp_path, "nonsense")
+def test_a_file_that_was_fixed_is_loaded(tmp_path: Path) -> None:
+    registry = Registry.of_file(write_agents_file(tmp_path, PAIR), TOOLS)
+    write_agents_file(tmp_path, "nonsense")
     registry.reload()
 
-    written(tmp_path, PAIR + 'role = "x"\n')
+    write_agents_file(tmp_path, PAIR + 'role = "x"\n')
 
     assert registry.reload()
     assert registry.error is None
 
 
 def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path, PAIR)
+    path = write_agents_file(tmp_path, PAIR)
     registry = Registry.of_file(path, TOOLS)
 
     path.unlink()
@@ -105,7 +105,7 @@ def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
 def test_a_change_of_instructions_in_a_file_of_their_own_is_seen(tmp_path: Path) -> None:
     notes = tmp_path / "bob.md"
     notes.write_text("One.")
-    registry = Registry.of_file(aged(written(tmp_path, PAIR + 'instructions_file = "bob.md"\n')), TOOLS)
+    registry = Registry.of_file(aged(write_agents_file(tmp_path, PAIR + 'instructions_file = "bob.md"\n')), TOOLS)
 
     aged(notes)
     registry.reload()
@@ -116,7 +116,7 @@ def test_a_change_of_instructions_in_a_file_of_their_own_is_seen(tmp_path: Path)
 
 
 def test_instructions_that_were_missing_are_taken_when_they_come(tmp_path: Path) -> None:
-    path = written(tmp_path, PAIR)
+    path = write_agents_file(tmp_path, PAIR)
     registry = Registry.of_file(path, TOOLS)
     path.write_text(PAIR + 'instructions_file = "bob.md"\n')
     aged(path)
@@ -129,9 +129,11 @@ def test_instructions_that_were_missing_are_taken_when_they_come(tmp_path: Path)
 
 
 def test_the_environment_stays_over_a_file_that_is_read_again(tmp_path: Path) -> None:
-    registry = Registry.of_file(written(tmp_path, PAIR), TOOLS, override=EnvironmentOverride("bob", model="mine"))
+    registry = Registry.of_file(
+        write_agents_file(tmp_path, PAIR), TOOLS, override=EnvironmentOverride("bob", model="mine")
+    )
 
-    written(tmp_path, PAIR + 'model = "theirs"\nrole = "new"\n')
+    write_agents_file(tmp_path, PAIR + 'model = "theirs"\nrole = "new"\n')
 
     assert registry.reload()
     assert registry.roster.agent(None, "bob").model == "mine"

@@ -10,11 +10,11 @@ from magent2.roster.agents_file import default_roster
 from magent2.roster.routing import TEXT_MAX_CHARS, inflected_forms, route_by_keywords, split_words
 from magent2.roster.spec import AgentSpec, Scenario
 
-FIGURES = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()  # what people are told of it
+FIGURES = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()  # the page that publishes the figures
 SENTENCES = Path(__file__).parents[2] / "fixtures" / "routing.jsonl"
 
-# The tuned part was looked at while the keywords were written, the held part was written afterwards and used once.
-# A wrong move is worse than a missed one: who stays can still hand over.
+# The keywords were tuned on the first part; the second part was written afterwards and used once.
+# A wrong move is worse than a missed one: an agent that keeps the conversation can still hand it over.
 FLOORS = {"tuned": 0.95, "held": 0.65}
 WRONG_MOVES_MAX = {"tuned": 0.02, "held": 0.07}
 
@@ -68,7 +68,7 @@ def test_a_word_inside_another_word_is_no_evidence(text: str, current: str) -> N
     assert choice.evidence == {}
 
 
-def test_evidence_moves_the_mail_and_is_told() -> None:
+def test_evidence_moves_the_mail_and_is_returned() -> None:
     choice = route_by_keywords(TEAM, "What is the PRICE? I want to buy, buy, buy.", "desk")
 
     assert (choice.agent, choice.changed, choice.by) == ("shop", True, "keywords")
@@ -111,7 +111,7 @@ def test_the_supervisor_is_never_chosen_by_its_words() -> None:
     assert route_by_keywords(TEAM, "buy", "desk").agent == "shop"
 
 
-def test_a_longer_phrase_silences_the_word_inside_it() -> None:
+def test_a_longer_phrase_cancels_the_word_inside_it() -> None:
     assert route_by_keywords(TEAM, "I read in order to learn", "desk").agent == "desk"
     assert route_by_keywords(TEAM, "I order", "desk").agent == "shop"
 

@@ -36,7 +36,7 @@ def test_the_default_team_is_supervisor_general_sales_and_support() -> None:
     assert list(scenario.route_targets) == ["general", "sales", "support"]
 
 
-def test_the_default_team_has_the_tools_that_it_was_promised() -> None:
+def test_the_default_team_has_its_documented_tools() -> None:
     agents = default_roster().scenario().agents
 
     assert agents["general"].tools == ("WebSearchTool", "echo_context", "weather", "chat_send", "run_python", "refund")
@@ -70,13 +70,13 @@ def test_the_environment_goes_over_the_file_for_the_agent_that_it_names() -> Non
     assert roster.agent(None, "support") is default_roster().agent(None, "support")
 
 
-def test_without_a_name_the_environment_speaks_of_the_root() -> None:
+def test_without_a_name_the_environment_applies_to_the_root() -> None:
     roster = EnvironmentOverride(instructions="Only rhyme.").apply(default_roster())
 
     assert roster.agent(None, "general").instructions == "Only rhyme."
 
 
-def test_an_environment_that_says_nothing_changes_nothing() -> None:
+def test_an_empty_environment_changes_nothing() -> None:
     assert EnvironmentOverride().apply(default_roster()) is default_roster()
 
 
@@ -97,7 +97,7 @@ def test_an_agent_is_replaced_in_every_scenario_that_has_it() -> None:
     assert changed.agent("night", "support").model == "m"
 
 
-def test_what_a_server_is_given_as_secrets_does_not_print() -> None:
+def test_secrets_of_a_server_are_not_in_its_repr() -> None:
     server = McpServer("files", url="https://x", headers={"Authorization": "Bearer hush"}, env={"TOKEN": "hush"})
 
     assert "hush" not in repr(server)

@@ -42,7 +42,7 @@ def test_the_model_is_told_who_there_is_and_who_has_the_conversation() -> None:
 @pytest.mark.parametrize(
     "arguments", ['{"agent": "support", "reason": "it  is\\nbroken"}', {"agent": " support ", "reason": "it is broken"}]
 )
-def test_the_models_choice_is_obeyed(arguments: Any) -> None:
+def test_the_models_choice_is_followed(arguments: Any) -> None:
     choice = decision_from_call(TEAM, TEXT, "general", arguments)
 
     assert (choice.agent, choice.reason, choice.changed) == ("support", "it is broken", True)

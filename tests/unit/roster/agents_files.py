@@ -30,18 +30,18 @@ name = "bob"
 AGENT = '[[scenario]]\nid = "s"\n[[scenario.agent]]\nname = "a"\n'
 
 
-def written(folder: Path, text: str) -> Path:
+def write_agents_file(folder: Path, text: str) -> Path:
     path = folder / "magent2.toml"
     path.write_text(text)
     return path
 
 
-def read(folder: Path, text: str, environ: dict[str, str] | None = None) -> Roster:
-    return load_agents_file(written(folder, text), TOOLS, environ).roster
+def read_roster(folder: Path, text: str, environ: dict[str, str] | None = None) -> Roster:
+    return load_agents_file(write_agents_file(folder, text), TOOLS, environ).roster
 
 
-def faults(folder: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
+def faults_of(folder: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(RosterError) as raised:
-        read(folder, text, environ)
+        read_roster(folder, text, environ)
     assert raised.value.where.endswith("magent2.toml")
     return list(raised.value.faults)

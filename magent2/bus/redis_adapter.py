@@ -7,18 +7,18 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from magent2.bus.base import EngineBase
-from magent2.bus.operations import Dump, Info, Load, Operation
+from magent2.bus.operations import AnyOperation, Dump, Info, Load, Operation
 from magent2.bus.records import LogInfo, Page
 from magent2.bus.redis_engine.codec import decode_notification
 from magent2.bus.redis_engine.connection import ServerAddress
 from magent2.bus.redis_engine.errors import RETRY_FOR_S
-from magent2.bus.redis_engine.exchanges import EXCHANGES, Keyspace
+from magent2.bus.redis_engine.exchanges import EXCHANGES, AnyExchange, Keyspace
 from magent2.bus.redis_engine.execute import ConnectionPool, execute_pipelined
 from magent2.bus.redis_engine.functions import Exchange
 from magent2.bus.redis_engine.handshake import info
@@ -38,7 +38,7 @@ DEFAULT_PREFIX = "magent2"
 PREFIX_MAX_CHARS = 128
 OPENING_THREADS_MAX = 4  # threads that open connections for event loops
 
-_ALL_EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[Any]]] = {
+_ALL_EXCHANGES: dict[type[AnyOperation], AnyExchange] = {
     **EXCHANGES,
     Dump: dump,
     Load: load,

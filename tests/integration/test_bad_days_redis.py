@@ -1,4 +1,4 @@
-"""What goes wrong with a Redis server, and what the engine then says."""
+"""Faults of a Redis server, and the errors that the engine raises for them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_bus_does_not_print_its_password() -> None:
 
 
 def protected(start_server: StartServer) -> RedisServer:
-    """A server that asks for the password; it begins to ask when it is up, or nobody would see that it is."""
+    """A server with a password. It is set after the start, because the start is checked without one."""
     server = start_server("--save", "")
     with redis.Redis(port=server.port) as client:
         client.config_set("requirepass", SECRET)
@@ -219,7 +219,7 @@ def test_a_server_that_evicts_is_warned_about(start_server: StartServer) -> None
     assert "noeviction" in warnings_of(server)
 
 
-def test_a_server_that_keeps_everything_is_not_warned_about(start_server: StartServer) -> None:
+def test_a_server_with_safe_settings_is_not_warned_about(start_server: StartServer) -> None:
     assert warnings_of(start_server("--appendonly", "yes")) == ""
 
 

@@ -1,4 +1,4 @@
-"""Redis behind TLS, with a certificate made here."""
+"""Redis with TLS, with a certificate that the test creates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_both_faces_and_followers_work_through_tls(tls_port: int, tmp_path
     await bus.aclose()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls_port: int) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(tls_port: int) -> None:
     bus = connect(f"rediss://localhost:{tls_port}/0")
 
     with pytest.raises(Magent2Error, match=r"(?i)certificate"):

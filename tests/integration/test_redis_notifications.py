@@ -1,4 +1,4 @@
-"""Records travel with the news of them, so that a follower need not read what it is told."""
+"""Notifications carry records, so that a follower does not have to read them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.redis
 TOPIC = "stream:one"
 
 
-class Counting(RedisBus):
-    """Knows how often it was asked to read."""
+class ReadCountingBus(RedisBus):
+    """Counts its reads."""
 
     reads = 0
 
@@ -32,14 +32,14 @@ class Counting(RedisBus):
 
 
 @pytest.fixture
-async def bus(redis_server: RedisServer) -> AsyncIterator[Counting]:
-    bus = Counting(redis_server.url, prefix=uuid.uuid4().hex)
+async def bus(redis_server: RedisServer) -> AsyncIterator[ReadCountingBus]:
+    bus = ReadCountingBus(redis_server.url, prefix=uuid.uuid4().hex)
     yield bus
     await bus.aclose()
 
 
-async def followed(bus: Counting, count: int, *appends: Append) -> tuple[list[str], int]:
-    """What a follower at the end of the topic is given, and how often it had to read for it after the first time."""
+async def followed(bus: ReadCountingBus, count: int, *appends: Append) -> tuple[list[str], int]:
+    """What a follower at the end of the topic receives, and how often it reads for it after the first time."""
     texts: list[str] = []
     listening = asyncio.Event()
 
@@ -65,22 +65,22 @@ def appending(*texts: str, **options: Any) -> Append:
     return Append(records=records, **options)
 
 
-async def test_all_records_of_an_append_come_along_also_when_the_head_is_set(bus: Counting) -> None:
+async def test_all_records_of_an_append_come_along_also_when_the_head_is_set(bus: ReadCountingBus) -> None:
     head = SetHead(TOPIC, {"title": "One"})
 
     texts, reads = await followed(bus, 3, appending("token", "token 2", "closed\n\n", heads=(head,)))
 
     assert texts == ["token", "token 2", "closed\n\n"]
-    assert reads <= 1  # watching may have begun only now, which is told once without news
+    assert reads <= 1  # the subscription may be confirmed only now, which is reported once without records
 
 
-async def test_what_is_too_large_to_travel_is_read(bus: Counting) -> None:
+async def test_what_is_too_large_to_travel_is_read(bus: ReadCountingBus) -> None:
     texts, _ = await followed(bus, 2, appending("a" * NOTIFICATION_MAX_BYTES, "small"))
 
     assert texts == ["aaaaaaaaa", "small"]
 
 
-async def test_appends_that_come_faster_than_they_are_taken_are_all_there_in_order(bus: Counting) -> None:
+async def test_appends_that_come_faster_than_they_are_taken_are_all_there_in_order(bus: ReadCountingBus) -> None:
     many = [f"number {number}" for number in range(NOTIFICATIONS_KEPT_MAX_BYTES // 50)]
 
     texts, _ = await followed(bus, len(many), *(appending(text) for text in many))

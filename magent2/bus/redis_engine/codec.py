@@ -1,4 +1,4 @@
-"""Records, answers and refusals, between what the scripts of the Redis engine say and what operations say."""
+"""Conversion between operations and the arguments and replies of the Redis functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from magent2.errors import (
     UnknownCursor,
 )
 
-_ANSWERS = (b"done", b"repeat")
+_ACCEPTED = (b"done", b"repeat")  # first item of the reply to a write; any other is a refusal
 NOTIFICATION_LINES = 8  # seq, when, id, headers, blobs, mark, name, body
 
 
@@ -40,19 +40,20 @@ NOTIFICATION_LINES = 8  # seq, when, id, headers, blobs, mark, name, body
 def check_size(record: NewRecord, payload_max_bytes: int) -> None:
     if len(record.body) > payload_max_bytes:
         raise PayloadTooLarge(
-            f"the payload for {record.topic!r} takes {len(record.body)} bytes, the limit is {payload_max_bytes};"
-            " put the content into a blob and name it, or raise the limit"
+            f"the payload for {record.topic!r} has {len(record.body)} bytes, the limit is {payload_max_bytes};"
+            " put the content into a blob and refer to it, or raise the limit"
         )
 
 
-def belonging(record: NewRecord) -> str:
-    """What the record belongs to, as `_records.lua` has it."""
+def lane_field(record: NewRecord) -> str:
+    """The stored field that says whether a record is mail, a copy, or both (see `entries` in records.lua)."""
     if record.lane is None:
         return f"-{record.copy}" if record.copy else ""
     return f"={record.lane}" if record.lane == record.copy else f"~{record.lane}"
 
 
 def is_plain(record: NewRecord) -> bool:
+    """Whether a record has none of the optional fields."""
     return not (record.header_text or record.draft or record.closes or record.blobs)
 
 
@@ -61,21 +62,21 @@ def record_arguments(record: NewRecord) -> tuple[Argument, ...]:
         record.topic,
         record.id or "",
         record.digest,
-        belonging(record),
+        lane_field(record),
         record.body,
-        b"" if is_plain(record) else more(record),
+        b"" if is_plain(record) else optional_fields(record),
     )
 
 
-def more(record: NewRecord) -> bytes:
-    """Headers, blobs and draft as one argument: `headers\\nblobs\\nmark\\nname`."""
+def optional_fields(record: NewRecord) -> bytes:
+    """Headers, blobs and draft as one argument: `headers\\nblobs\\nmark\\nname` (see `more_parts` in records.lua)."""
     mark = "d" if record.draft else "c" if record.closes else "-"
     rest = f"\n{','.join(record.blobs)}\n{mark}\n{record.draft or record.closes or ''}"
     return record.header_text + rest.encode()
 
 
 def write_arguments(write: Write, payload_max_bytes: int) -> list[Argument]:
-    """Records, conditions and heads, each list behind its length."""
+    """Records, conditions and heads, each list preceded by its length."""
     arguments: list[Argument] = [len(write.records)]
     for record in write.records:
         check_size(record, payload_max_bytes)
@@ -111,7 +112,7 @@ def mail_members(mail: Sequence[MailRef]) -> list[Argument]:
 
 
 def decode_record(topic: str, seq: int, fields: Sequence[bytes]) -> Record:
-    """A record from its entry; `ValueError` when this program cannot have written it."""
+    """Decode a stream entry. Raises `ValueError` if another program has written it."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
         payload, at_ms, record_id = decode_object(found[b"p"]), int(found[b"a"]), found[b"i"].decode()
@@ -175,11 +176,11 @@ def _decode_notified(topic: str, lines: Sequence[bytes]) -> Record:
 
 
 def decode_mail(reply: Reply) -> tuple[Record, ...]:
-    """Mail comes whatever its state: what cannot be read or was erased has to be settled too."""
-    return tuple(_decode_letter(topic.decode(), int(seq), found) for topic, seq, found in reply)
+    """Decode mail. Malformed and erased mail is returned too, because it has to be settled."""
+    return tuple(_decode_mail_record(topic.decode(), int(seq), found) for topic, seq, found in reply)
 
 
-def _decode_letter(topic: str, seq: int, found: list[bytes] | bytes) -> Record:
+def _decode_mail_record(topic: str, seq: int, found: list[bytes] | bytes) -> Record:
     if not found:
         return Record(topic, {}, assigned_id(seq), seq, erased=True)
     if isinstance(found, bytes):
@@ -204,17 +205,17 @@ def decode_topic(reply: Reply) -> TopicInfo:
     return TopicInfo(topic.decode(), last, floor, bool(deleted), fields, int(float(active)))
 
 
-def decode_appended(reply: Reply) -> AppendResult:
+def decode_append_result(reply: Reply) -> AppendResult:
     status = reply[0]
-    if status not in _ANSWERS:
-        check(reply)
+    if status not in _ACCEPTED:
+        check_reply(reply)
     answer: bytes = reply[1]
     seqs = tuple(map(int, answer.split(b","))) if answer else ()
     return AppendResult(seqs, status == b"repeat")
 
 
-def check(reply: list[bytes]) -> list[bytes]:
-    """The reply itself, unless it is a refusal."""
+def check_reply(reply: list[bytes]) -> list[bytes]:
+    """Return the reply, or raise the error that it names."""
     refusal = _REFUSALS.get(reply[0])
     if refusal is not None:
         raise refusal(*(part.decode() for part in reply[1:]))
@@ -231,13 +232,13 @@ def _text(value: bytes | None) -> str | None:
 def _id_conflict(topic: str, record_id: str, seqs: str) -> Magent2Error:
     first = seqs.partition(",")[0]
     return IdConflict(
-        f"id {record_id!r} of {topic!r} is record {first} with another body; take a new id or send the same body"
+        f"id {record_id!r} of {topic!r} is record {first} with another body; use a new id or send the same body"
     )
 
 
 def _condition_failed(kind: str, topic: str, name: str, wanted: str, found: str) -> Magent2Error:
     if kind == "at":
-        return ConditionFailed(f"{topic!r} is at {found}, not at {wanted}; read on and decide again")
+        return ConditionFailed(f"{topic!r} is at {found}, not at {wanted}; read the new records and decide again")
     return ConditionFailed(
         f"head field {name!r} of {topic!r} is {found or 'not set'}, not {wanted or 'absent'}; read it and decide again"
     )
@@ -248,12 +249,12 @@ def _fenced(agent: str, conversation: str) -> Magent2Error:
 
 
 def _unknown_cursor(topic: str, cursor: str, floor: str, last: str) -> Magent2Error:
-    return UnknownCursor(f"{cursor!r} is no place in {topic!r}, which has {floor} to {last}; start over from the floor")
+    return UnknownCursor(f"{cursor!r} is not in {topic!r}, which has {floor} to {last}; start again from the floor")
 
 
 def _foreign(topic: str) -> Magent2Error:
     return StorageCorrupt(
-        f"the stream of {topic!r} has entries that another program numbered;"
+        f"the stream of {topic!r} has entries with ids of another program;"
         " remove them with XDEL and set the stream back with XSETID"
     )
 
@@ -268,7 +269,7 @@ _REFUSALS: dict[bytes, Callable[..., Magent2Error]] = {
     b"IdConflict": _id_conflict,
     b"TopicDeleted": lambda topic: TopicDeleted(f"{topic!r} was deleted; nothing can be written to it"),
     b"ConditionFailed": _condition_failed,
-    b"BlobMissing": lambda name: BlobMissing(f"there is no blob {name}; put it first"),
+    b"BlobMissing": lambda name: BlobMissing(f"unknown blob {name}; put it first"),
     b"HeadTooLarge": lambda topic, size: HeadTooLarge(head_too_large(topic, int(size))),
     b"UnknownCursor": _unknown_cursor,
     b"StorageCorrupt": _foreign,

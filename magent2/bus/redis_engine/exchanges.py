@@ -1,15 +1,19 @@
-"""What each operation says to Redis, without saying how it gets there: both faces run the same exchanges."""
+"""Exchanges: which commands each operation sends to Redis, and what it makes of the replies.
+
+An exchange is a generator that does no I/O: `execute.py` runs it on a blocking or on the pipelined connection.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from magent2.bus.operations import (
     CLAIM_MAIL_MAX,
     OLDEST,
+    AnyOperation,
     Append,
     Claim,
     Compact,
@@ -21,7 +25,6 @@ from magent2.bus.operations import (
     Lanes,
     Later,
     Leave,
-    Operation,
     OwnedAppend,
     Pending,
     PutBlob,
@@ -48,16 +51,16 @@ from magent2.bus.records import (
     canonical,
 )
 from magent2.bus.redis_engine.codec import (
-    belonging,
-    check,
+    check_reply,
     check_size,
-    decode_appended,
+    decode_append_result,
     decode_erased,
     decode_mail,
     decode_record,
     decode_topic,
     entry_seq,
     is_plain,
+    lane_field,
     mail_members,
     owner_arguments,
     write_arguments,
@@ -73,9 +76,9 @@ from magent2.bus.redis_engine.functions import (
 )
 from magent2.errors import BlobMissing, MalformedRecord
 
-SCRUB_PAGE = 500  # entries that one script call copies
-KEEPING_PAGE = 256  # records that one script call looks at when it trims or compacts
-SWEEP_PAGE = 64  # blobs that one script call drops
+SCRUB_PAGE = 500  # entries that one call of `scrub` copies
+RETENTION_PAGE = 256  # records that one call of `trim` or `compact` looks at
+SWEEP_PAGE = 64  # blobs that one call of `sweep_blobs` drops
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +95,34 @@ class Keyspace:
         return (verb, f"{self.library.name}_{function}", 0, self.prefix, *arguments)
 
 
+AnyExchange: TypeAlias = Callable[[Keyspace, Any], Exchange[Any]]
+
+
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
 def append(keyspace: Keyspace, op: Append) -> Exchange[AppendResult]:
+    """Append records. A single plain record, as v1 `publish` and most messages are, takes a shorter function."""
     first = op.records[0]
     if len(op.records) == 1 and not op.conditions and not op.heads and is_plain(first):
         check_size(first, keyspace.payload_max_bytes)
         key = first.id or ""
-        reply = yield keyspace.fcall("publish", first.topic, key, first.digest, belonging(first), first.body)
+        reply = yield keyspace.fcall("publish", first.topic, key, first.digest, lane_field(first), first.body)
     else:
         reply = yield keyspace.fcall("append", *write_arguments(op, keyspace.payload_max_bytes))
-    return decode_appended(reply)
+    return decode_append_result(reply)
 
 
 def owned_append(keyspace: Keyspace, op: OwnedAppend) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
-    return decode_appended(
+    return decode_append_result(
         (yield keyspace.fcall("owned_append", *owner_arguments(op.owner), op.n, *mail_members(op.mail), *written))
     )
 
 
 def settle(keyspace: Keyspace, op: Settle) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
-    return decode_appended(
+    return decode_append_result(
         (yield keyspace.fcall("settle", *owner_arguments(op.owner), *mail_members(op.mail), *written))
     )
 
@@ -123,11 +130,13 @@ def settle(keyspace: Keyspace, op: Settle) -> Exchange[AppendResult]:
 def later(keyspace: Keyspace, op: Later) -> Exchange[AppendResult]:
     written = write_arguments(op, keyspace.payload_max_bytes)
     delay: Argument = "parked" if op.delay_s is None else _ms(op.delay_s)
-    return decode_appended((yield keyspace.fcall("later", *owner_arguments(op.owner), delay, int(op.refund), *written)))
+    return decode_append_result(
+        (yield keyspace.fcall("later", *owner_arguments(op.owner), delay, int(op.refund), *written))
+    )
 
 
 def _ms(seconds: float) -> int:
-    """Rounded up, so that a short time never becomes none."""
+    """Milliseconds, rounded up: a short time must not become zero."""
     return -int(-seconds * 1000 // 1)
 
 
@@ -139,11 +148,11 @@ def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     more, wait_ms, lanes = yield keyspace.fcall(
         "claim", op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
     )
-    claimed = tuple(_claimed(op.worker, lane) for lane in lanes)
+    claimed = tuple(_claimed_lane(op.worker, lane) for lane in lanes)
     return ClaimResult(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
 
 
-def _claimed(worker: str, reply: Reply) -> ClaimedLane:
+def _claimed_lane(worker: str, reply: Reply) -> ClaimedLane:
     agent, conversation, token, attempt, pending, mail = reply
     owner = Owner(worker, agent.decode(), conversation.decode(), token.decode())
     return ClaimedLane(owner, attempt, decode_mail(mail), pending)
@@ -159,7 +168,7 @@ def leave(keyspace: Keyspace, op: Leave) -> Exchange[int]:
 
 def pending(keyspace: Keyspace, op: Pending) -> Exchange[tuple[Record, ...]]:
     reply = yield keyspace.fcall("pending", *owner_arguments(op.owner), op.limit)
-    return decode_mail(check(reply)[1])
+    return decode_mail(check_reply(reply)[1])
 
 
 def lanes(keyspace: Keyspace, op: Lanes) -> Exchange[tuple[LaneInfo, ...]]:
@@ -195,7 +204,7 @@ def workers(keyspace: Keyspace, _: Workers) -> Exchange[tuple[WorkerInfo, ...]]:
 def read(keyspace: Keyspace, op: Read) -> Exchange[Page]:
     how, cursor = _cursor(op)
     reply = yield keyspace.fcall("read", op.topic, how, cursor, op.limit)
-    _, last, floor, deleted, entries, erased = check(reply)
+    _, last, floor, deleted, entries, erased = check_reply(reply)
     backwards = how in ("last", "before")
     return Page(_records(op.topic, op.limit, entries, erased, backwards), int(last), int(floor), bool(deleted))
 
@@ -212,8 +221,14 @@ def _cursor(op: Read) -> tuple[str, Argument]:
 
 
 def _records(topic: str, limit: int, entries: Reply, erased: Reply, backwards: bool) -> tuple[Record, ...]:
-    """Entries and erased records as one page in order, up to the first that cannot be read."""
-    found: list[tuple[int, Any]] = [(entry_seq(topic, entry_id), fields) for entry_id, fields in entries]
+    """Merge entries and erased records into one page, in order of seq.
+
+    The page ends before a malformed record; if that is the first one, `MalformedRecord` names it. A reader thus gets
+    all records before it, and can skip or erase it.
+    """
+    found: list[tuple[int, list[bytes] | bytes]] = [
+        (entry_seq(topic, entry_id), fields) for entry_id, fields in entries
+    ]
     if erased:
         found += [(int(kept.partition(b"\n")[0]), kept) for kept in erased]
         found.sort(key=lambda item: item[0], reverse=backwards)
@@ -268,7 +283,7 @@ def topics(keyspace: Keyspace, op: Topics) -> Exchange[TopicList]:
         before = int(edge_ms), edge_topic.decode()
 
 
-# --- keeping house -----------------------------------------------------------------------------------------------
+# --- retention ---------------------------------------------------------------------------------------------------
 
 
 def trim(keyspace: Keyspace, op: Trim) -> Exchange[int]:
@@ -279,14 +294,14 @@ def trim(keyspace: Keyspace, op: Trim) -> Exchange[int]:
     more = True
     floor = 0
     while more:
-        floor, more = yield keyspace.fcall("trim", op.topic, by, int(amount), KEEPING_PAGE)
+        floor, more = yield keyspace.fcall("trim", op.topic, by, int(amount), RETENTION_PAGE)
     return int(floor)
 
 
 def compact(keyspace: Keyspace, op: Compact) -> Exchange[int]:
     dropped, more = 0, True
     while more:
-        count, more = yield keyspace.fcall("compact", op.topic, _ms(op.min_age_s), KEEPING_PAGE)
+        count, more = yield keyspace.fcall("compact", op.topic, _ms(op.min_age_s), RETENTION_PAGE)
         dropped += count
     return dropped
 
@@ -304,7 +319,7 @@ def delete(keyspace: Keyspace, op: Delete) -> Exchange[None]:
 
 
 def scrub(keyspace: Keyspace) -> Exchange[None]:
-    """Take out of the server's memory what erased copies said; what a broken connection leaves is done next time."""
+    """Remove erased content from the server's memory, topic by topic. A later call completes an interrupted one."""
     for topic in (yield ("SMEMBERS", f"{keyspace.prefix}:stale")):
         token = uuid.uuid4().hex
         cursor: bytes | None = b"0"
@@ -320,7 +335,7 @@ def put_blob(keyspace: Keyspace, op: PutBlob) -> Exchange[str]:
 def get_blob(keyspace: Keyspace, op: GetBlob) -> Exchange[bytes]:
     data: bytes | None = yield ("HGET", f"{keyspace.prefix}:b:{op.name}", "d")
     if data is None:
-        raise BlobMissing(f"there is no blob {op.name}; put it first")
+        raise BlobMissing(f"unknown blob {op.name}; put it first")
     return data
 
 
@@ -332,7 +347,7 @@ def sweep_blobs(keyspace: Keyspace, op: SweepBlobs) -> Exchange[int]:
     return dropped
 
 
-EXCHANGES: dict[type[Operation[Any]], Callable[[Keyspace, Any], Exchange[Any]]] = {
+EXCHANGES: dict[type[AnyOperation], AnyExchange] = {
     Append: append,
     OwnedAppend: owned_append,
     Settle: settle,

@@ -1,4 +1,4 @@
-"""The first words with a server: can it keep the promises, and whose log is this?"""
+"""The handshake: checks of the server and of the user's rights, and the identity of the log."""
 
 from __future__ import annotations
 
@@ -23,45 +23,43 @@ def info(keyspace: Keyspace, _: Info) -> Exchange[LogInfo]:
     describe_nothing = keyspace.fcall("describe")
     for verb in ("FCALL_RO", "FCALL"):
         yield (verb, *describe_nothing[1:])
-    schema, log_id, release = yield from _meta(keyspace)
+    schema, log_id, release = yield from _identity(keyspace)
     return LogInfo("redis", schema, log_id, release, warnings)
 
 
 def _check_server() -> Exchange[tuple[str, ...]]:
+    """Refuse servers that cannot hold a log. Returns warnings about settings that can lose records."""
     try:
         reply = yield ("INFO",)
     except UnsupportedServer:
         raise
     except StorageError as error:
-        return (f"version, persistence and eviction could not be checked, INFO is not allowed: {error}",)
+        return (f"version, persistence and eviction could not be checked, because INFO failed: {error}",)
     facts = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
-    _check_version(facts)
-    if facts.get("cluster_enabled") == "1":
-        raise UnsupportedServer("this is a Redis Cluster, which cannot keep the promises; use a single primary")
-    return tuple(_threats(facts))
-
-
-def _check_version(facts: dict[str, str]) -> None:
     name = "valkey" if "valkey_version" in facts else "redis"
     version = facts.get(f"{name}_version", "0")
     major, minor, *_ = (int(part) if part.isdigit() else 0 for part in f"{version}.0".split("."))
     if (major, minor) < OLDEST_SERVER:
         raise UnsupportedServer(f"this is {name} {version}; upgrade to Redis or Valkey 7.0 or newer")
-
-
-def _threats(facts: dict[str, str]) -> list[str]:
-    threats = []
-    if facts.get("aof_enabled") != "1":
-        threats.append(
-            "appendonly is off: a crash of the server loses records that were acknowledged; set 'appendonly yes'"
+    if facts.get("cluster_enabled") == "1":
+        raise UnsupportedServer(
+            "this is a Redis Cluster, which cannot append to several topics at once; use a single primary"
         )
+    return tuple(_unsafe_settings(facts))
+
+
+def _unsafe_settings(facts: dict[str, str]) -> list[str]:
+    warnings = []
+    if facts.get("aof_enabled") != "1":
+        warnings.append("appendonly is off: a crash of the server loses acknowledged records; set 'appendonly yes'")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        threats.append(f"maxmemory-policy is {policy}: a full server drops records; set 'maxmemory-policy noeviction'")
-    return threats
+        warnings.append(f"maxmemory-policy is {policy}: a full server drops records; set 'maxmemory-policy noeviction'")
+    return warnings
 
 
-def _meta(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
+def _identity(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
+    """Read schema, id and first release of the log. HSETNX: of processes that start together, one sets them."""
     key = f"{keyspace.prefix}:meta"
     names = ("schema", "log_id", "release")
     found = yield ("HMGET", key, *names)
@@ -72,6 +70,6 @@ def _meta(keyspace: Keyspace) -> Exchange[tuple[int, str, str]]:
     schema, log_id, release = (value.decode() for value in found)
     if int(schema) > SCHEMA:
         raise SchemaTooNew(
-            f"the log under {keyspace.prefix!r} has schema {schema}, this release knows {SCHEMA}; upgrade magent2"
+            f"the log under {keyspace.prefix!r} has schema {schema}, this release supports {SCHEMA}; upgrade magent2"
         )
     return int(schema), log_id, release

@@ -1,4 +1,7 @@
-"""A whole log out of Redis and into it, in the neutral rows of `bus/transfer.py`."""
+"""Export and import of a whole log, as the rows that all engines share (`bus/transfer.py`).
+
+An export runs in phases, one per kind of row. Its cursor is JSON: the phase, then the position in it.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,21 @@ import orjson
 
 from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
 from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
-from magent2.bus.redis_engine.codec import belonging, decode_topic, is_plain, more
+from magent2.bus.redis_engine.codec import decode_topic, is_plain, lane_field, optional_fields
 from magent2.bus.redis_engine.exchanges import Keyspace, read
-from magent2.bus.redis_engine.functions import Argument, Exchange
+from magent2.bus.redis_engine.functions import Argument, Exchange, Reply
 from magent2.bus.redis_engine.handshake import SCHEMA, info
 from magent2.errors import InvalidInput, NotEmpty, SchemaTooNew
 
 BLOBS_PER_DUMP = 4
 LANES_PER_DUMP = 100
 
-Position: TypeAlias = list[Any]  # the phase, then where in it
-Step: TypeAlias = "tuple[list[DumpRow], Position | None]"  # some rows, and where they go on; None: the phase is over
+Position: TypeAlias = list[Any]  # JSON, and different in each phase
+PositionInTopic: TypeAlias = int | str | None
+Step: TypeAlias = tuple[list[DumpRow], Position | None]  # some rows, and where to continue; None ends the phase
 
 
-# --- out ---------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------------------------
 
 
 def dump(keyspace: Keyspace, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], str | None]]:
@@ -87,10 +91,11 @@ def _dump_ids(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
     return (yield from _per_topic(keyspace, limit, at, _id_rows))
 
 
-Part: TypeAlias = Callable[[Keyspace, str, Any, int], "Exchange[tuple[list[DumpRow], Any]]"]
+TopicStep: TypeAlias = tuple[list[DumpRow], PositionInTopic]
+TopicPart: TypeAlias = Callable[[Keyspace, str, PositionInTopic, int], Exchange[TopicStep]]
 
 
-def _per_topic(keyspace: Keyspace, limit: int, at: Position, part: Part) -> Exchange[Step]:
+def _per_topic(keyspace: Keyspace, limit: int, at: Position, part: TopicPart) -> Exchange[Step]:
     """Dump one topic after the other; `at` holds the next position in the topic list, the topic, the position in it."""
     position, topic, inside = at if at else [[], None, None]
     if topic is None:
@@ -104,7 +109,7 @@ def _per_topic(keyspace: Keyspace, limit: int, at: Position, part: Part) -> Exch
     return rows, None if position is None else [position, None, None]
 
 
-def _record_rows(keyspace: Keyspace, topic: str, after: int | None, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
+def _record_rows(keyspace: Keyspace, topic: str, after: PositionInTopic, limit: int) -> Exchange[TopicStep]:
     page = yield from read(keyspace, Read(topic, OLDEST if after is None else after, limit))
     rows = [_record_row(record) for record in page.records]
     return rows, page.records[-1].seq if len(rows) == limit else None
@@ -125,7 +130,7 @@ def _record_row(record: Record) -> DumpRow:
     }
 
 
-def _id_rows(keyspace: Keyspace, topic: str, inside: Any, limit: int) -> Exchange[tuple[list[DumpRow], Any]]:
+def _id_rows(keyspace: Keyspace, topic: str, inside: PositionInTopic, limit: int) -> Exchange[TopicStep]:
     following, found = yield ("HSCAN", f"{keyspace.prefix}:i:{topic}", inside or "0", "COUNT", limit)
     rows = [_id_row(topic, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
     return rows, None if following == b"0" else following.decode()
@@ -169,7 +174,7 @@ def _dump_lanes(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
     return rows, [waiting[1], ""] if len(waiting) > 1 else None
 
 
-def _lane_row(agent: str, conversation: bytes, mail: Any, attempt: bytes, due: bytes, parked: int) -> DumpRow:
+def _lane_row(agent: str, conversation: bytes, mail: Reply, attempt: bytes, due: bytes, parked: int) -> DumpRow:
     return {
         "kind": "lane",
         "agent": agent,
@@ -192,7 +197,7 @@ _PHASES: list[Callable[[Keyspace, int, Position], Exchange[Step]]] = [
 ]
 
 
-# --- in ----------------------------------------------------------------------------------------------------------
+# --- import ----------------------------------------------------------------------------------------------------------
 
 
 def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
@@ -219,7 +224,7 @@ def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
         kind = row.get("kind", "")
         if kind != "log" and kind not in _LOADERS:
             raise InvalidInput(
-                f"a row of kind {str(kind)[:40]!r} cannot be loaded; was it exported by a newer release?"
+                f"a row of kind {str(kind)[:40]!r} is unknown; if a newer release exported it, upgrade magent2"
             )
         if not runs or runs[-1][0] != kind:
             runs.append((kind, []))
@@ -229,7 +234,7 @@ def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
 
 def _load_log(keyspace: Keyspace, row: DumpRow) -> Exchange[None]:
     if row["schema"] > SCHEMA:
-        raise SchemaTooNew(f"the export has schema {row['schema']}, this release knows {SCHEMA}; upgrade magent2")
+        raise SchemaTooNew(f"the export has schema {row['schema']}, this release supports {SCHEMA}; upgrade magent2")
     yield ("HSET", f"{keyspace.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
 
 
@@ -252,7 +257,7 @@ def _record_arguments(row: DumpRow) -> list[Argument]:
     )
     return [
         *(row["topic"], row["seq"], row["at_ms"], int(erased)),
-        *(row["id"] or "", belonging(record), record.body, b"" if is_plain(record) else more(record)),
+        *(row["id"] or "", lane_field(record), record.body, b"" if is_plain(record) else optional_fields(record)),
     ]
 
 

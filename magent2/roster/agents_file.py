@@ -167,14 +167,20 @@ def _without(document: Document, errors: Sequence[ErrorDetails]) -> Document:
 
 
 def _location(error: ErrorDetails) -> tuple[int | str, ...]:
-    return tuple(step for step in error["loc"] if step != "[key]")
+    """Return the path of the key. pydantic appends `[key]` if the name of a tool or server itself is invalid."""
+    location = error["loc"]
+    is_bad_name = len(location) == 3 and location[2] == "[key]" and error["type"] not in UNKNOWN_KEY
+    return location[:2] if is_bad_name else location
 
 
 def _fault(document: Document, error: ErrorDetails) -> str:
     *table, key = location = _location(error)
     if error["type"] in UNKNOWN_KEY:
         return _at(_path(document, table), f"unknown key {str(key)[:60]!r}; {suggestion(str(key), _known_keys(table))}")
-    return _at(_path(document, location), explain(error))
+    words = explain(error)
+    if location[0] == "mcp" and ("env" in location[2:3] or "headers" in location[2:3]):
+        words = words.partition(", not ")[0]  # the value may be a secret
+    return _at(_path(document, location), words)
 
 
 def _known_keys(location: Sequence[int | str]) -> Collection[str]:

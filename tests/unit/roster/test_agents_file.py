@@ -137,6 +137,14 @@ def test_invalid_keys_do_not_hide_faults_between_other_keys(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("value", ['"Bearer hush"', '{ Authorization = ["Bearer hush"] }'])
+def test_a_fault_of_headers_does_not_print_their_value(tmp_path: Path, value: str) -> None:
+    [fault] = faults_of(tmp_path, f'{AGENT}[mcp.x]\nurl = "http://h"\nheaders = {value}')
+
+    assert fault.startswith("mcp.x.headers")
+    assert "hush" not in fault
+
+
 def test_a_path_quotes_names_that_are_not_bare_keys(tmp_path: Path) -> None:
     text = PAIR.replace('"desk"', '"front desk"').replace('"ann"', '"ann.b"').replace('"weather"', '"wether"')
 
@@ -235,6 +243,8 @@ CASES = {
     "a weight that is too low": (AGENT + "keywords = { x = -101 }", "keywords.x: must be at least -100, not -101"),
     "a bad import path": (AGENT + '[tools]\nx = "tools.count"', "tools.x: 'tools.count' is not an import path"),
     "a tool called name": (AGENT + "[tools]\nname = 1", "tools.name: must be a string, not 1"),
+    "a tool called [key]": (AGENT + '[tools]\n"[key]" = "a:b"', "tools.\"[key]\": '[key]' is not a valid name"),
+    "a key called [key]": ('"[key]" = 1\n' + AGENT, "unknown key '[key]'; known: default"),
     "a bad tool name": (AGENT + '[tools]\n"x y" = "a:b"', "tools.\"x y\": 'x y' is not a valid name"),
     "a tool that is there": (
         AGENT + '[tools]\nweather = "a:b"',

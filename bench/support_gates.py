@@ -15,9 +15,9 @@ from bench.support_http import Server
 from bench.support_processes import ECHO_AGENT, TOKEN, server
 from bench.support_redis import free_port
 from magent2.bus.connect import connect
-from magent2.bus.flow import run as run_flow
 from magent2.bus.interface import Engine
-from magent2.directory.keys import making_key
+from magent2.bus.log import run_sync
+from magent2.directory.keys import create_key
 from magent2.gateway.access.auth import Access
 from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
 from magent2.gateway.server import Gateway, listen
@@ -44,7 +44,7 @@ def gates(bus_url: str, connect: Connect, *, worker: bool) -> Iterator[Gates]:
     arguments = ["bench.support_gates", "--bus", bus_url, "--open-port", str(port), *(["--worker"] if worker else [])]
     with server(*arguments, token=TOKEN, path="/ready") as found:
         bus = connect()
-        key = run_flow(bus, making_key((PERSON,))).text
+        key = run_sync(bus, create_key, (PERSON,)).text
         bus.close()
         yield Gates(replace(found, token=key), Server(port, found.pid), connect)
 

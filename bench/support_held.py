@@ -14,7 +14,7 @@ from agents.items import TResponseStreamEvent
 from bench.support import Connect, run
 from bench.support_runs import QUESTION, Scripted
 from bench.support_size import resident_bytes
-from bench.support_worker import LOOK_AGAIN_S, Backlog, deliver, new_backlog
+from bench.support_worker import LOOK_AGAIN_S, Backlog, deliver_all, new_backlog
 from magent2.bus.base import EngineBase
 from magent2.runner.demo.script import Say
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
@@ -48,7 +48,7 @@ def held_mb(connect: Connect, conversations: int) -> tuple[float, float]:
 
 
 async def _deliver_all(bus: EngineBase, backlog: Backlog) -> None:
-    await deliver(bus, backlog)
+    await deliver_all(bus, backlog)
     await bus.aclose()
 
 

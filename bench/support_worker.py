@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from bench.support import Stopwatch, envelope
 from magent2.bus.base import EngineBase
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import READ_LIMIT_MAX, Read
-from magent2.mail.delivery import delivering
+from magent2.mail.delivery import deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
@@ -57,19 +57,19 @@ def new_backlog(text: str, count: int) -> Backlog:
     return Backlog(agent, text, tuple(f"{agent}-{number}" for number in range(count)))
 
 
-async def deliver(bus: EngineBase, backlog: Backlog) -> None:
+async def deliver_all(bus: EngineBase, backlog: Backlog) -> None:
     left = iter(backlog.envelopes())
 
     async def sender() -> None:
         for item in left:
-            await arun(bus, delivering(item))
+            await deliver(Log(bus), item)
 
     await asyncio.gather(*(sender() for _ in range(SENDERS)))
 
 
 async def answer_s(bus: EngineBase, backlog: Backlog, runner: Runner, concurrency: int) -> float:
     """Seconds from the start of a worker until all is answered. What is missing afterwards is an error."""
-    await deliver(bus, backlog)
+    await deliver_all(bus, backlog)
     service = WorkerService(bus, {backlog.agent: runner}, concurrency=concurrency)
     count = len(backlog.conversations)
     with Stopwatch() as watch:

@@ -42,6 +42,7 @@ Magent2Error
 │   └── NotEmpty           import only into an empty log
 ├── NotTaken               a receiver outside will never take the message as it is
 ├── Fenced                 another owner exists: stop this run
+├── SuspendedSync          a function for both faces awaited something besides the log: await it on an event loop
 ├── TopicDeleted           gone for good
 ├── MalformedRecord        somebody else wrote into the topic: erase the record, go on after it
 ├── TransientError         try again
@@ -252,6 +253,10 @@ class NotTaken(Magent2Error):
 
 class Fenced(Magent2Error):
     """The lane has another owner now; whatever this run still writes is refused."""
+
+
+class SuspendedSync(Magent2Error):
+    """`run_sync` was given a coroutine that suspends."""
 
 
 class TopicDeleted(Magent2Error):

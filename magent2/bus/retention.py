@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Compact, Delete, Erase, SweepBlobs, Topics, Trim
-from magent2.bus.records import TopicInfo, TopicList
+from magent2.bus.log import Log
+from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Compact, Delete, Erase, SweepBlobs, Trim
+from magent2.bus.records import TopicInfo
 from magent2.errors import InvalidInput
 from magent2.models.address import checked_topic, conversation_topics
 
@@ -48,22 +48,22 @@ class SweepResult:
     expired: int = 0
 
 
-def sweeping(policy: RetentionPolicy, now_ms: int) -> Flow[SweepResult]:
+async def sweep(log: Log, policy: RetentionPolicy, now_ms: int) -> SweepResult:
     """Apply the policy to every topic once. Each step is idempotent, so an interrupted sweep is simply run again."""
     drafts = expired = 0
-    topics = yield from _all_topics()
+    topics = await _all_topics(log)
     for info in topics:
         kind, name = checked_topic(info.topic)
         if kind == "stream" and _is_idle(info, policy, now_ms):
-            yield Delete(conversation_topics(name), conversation=name)
+            await log.run(Delete(conversation_topics(name), conversation=name))
             expired += 1
             continue
         if kind == "stream":
-            drafts += yield Compact(info.topic, policy.compact_after_s)
+            drafts += await log.run(Compact(info.topic, policy.compact_after_s))
         keep = policy.keep.get(kind)
         if keep is not None:
-            yield Trim(info.topic, keep=keep.count, max_age_s=keep.age_s)
-    blobs: int = yield SweepBlobs(policy.blobs_after_s)
+            await log.run(Trim(info.topic, keep=keep.count, max_age_s=keep.age_s))
+    blobs = await log.run(SweepBlobs(policy.blobs_after_s))
     return SweepResult(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
 
 
@@ -71,18 +71,18 @@ def _is_idle(info: TopicInfo, policy: RetentionPolicy, now_ms: int) -> bool:
     return policy.expire_idle_s is not None and now_ms - info.active_ms >= policy.expire_idle_s * 1000
 
 
-def _all_topics() -> Flow[list[TopicInfo]]:
+async def _all_topics(log: Log) -> list[TopicInfo]:
     found: list[TopicInfo] = []
     before: tuple[int, str] | None = None
     while True:
-        page: TopicList = yield Topics(before=before, limit=TOPICS_PAGE)
+        page = await log.topics(before=before, limit=TOPICS_PAGE)
         found.extend(page.topics)
         if page.next is None:
             return found
         before = page.next
 
 
-def forgetting_records(topic: str, seqs: Sequence[int]) -> Flow[None]:
+async def forget_records(log: Log, topic: str, seqs: Sequence[int]) -> None:
     """Erase any number of records with their digests. It is idempotent: run it again after an interruption."""
     for start in range(0, len(seqs), RECORDS_PER_APPEND_MAX):
-        yield Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True)
+        await log.run(Erase(topic, tuple(seqs[start : start + RECORDS_PER_APPEND_MAX]), forget=True))

@@ -77,9 +77,9 @@ def keys() -> None:
 @json_option
 def create(scopes: tuple[str, ...], label: str, bus: str | None, as_json: bool) -> None:
     """Create an API key and print it. It is shown only once."""
-    from magent2.directory.keys import making_key
+    from magent2.directory.keys import create_key
 
-    made = run_on_bus(bus, making_key(scopes, label))
+    made = run_on_bus(bus, create_key, scopes, label)
     if as_json:
         print_json({**_key_json(made.key), "key": made.text})
         return
@@ -95,9 +95,9 @@ def create(scopes: tuple[str, ...], label: str, bus: str | None, as_json: bool) 
 @json_option
 def list_(bus: str | None, as_json: bool) -> None:
     """List the API keys, oldest first."""
-    from magent2.directory.keys import listing_keys
+    from magent2.directory.keys import list_keys
 
-    found = run_on_bus(bus, listing_keys())
+    found = run_on_bus(bus, list_keys)
     if as_json:
         print_json([_key_json(key) for key in found])
         return
@@ -111,9 +111,9 @@ def list_(bus: str | None, as_json: bool) -> None:
 @json_option
 def revoke(key_id: str, bus: str | None, as_json: bool) -> None:
     """Revoke an API key. Gateways reject it at once and close its open streams."""
-    from magent2.directory.keys import revoking_key
+    from magent2.directory.keys import revoke_key
 
-    revoked = run_on_bus(bus, revoking_key(key_id))
+    revoked = run_on_bus(bus, revoke_key, key_id)
     if as_json:
         print_json(_key_json(revoked))
     else:
@@ -152,11 +152,11 @@ def erase(user: str, yes: bool, bus: str | None, as_json: bool) -> None:
     This cannot be undone. USER is the name in the scope of their keys, as user:ann. The command opens the bus itself
     and needs no gateway.
     """
-    from magent2.directory.erasure import erasing_user
+    from magent2.directory.erasure import erase_user
 
     if not yes:
         confirm(f"Erase all conversations, API keys and directory entries of {user}? This cannot be undone.")
-    erased = run_on_bus(bus, erasing_user(user))
+    erased = run_on_bus(bus, erase_user, user)
     if not erased:
         raise CommandFailed(
             f"no API key, conversation or directory entry of {user!r} on {printable_bus_url(bus)};"

@@ -112,9 +112,9 @@ def place(agent: str, role: str, parent: str | None, bus: str | None, as_json: b
 
     This command opens the bus itself and needs no gateway.
     """
-    from magent2.directory.agents import placing_agent
+    from magent2.directory.agents import place_agent
 
-    placed = run_on_bus(bus, placing_agent(agent, role, parent))
+    placed = run_on_bus(bus, place_agent, agent, role, parent)
     if as_json:
         print_json({"name": placed.name, "role": placed.role, "parent": placed.parent})
     else:
@@ -129,9 +129,9 @@ def retire(agent: str, bus: str | None) -> None:
 
     'magent2 agents place' sets a role again. This command opens the bus itself and needs no gateway.
     """
-    from magent2.directory.agents import removing_agent
+    from magent2.directory.agents import remove_agent
 
-    run_on_bus(bus, removing_agent(agent))
+    run_on_bus(bus, remove_agent, agent)
     print_note(f"messaging tools no longer send to {agent}")
 
 

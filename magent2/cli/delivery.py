@@ -126,13 +126,13 @@ def add(
 ) -> None:
     """Add a connector. Workers deliver to it from then on."""
     from magent2.connectors.builtin import capabilities_of
-    from magent2.directory.connectors import registering
+    from magent2.directory.connectors import register_connector
 
     given = {"url": url, "takes_key": takes_key, "allow_private": allow_private}
     config = {name: value for name, value in given.items() if value}
     if secret_file is not None:
         config["secret"] = secret_file.read().strip()
-    added = run_on_bus(bus, registering(connector, kind, capabilities_of(kind, config), config))
+    added = run_on_bus(bus, register_connector, connector, kind, capabilities_of(kind, config), config)
     print_json(_connector_json(added)) if as_json else print_note(f"added connector {added.id}")
 
 
@@ -141,9 +141,9 @@ def add(
 @json_option
 def list_connectors(bus: str | None, as_json: bool) -> None:
     """List the connectors, without their secrets."""
-    from magent2.directory.connectors import listing_connectors
+    from magent2.directory.connectors import list_connectors
 
-    found = run_on_bus(bus, listing_connectors())
+    found = run_on_bus(bus, list_connectors)
     if as_json:
         print_json([_connector_json(connector) for connector in found])
         return
@@ -163,9 +163,9 @@ def list_connectors(bus: str | None, as_json: bool) -> None:
 @bus_option
 def remove(connector: str, bus: str | None) -> None:
     """Remove a connector. Messages that wait in its outbox are not sent."""
-    from magent2.directory.connectors import unregistering
+    from magent2.directory.connectors import unregister_connector
 
-    run_on_bus(bus, unregistering(connector))
+    run_on_bus(bus, unregister_connector, connector)
     print_note(f"removed connector {connector}")
 
 
@@ -191,13 +191,13 @@ def outbox() -> None:
 @json_option
 def list_items(connector: str | None, state: str | None, bus: str | None, as_json: bool) -> None:
     """List the messages of CONNECTOR, or of all connectors, oldest first."""
-    from magent2.bus.flow import run
-    from magent2.connectors.outbox import reading_outbox
-    from magent2.directory.connectors import reading_roll
+    from magent2.bus.log import run_sync
+    from magent2.connectors.outbox import read_outbox
+    from magent2.directory.connectors import list_connector_ids
 
     with open_bus(bus) as engine:
-        names = run(engine, reading_roll()) if connector is None else [connector]
-        every = [item for name in names for item in run(engine, reading_outbox(name))]
+        names = run_sync(engine, list_connector_ids) if connector is None else [connector]
+        every = [item for name in names for item in run_sync(engine, read_outbox, name)]
     found = [item for item in every if state in (None, item.state)]
     if as_json:
         print_json([_item_json(item) for item in found])
@@ -218,9 +218,9 @@ def retry_item(connector: str, item: str, bus: str | None) -> None:
 
     ITEM is the id of the message; 'magent2 outbox ls' lists them.
     """
-    from magent2.connectors.outbox import retrying_item
+    from magent2.connectors.outbox import retry_item
 
-    run_on_bus(bus, retrying_item(connector, item))
+    run_on_bus(bus, retry_item, connector, item)
     print_note(f"message {item} is sent again")
 
 
@@ -233,9 +233,9 @@ def drop_item(connector: str, item: str, bus: str | None) -> None:
 
     ITEM is the id of the message; 'magent2 outbox ls' lists them.
     """
-    from magent2.connectors.outbox import dropping_item
+    from magent2.connectors.outbox import drop_item
 
-    run_on_bus(bus, dropping_item(connector, item))
+    run_on_bus(bus, drop_item, connector, item)
     print_note(f"dropped message {item}")
 
 

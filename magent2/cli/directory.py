@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def _user_id(bus: Engine, name: str) -> str:
     """The id of a user that exists."""
-    from magent2.bus.flow import run
-    from magent2.directory.users import finding_user
+    from magent2.bus.log import run_sync
+    from magent2.directory.users import find_user
 
-    return run(bus, finding_user(name)).state.id
+    return run_sync(bus, find_user, name).state.id
 
 
 # --- users
@@ -63,10 +63,10 @@ def add_user(
 
     'magent2 keys create --scope user:USER' creates an API key for them.
     """
-    from magent2.directory.users import making_user
+    from magent2.directory.users import create_user
 
     facts = {"agent": agent, "connector": connector, "target": target}
-    created = run_on_bus(bus, making_user(user, nametag, facts))
+    created = run_on_bus(bus, create_user, user, nametag, facts)
     print_json(_user_json(created)) if as_json else print_note(f"added user {created.id} as @{created.nametag}")
 
 
@@ -79,10 +79,10 @@ def set_user(
     user: str, agent: str | None, connector: str | None, target: str | None, bus: str | None, as_json: bool
 ) -> None:
     """Change the agent, connector or target of a user."""
-    from magent2.directory.users import changing_user
+    from magent2.directory.users import change_user
 
     facts = {"agent": agent, "connector": connector, "target": target}
-    changed = run_on_bus(bus, changing_user(user, facts))
+    changed = run_on_bus(bus, change_user, user, facts)
     print_json(_user_json(changed)) if as_json else print_note(f"changed user {changed.id}")
 
 
@@ -91,9 +91,9 @@ def set_user(
 @json_option
 def list_users(bus: str | None, as_json: bool) -> None:
     """List the users."""
-    from magent2.directory.users import listing_users
+    from magent2.directory.users import list_users
 
-    found = [user for user in run_on_bus(bus, listing_users()) if not user.removed]
+    found = [user for user in run_on_bus(bus, list_users) if not user.removed]
     if as_json:
         print_json([_user_json(user) for user in found])
         return
@@ -109,9 +109,9 @@ def remove_user(user: str, bus: str | None) -> None:
 
     Their nametag stays reserved. 'magent2 erase' deletes their data as well.
     """
-    from magent2.directory.users import removing_user
+    from magent2.directory.users import remove_user
 
-    run_on_bus(bus, removing_user(user))
+    run_on_bus(bus, remove_user, user)
     print_note(f"removed user {user}")
 
 
@@ -144,9 +144,9 @@ def friends() -> None:
 @json_option
 def list_friends(user: str | None, bus: str | None, as_json: bool) -> None:
     """List the friendships of USER, or of all users."""
-    from magent2.directory.friends import listing_friendships
+    from magent2.directory.friends import list_friendships
 
-    found = run_on_bus(bus, listing_friendships(user))
+    found = run_on_bus(bus, list_friendships, user)
     if as_json:
         print_json([_friendship_json(friendship) for friendship in found])
         return
@@ -161,12 +161,22 @@ def _add_friend_command(name: str, help_text: str) -> None:
     @bus_option
     @json_option
     def command(user: str, other: str, bus: str | None, as_json: bool) -> None:
-        from magent2.bus.flow import run
-        from magent2.directory.friends import accepting, refusing, removing, requesting
+        from magent2.bus.log import run_sync
+        from magent2.directory.friends import (
+            accept_friendship,
+            refuse_friendship,
+            remove_friendship,
+            request_friendship,
+        )
 
-        change = {"request": requesting, "accept": accepting, "refuse": refusing, "rm": removing}[name]
+        change = {
+            "request": request_friendship,
+            "accept": accept_friendship,
+            "refuse": refuse_friendship,
+            "rm": remove_friendship,
+        }[name]
         with open_bus(bus) as engine:
-            now = run(engine, change(_user_id(engine, user), _user_id(engine, other)))
+            now = run_sync(engine, change, _user_id(engine, user), _user_id(engine, other))
         print_json(_friendship_json(now)) if as_json else print_note(f"{user} and {other}: {now.status}")
 
 
@@ -197,11 +207,11 @@ def swarms() -> None:
 @json_option
 def add_swarm(nametag: str, owner: str, agent: str, is_open: bool, bus: str | None, as_json: bool) -> None:
     """Create a swarm."""
-    from magent2.bus.flow import run
-    from magent2.directory.swarms import making_swarm
+    from magent2.bus.log import run_sync
+    from magent2.directory.swarms import create_swarm
 
     with open_bus(bus) as engine:
-        created = run(engine, making_swarm(nametag, _user_id(engine, owner), agent, is_open=is_open))
+        created = run_sync(engine, create_swarm, nametag, _user_id(engine, owner), agent, is_open=is_open)
     _print_swarm(created, as_json)
 
 
@@ -210,9 +220,9 @@ def add_swarm(nametag: str, owner: str, agent: str, is_open: bool, bus: str | No
 @json_option
 def list_swarms(bus: str | None, as_json: bool) -> None:
     """List the swarms."""
-    from magent2.directory.swarms import listing_swarms
+    from magent2.directory.swarms import list_swarms
 
-    found = run_on_bus(bus, listing_swarms())
+    found = run_on_bus(bus, list_swarms)
     if as_json:
         print_json([_swarm_json(swarm) for swarm in found])
         return
@@ -229,9 +239,9 @@ def list_swarms(bus: str | None, as_json: bool) -> None:
 @json_option
 def list_contacts(nametag: str, bus: str | None, as_json: bool) -> None:
     """List the users who have written to a swarm."""
-    from magent2.directory.swarms import listing_contacts
+    from magent2.directory.swarms import list_contacts
 
-    found = run_on_bus(bus, listing_contacts(nametag))
+    found = run_on_bus(bus, list_contacts, nametag)
     if as_json:
         print_json([{"user": one.user, "agent": one.agent, "blocked": one.blocked} for one in found])
         return
@@ -260,21 +270,21 @@ def set_swarm(
     as_json: bool,
 ) -> None:
     """Change who may write to a swarm."""
-    from magent2.bus.flow import run
-    from magent2.directory.swarms import blocking, finding_swarm, letting_in, opening_swarm, putting_out
+    from magent2.bus.log import run_sync
+    from magent2.directory.swarms import add_guest, find_swarm, remove_guest, set_contact_blocked, set_swarm_open
 
     with open_bus(bus) as engine:
         if is_open is not None:
-            run(engine, opening_swarm(nametag, is_open=is_open))
+            run_sync(engine, set_swarm_open, nametag, is_open=is_open)
         if let_in:
-            run(engine, letting_in(nametag, let_in))
+            run_sync(engine, add_guest, nametag, let_in)
         if put_out:
-            run(engine, putting_out(nametag, put_out))
+            run_sync(engine, remove_guest, nametag, put_out)
         if block:
-            run(engine, blocking(nametag, block, blocked=True))
+            run_sync(engine, set_contact_blocked, nametag, block, blocked=True)
         if unblock:
-            run(engine, blocking(nametag, unblock, blocked=False))
-        changed = run(engine, finding_swarm(nametag)).state
+            run_sync(engine, set_contact_blocked, nametag, unblock, blocked=False)
+        changed = run_sync(engine, find_swarm, nametag).state
     _print_swarm(changed, as_json)
 
 
@@ -283,9 +293,9 @@ def set_swarm(
 @bus_option
 def remove_swarm(nametag: str, bus: str | None) -> None:
     """Remove a swarm."""
-    from magent2.directory.swarms import removing_swarm
+    from magent2.directory.swarms import remove_swarm
 
-    run_on_bus(bus, removing_swarm(nametag))
+    run_on_bus(bus, remove_swarm, nametag)
     print_note(f"removed swarm @{nametag.removeprefix('@')}")
 
 
@@ -327,11 +337,11 @@ def add_channel(name: str, leader: str, user: str, agent: str, bus: str | None, 
 
     LEADER is the name of its leader in the channel, who receives every message.
     """
-    from magent2.bus.flow import run
-    from magent2.directory.channels import making_channel
+    from magent2.bus.log import run_sync
+    from magent2.directory.channels import create_channel
 
     with open_bus(bus) as engine:
-        created = run(engine, making_channel(name, _member(engine, leader, user, agent)))
+        created = run_sync(engine, create_channel, name, _member(engine, leader, user, agent))
     _print_channel(created, as_json)
 
 
@@ -346,11 +356,11 @@ def join(name: str, username: str, user: str, agent: str, bus: str | None, as_js
 
     USERNAME is its name in the channel.
     """
-    from magent2.bus.flow import run
-    from magent2.directory.channels import joining
+    from magent2.bus.log import run_sync
+    from magent2.directory.channels import join_channel
 
     with open_bus(bus) as engine:
-        joined = run(engine, joining(name, _member(engine, username, user, agent)))
+        joined = run_sync(engine, join_channel, name, _member(engine, username, user, agent))
     _print_channel(joined, as_json)
 
 
@@ -367,9 +377,9 @@ def _member(bus: Engine, username: str, user: str, agent: str) -> Member:
 @json_option
 def leave(name: str, username: str, bus: str | None, as_json: bool) -> None:
     """Remove USERNAME from a channel."""
-    from magent2.directory.channels import leaving
+    from magent2.directory.channels import leave_channel
 
-    _print_channel(run_on_bus(bus, leaving(name, username)), as_json)
+    _print_channel(run_on_bus(bus, leave_channel, name, username), as_json)
 
 
 @channels.command()
@@ -379,9 +389,9 @@ def leave(name: str, username: str, bus: str | None, as_json: bool) -> None:
 @json_option
 def lead(name: str, username: str, bus: str | None, as_json: bool) -> None:
     """Make USERNAME the leader of a channel."""
-    from magent2.directory.channels import leading
+    from magent2.directory.channels import set_leader
 
-    _print_channel(run_on_bus(bus, leading(name, username)), as_json)
+    _print_channel(run_on_bus(bus, set_leader, name, username), as_json)
 
 
 @channels.command("ls")
@@ -389,9 +399,9 @@ def lead(name: str, username: str, bus: str | None, as_json: bool) -> None:
 @json_option
 def list_channels(bus: str | None, as_json: bool) -> None:
     """List the channels."""
-    from magent2.directory.channels import listing_channels
+    from magent2.directory.channels import list_channels
 
-    found = run_on_bus(bus, listing_channels())
+    found = run_on_bus(bus, list_channels)
     if as_json:
         print_json([_channel_json(channel) for channel in found])
         return
@@ -408,9 +418,9 @@ def list_channels(bus: str | None, as_json: bool) -> None:
 @json_option
 def messages(name: str, bus: str | None, as_json: bool) -> None:
     """Show the latest messages of a channel."""
-    from magent2.directory.channels import reading_channel
+    from magent2.directory.channels import read_channel
 
-    records = run_on_bus(bus, reading_channel(name))
+    records = run_on_bus(bus, read_channel, name)
     if as_json:
         print_json([{"seq": record.seq, **record.payload} for record in records])
         return
@@ -426,9 +436,9 @@ def messages(name: str, bus: str | None, as_json: bool) -> None:
 @bus_option
 def remove_channel(name: str, bus: str | None) -> None:
     """Remove a channel. Its messages are kept."""
-    from magent2.directory.channels import removing_channel
+    from magent2.directory.channels import remove_channel
 
-    run_on_bus(bus, removing_channel(name))
+    run_on_bus(bus, remove_channel, name)
     print_note(f"removed channel #{name.removeprefix('#')}")
 
 

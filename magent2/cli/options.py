@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
 from magent2.settings import HOST, LOG_FORMATS, PORT, PORT_MAX
 
 if TYPE_CHECKING:
-    from magent2.bus.flow import Flow
     from magent2.bus.interface import Engine
+    from magent2.bus.log import Log
     from magent2.client import Client
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 RETRY_FOR_S = 0.5  # a command whose gateway is not running reports that at once
 DEFAULT_AGENT = "general"
@@ -99,12 +100,17 @@ def open_bus(url: str | None) -> Iterator[Engine]:
         bus.close()
 
 
-def run_on_bus(url: str | None, flow: Flow[T]) -> T:
-    """Open the bus, run one flow on it and return its result."""
-    from magent2.bus.flow import run
+def run_on_bus(
+    url: str | None,
+    function: Callable[Concatenate[Log, P], Coroutine[Any, Any, T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Open the bus and run one function over its log."""
+    from magent2.bus.log import run_sync
 
     with open_bus(url) as bus:
-        return run(bus, flow)
+        return run_sync(bus, function, *args, **kwargs)
 
 
 # --- a gateway to talk to

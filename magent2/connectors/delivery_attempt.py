@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.bus.retry import insist, persist
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
-from magent2.directory.connectors import Registration, finding_connector
+from magent2.directory.connectors import Registration, find_connector
 from magent2.errors import (
     BlobMissing,
     NotTaken,
@@ -102,7 +102,7 @@ class Attempt:
         return Outgoing.of(found.payload)
 
     async def registration(self) -> Registration:
-        found = await insist(lambda: arun(self._bus, finding_connector(self.connector_id)), self._owner.worker)
+        found = await insist(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
         return found.state
 
     async def files(self, message: Outgoing) -> dict[str, bytes]:

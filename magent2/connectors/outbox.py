@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Append, Read
-from magent2.bus.records import ID_MAX_CHARS, NewRecord, Page, Record
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, Append
+from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
 from magent2.connectors.interface import Outgoing
-from magent2.directory.connectors import Registration, finding_connector, parse_connector
+from magent2.directory.connectors import Registration, find_connector, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.mail.addressing import errand
 from magent2.models.address import outbox_topic
@@ -95,14 +95,14 @@ def _after(item: Item, record: Record) -> Item:
 PAGE = 1000
 
 
-def reading_outbox(connector: str) -> Flow[list[Item]]:
+async def read_outbox(log: Log, connector: str) -> list[Item]:
     """Every message that the outbox still has, oldest first."""
     records: list[Record] = []
     after = OLDEST
     topic = outbox_topic(parse_connector(connector))
     while True:
         try:
-            page: Page = yield Read(topic, after, PAGE)
+            page = await log.read(topic, after, PAGE)
         except UnknownCursor:  # it was tidied meanwhile
             records, after = [], OLDEST
             continue
@@ -112,29 +112,29 @@ def reading_outbox(connector: str) -> Flow[list[Item]]:
         after = page.records[-1].seq
 
 
-def finding_item(connector: str, item_id: str) -> Flow[Item]:
-    items = yield from reading_outbox(connector)
+async def find_item(log: Log, connector: str, item_id: str) -> Item:
+    items = await read_outbox(log, connector)
     for item in items:
         if item.id == item_id:
             return item
     raise UnknownEntity(f"the outbox of {connector!r} has no message {item_id[:80]!r}; `magent2 outbox ls` shows them")
 
 
-def retrying_item(connector: str, item_id: str) -> Flow[Item]:
+async def retry_item(log: Log, connector: str, item_id: str) -> Item:
     """Send a message again that was given up, or whose outcome nobody knows; it goes behind what waits already."""
-    item = yield from _stuck(connector, item_id)
-    registration = yield from finding_connector(connector)
+    item = await _find_stuck(log, connector, item_id)
+    registration = await find_connector(log, connector)
     lane = destination_of(registration.state, item.message.target)
     again = errand(connector, lane, item.id, f"again:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
-    yield Append(records=(_decided(item, connector, "retried"), again))
-    return (yield from finding_item(connector, item_id))
+    await log.append(Append(records=(_decided(item, connector, "retried"), again)))
+    return await find_item(log, connector, item_id)
 
 
-def dropping_item(connector: str, item_id: str) -> Flow[Item]:
+async def drop_item(log: Log, connector: str, item_id: str) -> Item:
     """Give up a message for good."""
-    item = yield from _stuck(connector, item_id)
-    yield Append(records=(_decided(item, connector, "dropped"),))
-    return (yield from finding_item(connector, item_id))
+    item = await _find_stuck(log, connector, item_id)
+    await log.append(Append(records=(_decided(item, connector, "dropped"),)))
+    return await find_item(log, connector, item_id)
 
 
 def _decided(item: Item, connector: str, state: str) -> NewRecord:
@@ -142,8 +142,8 @@ def _decided(item: Item, connector: str, state: str) -> NewRecord:
     return replace(told(item.id, connector, state), id=f"decided:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
 
 
-def _stuck(connector: str, item_id: str) -> Flow[Item]:
-    item = yield from finding_item(connector, item_id)
+async def _find_stuck(log: Log, connector: str, item_id: str) -> Item:
+    item = await find_item(log, connector, item_id)
     if item.state not in OPEN_STATES:
         raise InvalidInput(f"message {item_id[:80]!r} is {item.state}; only what is dead or unknown waits for a person")
     return item

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Read, Trim
-from magent2.bus.records import Page, Record
-from magent2.bus.retention import forgetting_records
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, Trim
+from magent2.bus.records import Record
+from magent2.bus.retention import forget_records
 from magent2.errors import UnknownCursor
 from magent2.models.address import chat_topic, outbox_topic, relay_agent
 
@@ -71,28 +71,30 @@ def _stays(book: Book, line: Line, old: frozenset[str]) -> bool:
     return line.item is not None and line.item in book.done_ms and line.item not in old
 
 
-def tidying_outbox(
-    connector: str, now_ms: int, kept_s: float = DELIVERED_KEPT_S, kept_max: int = DELIVERED_KEPT_MAX
-) -> Flow[int]:
+async def trim_outbox(
+    log: Log, connector: str, now_ms: int, kept_s: float = DELIVERED_KEPT_S, kept_max: int = DELIVERED_KEPT_MAX
+) -> int:
     """How many messages went. It may be repeated, and cut short anywhere; messages that come meanwhile stay."""
     topic = outbox_topic(connector)
     try:
-        book = yield from _reading(topic)
+        book = await _read_lines(log, topic)
     except UnknownCursor:  # somebody else tidies it at this moment
         return 0
     old = old_items(book.done_ms, now_ms, kept_s, kept_max)
     through, emptied = decide(book, old)
     if through:
-        yield Trim(topic, through=through)
-    yield from forgetting_records(topic, emptied)
-    yield Trim(chat_topic(relay_agent(connector)), max_age_s=kept_s)  # the relay's errands; never one that waits
+        await log.run(Trim(topic, through=through))
+    await forget_records(log, topic, emptied)
+    await log.run(
+        Trim(chat_topic(relay_agent(connector)), max_age_s=kept_s)
+    )  # the relay's errands; never one that waits
     return len(old)
 
 
-def _reading(topic: str) -> Flow[Book]:
+async def _read_lines(log: Log, topic: str) -> Book:
     book, after = Book(), OLDEST
     while True:
-        page: Page = yield Read(topic, after, PAGE)
+        page = await log.read(topic, after, PAGE)
         for record in page.records:
             book.add(record)
         if not page.records or page.records[-1].seq >= page.last:

@@ -13,8 +13,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, Claim, Leave, Renew
 from magent2.bus.records import ClaimedLane, ClaimResult
 from magent2.bus.retry import insist, persist
@@ -22,8 +22,8 @@ from magent2.bus.watch import Watch
 from magent2.connectors.builtin import make_connector
 from magent2.connectors.delivery_attempt import work_on
 from magent2.connectors.interface import Connector
-from magent2.connectors.outbox_retention import tidying_outbox
-from magent2.directory.connectors import ROLL, Registration, reading_roll
+from magent2.connectors.outbox_retention import trim_outbox
+from magent2.directory.connectors import ROLL, Registration, list_connector_ids
 from magent2.errors import Fenced, Magent2Error, MalformedRecord
 from magent2.models.address import chat_topic, relay_agent
 
@@ -101,7 +101,7 @@ class Relay:
         return claims.wait_s
 
     async def _learn(self, watch: Watch) -> None:
-        names = await insist(lambda: arun(self._bus, reading_roll()), self.worker)
+        names = await insist(lambda: list_connector_ids(Log(self._bus)), self.worker)
         agents = tuple(relay_agent(name) for name in names)[-AGENTS_PER_WORKER_MAX:]
         if agents != self._agents:
             watch.add(*(chat_topic(agent) for agent in agents))
@@ -158,14 +158,14 @@ class Relay:
     async def _tidy(self) -> None:
         """Every relay does: it costs little, and does no harm twice."""
         while True:
-            for name in await insist(lambda: arun(self._bus, reading_roll()), self.worker):
+            for name in await insist(lambda: list_connector_ids(Log(self._bus)), self.worker):
                 await self._tidy_outbox(name)
             await asyncio.sleep(TIDY_S)
 
     async def _tidy_outbox(self, connector: str) -> None:
         now_ms = round(self._now_s() * 1000)
         try:
-            gone = await insist(lambda: arun(self._bus, tidying_outbox(connector, now_ms)), self.worker)
+            gone = await insist(lambda: trim_outbox(Log(self._bus), connector, now_ms), self.worker)
         except MalformedRecord as error:  # messages go out all the same
             log.warning("an outbox cannot be tidied", extra={"connector": connector, "error": str(error)})
         else:

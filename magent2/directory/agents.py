@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Kind, listing, looking, settling
+from magent2.directory.entity import Kind, change_or_create_entity, list_entities, look_up_entity
 from magent2.errors import ConditionFailed, InvalidInput
 from magent2.models.address import check_name
 
@@ -38,31 +38,33 @@ def decide_place(name: str, role: str, parent: str | None) -> dict[str, Any]:
     return {"event": "placed", "role": role, "parent": parent}
 
 
-def placing_agent(name: str, role: str, parent: str | None = None) -> Flow[AgentEntry]:
+async def place_agent(log: Log, name: str, role: str, parent: str | None = None) -> AgentEntry:
     """Say what an agent is."""
     facts = decide_place(name, role, parent)
-    yield from _check_ancestors(name, parent)
+    await _check_ancestors(log, name, parent)
     wanted = AgentEntry(name, facts["role"], parent)
-    return (yield from settling(AGENTS, name, lambda now: None if now == wanted else facts))
+    return await change_or_create_entity(log, AGENTS, name, lambda now: None if now == wanted else facts)
 
 
-def removing_agent(name: str) -> Flow[AgentEntry]:
+async def remove_agent(log: Log, name: str) -> AgentEntry:
     """Nobody can send a message to it any more, until it is placed again."""
-    entry = yield from finding_agent(name)
+    entry = await find_agent(log, name)
     facts = {"event": "removed", "role": entry.role, "parent": entry.parent}
-    return (yield from settling(AGENTS, name, lambda now: None if now is not None and now.removed else facts))
+    return await change_or_create_entity(
+        log, AGENTS, name, lambda now: None if now is not None and now.removed else facts
+    )
 
 
-def finding_agent(name: str) -> Flow[AgentEntry]:
-    found = yield from looking(AGENTS, name)
+async def find_agent(log: Log, name: str) -> AgentEntry:
+    found = await look_up_entity(log, AGENTS, name)
     return AgentEntry(name) if found is None else found.state
 
 
-def listing_agents() -> Flow[list[AgentEntry]]:
-    return (yield from listing(AGENTS))
+async def list_agents(log: Log) -> list[AgentEntry]:
+    return await list_entities(log, AGENTS)
 
 
-def _check_ancestors(name: str, parent: str | None) -> Flow[None]:
+async def _check_ancestors(log: Log, name: str, parent: str | None) -> None:
     """Nobody is their own ancestor."""
     above = parent
     for _ in range(ANCESTORS_MAX):
@@ -70,7 +72,7 @@ def _check_ancestors(name: str, parent: str | None) -> Flow[None]:
             return
         if above == name:
             raise InvalidInput(f"{name!r} would be above itself; take another parent")
-        entry = yield from finding_agent(above)
+        entry = await find_agent(log, above)
         above = entry.parent
     raise ConditionFailed(f"there are more than {ANCESTORS_MAX} agents above {name!r}; take another parent")
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Read
-from magent2.bus.records import Page, Record
-from magent2.directory.entity import Found, Kind, changing, creating, finding, listing
+from magent2.bus.log import Log
+from magent2.bus.records import Record
+from magent2.directory.entity import Found, Kind, change_entity, create_entity, find_entity, list_entities
 from magent2.directory.nametags import parse_nametag
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotAMember, TopicDeleted, UnknownEntity
@@ -123,41 +122,41 @@ def new_member(username: str, user: str, agent: str) -> Member:
     return Member(parse_nametag(username), check_user_id(user), agent, room)
 
 
-def making_channel(name: str, leader: Member) -> Flow[Channel]:
-    return (yield from creating(CHANNELS, parse_channel(name), {"event": "created", "leader": _facts(leader)}))
+async def create_channel(log: Log, name: str, leader: Member) -> Channel:
+    return await create_entity(log, CHANNELS, parse_channel(name), {"event": "created", "leader": _facts(leader)})
 
 
-def joining(name: str, member: Member) -> Flow[Channel]:
-    return (yield from _deciding(name, lambda channel: decide_join(channel, member)))
+async def join_channel(log: Log, name: str, member: Member) -> Channel:
+    return await _change_channel(log, name, lambda channel: decide_join(channel, member))
 
 
-def leaving(name: str, username: str) -> Flow[Channel]:
+async def leave_channel(log: Log, name: str, username: str) -> Channel:
     tag = parse_nametag(username)
-    return (yield from _deciding(name, lambda channel: decide_leave(channel, tag)))
+    return await _change_channel(log, name, lambda channel: decide_leave(channel, tag))
 
 
-def leading(name: str, username: str) -> Flow[Channel]:
+async def set_leader(log: Log, name: str, username: str) -> Channel:
     tag = parse_nametag(username)
-    return (yield from _deciding(name, lambda channel: decide_leader(channel, tag)))
+    return await _change_channel(log, name, lambda channel: decide_leader(channel, tag))
 
 
-def removing_channel(name: str) -> Flow[Channel]:
+async def remove_channel(log: Log, name: str) -> Channel:
     """Nobody can speak in it any more; what was said stays."""
-    return (yield from _deciding(name, lambda channel: None if channel.removed else {"event": "removed"}))
+    return await _change_channel(log, name, lambda channel: None if channel.removed else {"event": "removed"})
 
 
-def finding_channel(name: str) -> Flow[Found[Channel]]:
+async def find_channel(log: Log, name: str) -> Found[Channel]:
     chosen = parse_channel(name)
     try:
-        return (yield from finding(CHANNELS, chosen))
+        return await find_entity(log, CHANNELS, chosen)
     except UnknownEntity:
         raise UnknownEntity(f"there is no channel #{chosen}; `magent2 channels add` makes one") from None
     except TopicDeleted:
         raise UnknownEntity(f"channel {chosen!r} is gone") from None
 
 
-def listing_channels(user: str | None = None) -> Flow[list[Channel]]:
-    every = yield from listing(CHANNELS)
+async def list_channels(log: Log, user: str | None = None) -> list[Channel]:
+    every = await list_entities(log, CHANNELS)
     return [
         channel
         for channel in every
@@ -165,15 +164,15 @@ def listing_channels(user: str | None = None) -> Flow[list[Channel]]:
     ]
 
 
-def reading_channel(name: str, before: int | None = None) -> Flow[tuple[Record, ...]]:
+async def read_channel(log: Log, name: str, before: int | None = None) -> tuple[Record, ...]:
     """What was said in it, the last of it, or the last before a number."""
-    page: Page = yield Read(channel_topic(parse_channel(name)), None, HISTORY_PAGE, before)
+    page = await log.read(channel_topic(parse_channel(name)), None, HISTORY_PAGE, before)
     return tuple(record for record in page.records if not record.erased)
 
 
-def _deciding(name: str, decide: Callable[[Channel], Mapping[str, Any] | None]) -> Flow[Channel]:
-    yield from finding_channel(name)
-    return (yield from changing(CHANNELS, parse_channel(name), decide))
+async def _change_channel(log: Log, name: str, decide: Callable[[Channel], Mapping[str, Any] | None]) -> Channel:
+    await find_channel(log, name)
+    return await change_entity(log, CHANNELS, parse_channel(name), decide)
 
 
 def _facts(member: Member) -> dict[str, Any]:

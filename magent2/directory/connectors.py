@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Append, LastSeqIs, Read
-from magent2.bus.records import NewRecord, Page, Record
-from magent2.directory.entity import PAGE, Found, Kind, changing, finding, listing
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, Append, LastSeqIs
+from magent2.bus.records import NewRecord, Record
+from magent2.directory.entity import PAGE, Found, Kind, change_entity, find_entity, list_entities
 from magent2.directory.users import WEB
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
 from magent2.mail.registration import enlistment
@@ -56,9 +56,9 @@ def parse_connector(text: str) -> str:
     return text
 
 
-def registering(
-    entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
-) -> Flow[Registration]:
+async def register_connector(
+    log: Log, entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
+) -> Registration:
     """Set a connector up. Its outbox gets a name that no conversation can take."""
     if parse_connector(entity) == WEB:
         raise InvalidInput(f"{WEB!r} is there without being set up; take another id")
@@ -72,31 +72,31 @@ def registering(
     }
     name = enlistment(relay_agent(entity), {"hidden": True})
     try:
-        yield Append(
-            records=(NewRecord(topic, facts), NewRecord(ROLL, {"connector": entity}), *name.records),
-            conditions=(LastSeqIs(topic, 0), *name.conditions),
+        await log.append(
+            Append(
+                records=(NewRecord(topic, facts), NewRecord(ROLL, {"connector": entity}), *name.records),
+                conditions=(LastSeqIs(topic, 0), *name.conditions),
+            )
         )
     except ConditionFailed as error:
         raise NameTaken(f"there is a connector {entity!r} already, or its name is taken; take another") from error
-    found = yield from finding(CONNECTORS, entity)
+    found = await find_entity(log, CONNECTORS, entity)
     return found.state
 
 
-def unregistering(entity: str) -> Flow[Registration]:
+async def unregister_connector(log: Log, entity: str) -> Registration:
     """Nothing more goes into its outbox; what is there is dropped by whoever would send it."""
-    return (
-        yield from changing(
-            CONNECTORS, parse_connector(entity), lambda known: None if known.removed else {"event": "removed"}
-        )
+    return await change_entity(
+        log, CONNECTORS, parse_connector(entity), lambda known: None if known.removed else {"event": "removed"}
     )
 
 
-def finding_connector(entity: str) -> Flow[Found[Registration]]:
+async def find_connector(log: Log, entity: str) -> Found[Registration]:
     """The connector, if it still is set up; the session page always is."""
     if entity == WEB:
         return Found(EVERYBODYS, 0)
     try:
-        found = yield from finding(CONNECTORS, parse_connector(entity))
+        found = await find_entity(log, CONNECTORS, parse_connector(entity))
     except UnknownEntity:
         raise UnknownEntity(f"there is no connector {entity!r}; `magent2 connectors add` sets one up") from None
     if found.state.removed:
@@ -104,17 +104,17 @@ def finding_connector(entity: str) -> Flow[Found[Registration]]:
     return found
 
 
-def listing_connectors() -> Flow[list[Registration]]:
-    every = yield from listing(CONNECTORS)
+async def list_connectors(log: Log) -> list[Registration]:
+    every = await list_entities(log, CONNECTORS)
     return [EVERYBODYS, *(known for known in every if not known.removed)]
 
 
-def reading_roll() -> Flow[list[str]]:
+async def list_connector_ids(log: Log) -> list[str]:
     """Every connector that was ever set up."""
     names: list[str] = []
     after = OLDEST
     while True:
-        page: Page = yield Read(ROLL, after, PAGE)
+        page = await log.read(ROLL, after, PAGE)
         names += [record.payload["connector"] for record in page.records]
         if not page.records or page.records[-1].seq >= page.last:
             return names

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, Append, LastSeqIs, Read, Topics
-from magent2.bus.records import NewRecord, Page, Record, TopicList
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, Append, LastSeqIs
+from magent2.bus.records import NewRecord, Page, Record
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name, entity_topic
 
@@ -42,7 +42,9 @@ class Found(Generic[E]):
     seq: int
 
 
-def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()) -> Flow[E]:
+async def create_entity(
+    log: Log, kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()
+) -> E:
     """Make an entity; `NameTaken` when there is one of that id.
 
     `reserving` are the first records of other topics, which go with it or not at all.
@@ -50,51 +52,53 @@ def creating(kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Se
     topic = kind.topic(entity)
     records = (NewRecord(topic, dict(facts)), *reserving)
     try:
-        yield Append(records=records, conditions=tuple(LastSeqIs(record.topic, 0) for record in records))
+        await log.append(Append(records=records, conditions=tuple(LastSeqIs(record.topic, 0) for record in records)))
     except (ConditionFailed, TopicDeleted) as error:
         raise NameTaken(f"there is a {kind.name} {entity!r} already, or its name is taken; take another") from error
-    found = yield from finding(kind, entity)
+    found = await find_entity(log, kind, entity)
     return found.state
 
 
-def changing(kind: Kind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]) -> Flow[E]:
+async def change_entity(log: Log, kind: Kind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]) -> E:
     """Append what `decide` makes of the state, taken anew when somebody else was quicker; `None` changes nothing."""
-    yield from finding(kind, entity)  # what nobody has made cannot change
-    return (yield from settling(kind, entity, lambda state: None if state is None else decide(state)))
+    await find_entity(log, kind, entity)  # what nobody has made cannot change
+    return await change_or_create_entity(log, kind, entity, lambda state: None if state is None else decide(state))
 
 
-def settling(kind: Kind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]) -> Flow[E]:
+async def change_or_create_entity(
+    log: Log, kind: Kind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]
+) -> E:
     """The same for an entity that its first decision makes."""
     topic = kind.topic(entity)
     for _ in range(TRIES_MAX):
-        found = yield from looking(kind, entity)
+        found = await look_up_entity(log, kind, entity)
         facts = decide(None if found is None else found.state)
         if facts is not None:
             at = LastSeqIs(topic, 0 if found is None else found.seq)
             try:
-                yield Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,))
+                await log.append(Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,)))
             except ConditionFailed:
                 continue
-        changed = yield from finding(kind, entity)
+        changed = await find_entity(log, kind, entity)
         return changed.state
     raise ConditionFailed(f"{kind.name} {entity!r} keeps changing; try again")
 
 
-def looking(kind: Kind[E], entity: str) -> Flow[Found[E] | None]:
+async def look_up_entity(log: Log, kind: Kind[E], entity: str) -> Found[E] | None:
     """The entity as it is now, if anybody has made it."""
     try:
-        return (yield from finding(kind, entity))
+        return await find_entity(log, kind, entity)
     except UnknownEntity:
         return None
 
 
-def finding(kind: Kind[E], entity: str) -> Flow[Found[E]]:
+async def find_entity(log: Log, kind: Kind[E], entity: str) -> Found[E]:
     """The entity as it is now; `UnknownEntity` when nobody has made it."""
     topic = kind.topic(entity)
     state: E | None = None
     after = OLDEST
     while True:
-        page: Page = yield Read(topic, after, PAGE)
+        page = await log.read(topic, after, PAGE)
         if page.deleted:
             raise TopicDeleted(f"{kind.name} {entity!r} was deleted")
         state = _folded(kind, entity, state, page)
@@ -113,24 +117,24 @@ def _folded(kind: Kind[E], entity: str, state: E | None, page: Page) -> E | None
     return state
 
 
-def listing(kind: Kind[E], prefix: str = "") -> Flow[list[E]]:
+async def list_entities(log: Log, kind: Kind[E], prefix: str = "") -> list[E]:
     """Every entity of the kind whose id begins so, by its id; one that was deleted meanwhile is left out."""
-    names = yield from naming(kind, prefix)
+    names = await list_entity_ids(log, kind, prefix)
     states: list[E] = []
     for name in names:
-        found = yield from looking(kind, name)
+        found = await look_up_entity(log, kind, name)
         if found is not None:
             states.append(found.state)
     return states
 
 
-def naming(kind: Kind[E], prefix: str = "") -> Flow[list[str]]:
+async def list_entity_ids(log: Log, kind: Kind[E], prefix: str = "") -> list[str]:
     """The ids that begin so, sorted."""
     start = entity_topic(kind.name, "")
     before: tuple[int, str] | None = None
     names: list[str] = []
     while True:
-        page: TopicList = yield Topics(start + prefix, before=before, limit=PAGE)
+        page = await log.topics(start + prefix, before=before, limit=PAGE)
         names += [info.topic.removeprefix(start) for info in page.topics]
         before = page.next
         if before is None:

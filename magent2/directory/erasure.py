@@ -9,82 +9,82 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs, Read, Topics
-from magent2.bus.records import NewRecord, Page, Record, TopicList
-from magent2.bus.retention import forgetting_records
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs
+from magent2.bus.records import NewRecord, Record
+from magent2.bus.retention import forget_records
 from magent2.directory.channels import CHANNELS, Channel, restated
-from magent2.directory.entity import PAGE, TRIES_MAX, finding, looking, naming
+from magent2.directory.entity import PAGE, TRIES_MAX, find_entity, list_entity_ids, look_up_entity
 from magent2.directory.friends import FRIENDSHIPS
-from magent2.directory.keys import KEYS, listing_keys, revoking_key
+from magent2.directory.keys import KEYS, list_keys, revoke_key
 from magent2.directory.nametags import NAMETAGS
-from magent2.directory.swarms import CONTACTS, SWARMS, contact_id, removing_swarm
-from magent2.directory.users import PRINCIPAL_PREFIX, USERS, check_user_id, removing_user
+from magent2.directory.swarms import CONTACTS, SWARMS, contact_id, remove_swarm
+from magent2.directory.users import PRINCIPAL_PREFIX, USERS, check_user_id, remove_user
 from magent2.errors import ConditionFailed, InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name, checked_topic
-from magent2.sessions.store import deleting
+from magent2.sessions.store import delete_session
 
 
-def ending_user(user: str) -> Flow[None]:
+async def disable_user(log: Log, user: str) -> None:
     """Nobody can send anything to them, or for them, from now on: what waits for its block is refused as well."""
     try:
-        yield from removing_user(user)
+        await remove_user(log, user)
     except (UnknownEntity, TopicDeleted):
         return
 
 
-def forgetting_user(user: str) -> Flow[list[str]]:
+async def forget_user(log: Log, user: str) -> list[str]:
     """Delete what is theirs; the logs that were. The entry goes last, so that what was cut short can be begun again."""
-    logs = yield from _swarms_of(user)
-    friendships = yield from naming(FRIENDSHIPS)
+    logs = await _remove_swarms(log, user)
+    friendships = await list_entity_ids(log, FRIENDSHIPS)
     logs += [FRIENDSHIPS.topic(pair) for pair in friendships if user in pair.split("|")]
-    contacts = yield from naming(CONTACTS)
+    contacts = await list_entity_ids(log, CONTACTS)
     logs += [CONTACTS.topic(contact) for contact in contacts if contact.partition("|")[2] == user]
-    logs += yield from _leaving_channels(user)
-    yield from _deleting(logs)
-    own = yield from _entry_of(user)
-    yield from _deleting(own)
+    logs += await _leave_channels(log, user)
+    await _delete_logs(log, logs)
+    own = await _entry_logs(log, user)
+    await _delete_logs(log, own)
     return [*logs, *own]
 
 
-def _entry_of(user: str) -> Flow[list[str]]:
+async def _entry_logs(log: Log, user: str) -> list[str]:
     try:
-        found = yield from looking(USERS, user)
+        found = await look_up_entity(log, USERS, user)
     except TopicDeleted:
         return []
     return [] if found is None else [NAMETAGS.topic(found.state.nametag), USERS.topic(user)]
 
 
-def _swarms_of(user: str) -> Flow[list[str]]:
+async def _remove_swarms(log: Log, user: str) -> list[str]:
     logs: list[str] = []
-    for nametag in (yield from naming(SWARMS)):
-        found = yield from looking(SWARMS, nametag)
+    for nametag in await list_entity_ids(log, SWARMS):
+        found = await look_up_entity(log, SWARMS, nametag)
         if found is None or found.state.owner != user:
             continue
-        yield from removing_swarm(nametag)
-        contacts = yield from naming(CONTACTS, contact_id(nametag, ""))
+        await remove_swarm(log, nametag)
+        contacts = await list_entity_ids(log, CONTACTS, contact_id(nametag, ""))
         logs += [*map(CONTACTS.topic, contacts), NAMETAGS.topic(nametag), SWARMS.topic(nametag)]
     return logs
 
 
-def _deleting(logs: Sequence[str]) -> Flow[None]:
+async def _delete_logs(log: Log, logs: Sequence[str]) -> None:
     for start in range(0, len(logs), RECORDS_PER_APPEND_MAX):
-        yield Delete(tuple(logs[start : start + RECORDS_PER_APPEND_MAX]))
+        await log.run(Delete(tuple(logs[start : start + RECORDS_PER_APPEND_MAX])))
 
 
 # --- channels
 
 
-def _leaving_channels(user: str) -> Flow[list[str]]:
+async def _leave_channels(log: Log, user: str) -> list[str]:
     """The logs of channels in which nobody else was; of the others what they said and that they were there goes."""
     empty: list[str] = []
-    for name in (yield from naming(CHANNELS)):
-        records = yield from _reading(CHANNELS.topic(name))
+    for name in await list_entity_ids(log, CHANNELS):
+        records = await _read_all(log, CHANNELS.topic(name))
         names = {member["username"] for record in records for member in _members_in(record) if member["user"] == user}
         if not names:
             continue
-        yield from _unsaying(name, names)
-        if not (yield from _restating(name, user)):
+        await _erase_messages(log, name, names)
+        if not (await _rewrite_membership(log, name, user)):
             empty += [CHANNELS.topic(name), channel_topic(name)]
     return empty
 
@@ -96,25 +96,27 @@ def _members_in(record: Record) -> list[dict[str, Any]]:
     return [member for member in found if isinstance(member, dict)]
 
 
-def _unsaying(name: str, usernames: set[str]) -> Flow[None]:
+async def _erase_messages(log: Log, name: str, usernames: set[str]) -> None:
     topic = channel_topic(name)
-    said = yield from _reading(topic)
-    yield from forgetting_records(topic, [record.seq for record in said if record.payload.get("from") in usernames])
+    said = await _read_all(log, topic)
+    await forget_records(log, topic, [record.seq for record in said if record.payload.get("from") in usernames])
 
 
-def _restating(name: str, user: str) -> Flow[bool]:
+async def _rewrite_membership(log: Log, name: str, user: str) -> bool:
     """State what the channel is without them, then erase how it came to be; whether anybody is left in it."""
     topic = CHANNELS.topic(name)
     for _ in range(TRIES_MAX):
-        found = yield from finding(CHANNELS, name)
+        found = await find_entity(log, CHANNELS, name)
         rest = _without(found.state, user)
         if not rest.members:
             return False
         try:
-            yield Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(LastSeqIs(topic, found.seq),))
+            await log.append(
+                Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(LastSeqIs(topic, found.seq),))
+            )
         except ConditionFailed:
             continue
-        yield from forgetting_records(topic, range(1, found.seq + 1))
+        await forget_records(log, topic, range(1, found.seq + 1))
         return True
     raise ConditionFailed(f"channel {name!r} keeps changing; try again")
 
@@ -126,11 +128,11 @@ def _without(channel: Channel, user: str) -> Channel:
     return replace(channel, members=members, leader=channel.leader if led or not members else members[0].username)
 
 
-def _reading(topic: str) -> Flow[list[Record]]:
+async def _read_all(log: Log, topic: str) -> list[Record]:
     records: list[Record] = []
     after = OLDEST
     while True:
-        page: Page = yield Read(topic, after, PAGE)
+        page = await log.read(topic, after, PAGE)
         records += [record for record in page.records if not record.erased]
         if not page.records or page.records[-1].seq >= page.last:
             return records
@@ -154,23 +156,23 @@ class Erased:
         return bool(self.keys or self.conversations or self.entries)
 
 
-def erasing_user(name: str) -> Flow[Erased]:
+async def erase_user(log: Log, name: str) -> Erased:
     """Erase a user. Keys end first, so that nothing new is begun; an erasure that was cut short just starts again."""
     check_name(name, "user")
     user = _known_as(name)
-    keys = [key.id for key in (yield from listing_keys()) if name in key.scopes]
+    keys = [key.id for key in (await list_keys(log)) if name in key.scopes]
     for key in keys:
-        yield from revoking_key(key)
+        await revoke_key(log, key)
     if user is not None:
-        yield from ending_user(user)
+        await disable_user(log, user)
     conversations: list[str] = []
-    while page := (yield from _owned(name)):
+    while page := (await _owned_conversations(log, name)):
         for conversation in page:
-            yield from deleting(conversation)
+            await delete_session(log, conversation)
         conversations += page
     if keys:
-        yield Delete(tuple(map(KEYS.topic, keys)))
-    entries = [] if user is None else (yield from forgetting_user(user))
+        await log.run(Delete(tuple(map(KEYS.topic, keys))))
+    entries = [] if user is None else (await forget_user(log, user))
     return Erased(tuple(keys), tuple(conversations), tuple(entries))
 
 
@@ -182,6 +184,6 @@ def _known_as(name: str) -> str | None:
         return None
 
 
-def _owned(name: str) -> Flow[list[str]]:
-    found: TopicList = yield Topics("stream:", owner=name, limit=SESSIONS_PAGE)
+async def _owned_conversations(log: Log, name: str) -> list[str]:
+    found = await log.topics("stream:", owner=name, limit=SESSIONS_PAGE)
     return [checked_topic(info.topic)[1] for info in found.topics]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, listing, looking, settling
+from magent2.directory.entity import Found, Kind, change_or_create_entity, list_entities, look_up_entity
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotFriends, TopicDeleted, UnknownEntity
 
@@ -101,34 +101,36 @@ def _shown_wait(wait_ms: int) -> str:
 # --- on the log
 
 
-def requesting(by: str, other: str, now_ms: int | None = None) -> Flow[Friendship]:
+async def request_friendship(log: Log, by: str, other: str, now_ms: int | None = None) -> Friendship:
     moment = int(time.time() * 1000) if now_ms is None else now_ms
-    return (yield from _deciding(by, other, lambda now: decide_request(now, by, moment)))
+    return await _change_friendship(log, by, other, lambda now: decide_request(now, by, moment))
 
 
-def accepting(by: str, other: str) -> Flow[Friendship]:
-    return (yield from _deciding(by, other, lambda now: decide_accept(now, by)))
+async def accept_friendship(log: Log, by: str, other: str) -> Friendship:
+    return await _change_friendship(log, by, other, lambda now: decide_accept(now, by))
 
 
-def refusing(by: str, other: str) -> Flow[Friendship]:
-    return (yield from _deciding(by, other, lambda now: decide_refuse(now, by)))
+async def refuse_friendship(log: Log, by: str, other: str) -> Friendship:
+    return await _change_friendship(log, by, other, lambda now: decide_refuse(now, by))
 
 
-def removing(by: str, other: str) -> Flow[Friendship]:
-    return (yield from _deciding(by, other, lambda now: decide_remove(now, by)))
+async def remove_friendship(log: Log, by: str, other: str) -> Friendship:
+    return await _change_friendship(log, by, other, lambda now: decide_remove(now, by))
 
 
-def _deciding(by: str, other: str, decide: Callable[[Friendship | None], Decision]) -> Flow[Friendship]:
+async def _change_friendship(
+    log: Log, by: str, other: str, decide: Callable[[Friendship | None], Decision]
+) -> Friendship:
     try:
-        return (yield from settling(FRIENDSHIPS, friendship_id(by, other), decide))
+        return await change_or_create_entity(log, FRIENDSHIPS, friendship_id(by, other), decide)
     except TopicDeleted:
         raise UnknownEntity(f"one of {by!r} and {other!r} was erased; nobody can be their friend") from None
 
 
-def finding_friendship(one: str, other: str) -> Flow[Found[Friendship]]:
+async def find_friendship(log: Log, one: str, other: str) -> Found[Friendship]:
     """The friendship of the two, which both have agreed to; `NotFriends` when they have not, or no more."""
     try:
-        found = yield from looking(FRIENDSHIPS, friendship_id(one, other))
+        found = await look_up_entity(log, FRIENDSHIPS, friendship_id(one, other))
     except TopicDeleted:  # one of them was erased
         found = None
     if found is None or found.state.status != "friends":
@@ -136,8 +138,8 @@ def finding_friendship(one: str, other: str) -> Flow[Found[Friendship]]:
     return found
 
 
-def listing_friendships(user: str | None = None) -> Flow[list[Friendship]]:
-    every = yield from listing(FRIENDSHIPS)
+async def list_friendships(log: Log, user: str | None = None) -> list[Friendship]:
+    every = await list_entities(log, FRIENDSHIPS)
     return [friendship for friendship in every if user is None or user in friendship.users]
 
 

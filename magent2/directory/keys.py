@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Kind, changing, creating, listing
+from magent2.directory.entity import Kind, change_entity, create_entity, list_entities
 from magent2.errors import InvalidInput
 from magent2.models.address import check_name
 from magent2.models.principal import ADMIN, ADMIN_SCOPE, Principal
@@ -92,25 +92,25 @@ def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def making_key(scopes: Sequence[str], label: str = "") -> Flow[NewKey]:
+async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewKey:
     """A new key. Its text is in what comes back, and never again anywhere."""
     chosen = check_scopes(scopes)
     if len(label) > LABEL_MAX_CHARS or not label.isprintable():
         raise InvalidInput(f"a label has at most {LABEL_MAX_CHARS} printable characters")
     entity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     facts = {"event": "created", "sha256": digest_of(secret), "scopes": list(chosen), "label": label}
-    key = yield from creating(KEYS, entity, facts)
+    key = await create_entity(log, KEYS, entity, facts)
     return NewKey(key, f"{MARK}_{entity}_{secret}")
 
 
-def revoking_key(entity: str) -> Flow[Key]:
+async def revoke_key(log: Log, entity: str) -> Key:
     """End a key, once; gateways that know it hear of it."""
-    return changing(KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
+    return await change_entity(log, KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
 
 
-def listing_keys() -> Flow[list[Key]]:
+async def list_keys(log: Log) -> list[Key]:
     """All keys, oldest first, those that were revoked included."""
-    keys = yield from listing(KEYS)
+    keys = await list_entities(log, KEYS)
     return sorted(keys, key=lambda key: (key.created_ms, key.id))
 
 

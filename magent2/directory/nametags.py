@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import Kind, finding
+from magent2.directory.entity import Kind, find_entity
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 
 NAMETAG_MIN_CHARS, NAMETAG_MAX_CHARS = 2, 32
@@ -42,11 +42,11 @@ def reserved(tag: str, holder: Holder, entity: str) -> NewRecord:
     return NewRecord(NAMETAGS.topic(tag), {"event": "reserved", "holder": holder, "id": entity})
 
 
-def resolving(text: str, holder: Holder) -> Flow[str]:
+async def resolve_nametag(log: Log, text: str, holder: Holder) -> str:
     """The id of the user or swarm of this nametag."""
     tag = parse_nametag(text)
     try:
-        found = yield from finding(NAMETAGS, tag)
+        found = await find_entity(log, NAMETAGS, tag)
     except (UnknownEntity, TopicDeleted):
         raise UnknownEntity(f"nobody is called @{tag}") from None
     if found.state.holder != holder:

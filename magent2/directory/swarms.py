@@ -12,10 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, changing, creating, finding, listing, looking
-from magent2.directory.nametags import parse_nametag, reserved, resolving
+from magent2.directory.entity import (
+    Found,
+    Kind,
+    change_entity,
+    create_entity,
+    find_entity,
+    list_entities,
+    look_up_entity,
+)
+from magent2.directory.nametags import parse_nametag, reserved, resolve_nametag
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotAContact, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
@@ -97,7 +105,7 @@ def contact_change(now: Contact | None, agent: str, conversation: str) -> Mappin
 # --- on the log
 
 
-def making_swarm(nametag: str, owner: str, agent: str, *, is_open: bool = False) -> Flow[Swarm]:
+async def create_swarm(log: Log, nametag: str, owner: str, agent: str, *, is_open: bool = False) -> Swarm:
     tag = parse_nametag(nametag)
     facts = {
         "event": "created",
@@ -106,19 +114,17 @@ def making_swarm(nametag: str, owner: str, agent: str, *, is_open: bool = False)
         "key": secrets.token_hex(KEY_BYTES),
         "open": is_open,
     }
-    return (yield from creating(SWARMS, tag, facts, [reserved(tag, "swarm", tag)]))
+    return await create_entity(log, SWARMS, tag, facts, [reserved(tag, "swarm", tag)])
 
 
-def opening_swarm(nametag: str, *, is_open: bool) -> Flow[Swarm]:
+async def set_swarm_open(log: Log, nametag: str, *, is_open: bool) -> Swarm:
     """To everybody, or only to those who were let in."""
-    return (
-        yield from _deciding(
-            nametag, lambda swarm: None if swarm.open == is_open else {"event": "opened", "open": is_open}
-        )
+    return await _change_swarm(
+        log, nametag, lambda swarm: None if swarm.open == is_open else {"event": "opened", "open": is_open}
     )
 
 
-def letting_in(nametag: str, user: str) -> Flow[Swarm]:
+async def add_guest(log: Log, nametag: str, user: str) -> Swarm:
     guest = check_user_id(user)
 
     def decide(swarm: Swarm) -> Mapping[str, Any] | None:
@@ -126,54 +132,52 @@ def letting_in(nametag: str, user: str) -> Flow[Swarm]:
             raise InvalidInput(f"a swarm is opened to at most {GUESTS_MAX} users by name; open it to everybody")
         return None if guest in swarm.guests else {"event": "let_in", "user": guest}
 
-    return (yield from _deciding(nametag, decide))
+    return await _change_swarm(log, nametag, decide)
 
 
-def putting_out(nametag: str, user: str) -> Flow[Swarm]:
+async def remove_guest(log: Log, nametag: str, user: str) -> Swarm:
     guest = check_user_id(user)
-    return (
-        yield from _deciding(
-            nametag, lambda swarm: {"event": "put_out", "user": guest} if guest in swarm.guests else None
-        )
+    return await _change_swarm(
+        log, nametag, lambda swarm: {"event": "put_out", "user": guest} if guest in swarm.guests else None
     )
 
 
-def removing_swarm(nametag: str) -> Flow[Swarm]:
-    return (yield from _deciding(nametag, lambda swarm: None if swarm.removed else {"event": "removed"}))
+async def remove_swarm(log: Log, nametag: str) -> Swarm:
+    return await _change_swarm(log, nametag, lambda swarm: None if swarm.removed else {"event": "removed"})
 
 
-def blocking(nametag: str, user: str, *, blocked: bool) -> Flow[Contact]:
+async def set_contact_blocked(log: Log, nametag: str, user: str, *, blocked: bool) -> Contact:
     """End, or take up again, what goes between a swarm and a contact."""
     entity = contact_id(parse_nametag(nametag), check_user_id(user))
     facts = {"event": "blocked" if blocked else "unblocked"}
-    return (yield from changing(CONTACTS, entity, lambda contact: None if contact.blocked == blocked else facts))
+    return await change_entity(log, CONTACTS, entity, lambda contact: None if contact.blocked == blocked else facts)
 
 
-def finding_swarm(nametag: str) -> Flow[Found[Swarm]]:
-    tag = yield from resolving(nametag, "swarm")
-    return (yield from finding(SWARMS, tag))
+async def find_swarm(log: Log, nametag: str) -> Found[Swarm]:
+    tag = await resolve_nametag(log, nametag, "swarm")
+    return await find_entity(log, SWARMS, tag)
 
 
-def finding_contact(swarm: str, user: str) -> Flow[Found[Contact] | None]:
+async def find_contact(log: Log, swarm: str, user: str) -> Found[Contact] | None:
     """Who has written to the swarm; nobody of whom was erased."""
     try:
-        return (yield from looking(CONTACTS, contact_id(swarm, user)))
+        return await look_up_entity(log, CONTACTS, contact_id(swarm, user))
     except TopicDeleted:
         return None
 
 
-def listing_swarms(owner: str | None = None) -> Flow[list[Swarm]]:
-    every = yield from listing(SWARMS)
+async def list_swarms(log: Log, owner: str | None = None) -> list[Swarm]:
+    every = await list_entities(log, SWARMS)
     return [swarm for swarm in every if not swarm.removed and (owner is None or swarm.owner == owner)]
 
 
-def listing_contacts(nametag: str) -> Flow[list[Contact]]:
-    return (yield from listing(CONTACTS, contact_id(parse_nametag(nametag), "")))
+async def list_contacts(log: Log, nametag: str) -> list[Contact]:
+    return await list_entities(log, CONTACTS, contact_id(parse_nametag(nametag), ""))
 
 
-def _deciding(nametag: str, decide: Callable[[Swarm], Mapping[str, Any] | None]) -> Flow[Swarm]:
-    found = yield from finding_swarm(nametag)
-    return (yield from changing(SWARMS, found.state.nametag, decide))
+async def _change_swarm(log: Log, nametag: str, decide: Callable[[Swarm], Mapping[str, Any] | None]) -> Swarm:
+    found = await find_swarm(log, nametag)
+    return await change_entity(log, SWARMS, found.state.nametag, decide)
 
 
 def _begin(entity: str, record: Record) -> Swarm:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, changing, creating, finding, listing
-from magent2.directory.nametags import parse_nametag, reserved, resolving
+from magent2.directory.entity import Found, Kind, change_entity, create_entity, find_entity, list_entities
+from magent2.directory.nametags import parse_nametag, reserved, resolve_nametag
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
@@ -53,31 +53,31 @@ def check_user_id(text: str) -> str:
     return entity
 
 
-def making_user(entity: str, nametag: str, facts: Mapping[str, Any] | None = None) -> Flow[User]:
+async def create_user(log: Log, entity: str, nametag: str, facts: Mapping[str, Any] | None = None) -> User:
     """A new user; `NameTaken` when the id or the nametag is somebody's."""
     chosen, tag = check_user_id(entity), parse_nametag(nametag)
     first = {"event": "created", "nametag": tag, "home": f"home-{secrets.token_hex(HOME_BYTES)}", **_checked(facts)}
-    return (yield from creating(USERS, chosen, first, [reserved(tag, "user", chosen)]))
+    return await create_entity(log, USERS, chosen, first, [reserved(tag, "user", chosen)])
 
 
-def changing_user(entity: str, facts: Mapping[str, Any]) -> Flow[User]:
+async def change_user(log: Log, entity: str, facts: Mapping[str, Any]) -> User:
     """Another agent, connector or target."""
     checked = _checked(facts)
-    return (yield from changing(USERS, check_user_id(entity), lambda user: _changed(user, checked)))
+    return await change_entity(log, USERS, check_user_id(entity), lambda user: _changed(user, checked))
 
 
-def removing_user(entity: str) -> Flow[User]:
+async def remove_user(log: Log, entity: str) -> User:
     """Nobody can write to a user that is gone. The nametag stays theirs: a second bearer would be taken for them."""
-    return (
-        yield from changing(USERS, check_user_id(entity), lambda user: None if user.removed else {"event": "removed"})
+    return await change_entity(
+        log, USERS, check_user_id(entity), lambda user: None if user.removed else {"event": "removed"}
     )
 
 
-def finding_user(entity: str) -> Flow[Found[User]]:
+async def find_user(log: Log, entity: str) -> Found[User]:
     """The user, if there still is one."""
     chosen = check_user_id(entity)
     try:
-        found = yield from finding(USERS, chosen)
+        found = await find_entity(log, USERS, chosen)
     except UnknownEntity:
         raise UnknownEntity(f"there is no user {chosen!r}; `magent2 users add` makes one") from None
     except TopicDeleted:
@@ -92,13 +92,13 @@ def gone(entity: str) -> UnknownEntity:
     return UnknownEntity(f"user {entity!r} is gone")
 
 
-def finding_by_nametag(nametag: str) -> Flow[Found[User]]:
-    entity = yield from resolving(nametag, "user")
-    return (yield from finding_user(entity))
+async def find_user_by_nametag(log: Log, nametag: str) -> Found[User]:
+    entity = await resolve_nametag(log, nametag, "user")
+    return await find_user(log, entity)
 
 
-def listing_users() -> Flow[list[User]]:
-    return (yield from listing(USERS))
+async def list_users(log: Log) -> list[User]:
+    return await list_entities(log, USERS)
 
 
 def _changed(user: User, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:

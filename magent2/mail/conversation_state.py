@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Describe
-from magent2.bus.records import TopicInfo
+from magent2.bus.log import Log
 from magent2.errors import NotYours, TopicDeleted
 from magent2.mail.addressing import taken_by_agent
 from magent2.mail.headers import ACTIVE_AGENT, OWNER
@@ -57,14 +55,14 @@ class Standing:
         return self.head is None
 
 
-def looking(envelope: MessageEnvelope, principal: str | None) -> Flow[Standing]:
+async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None) -> Standing:
     """How things are now. `NotYours`: the principal may not write there."""
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     if principal is None:
-        state: tuple[TopicInfo, ...] = yield Describe((own_log,))
+        state = await log.describe(own_log)
         return Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
-    state = yield Describe((own_log, chat_topic(conversation), agent_topic(conversation)))
+    state = await log.describe(own_log, chat_topic(conversation), agent_topic(conversation))
     if any(info.deleted for info in state):
         raise TopicDeleted(f"conversation {conversation!r} was deleted")
     if state[2].last:

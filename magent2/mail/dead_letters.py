@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, Describe, Erase, Read, Settle
-from magent2.bus.records import ID_MAX_CHARS, AppendResult, NewRecord, Owner, Page, Record, TopicInfo
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Erase, Settle
+from magent2.bus.records import ID_MAX_CHARS, AppendResult, NewRecord, Owner, Record
 from magent2.errors import UnknownCursor
 from magent2.models.address import dead_topic
 
@@ -63,19 +63,19 @@ def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[
     return Settle(owner=owner, mail=(mail.ref,), records=(dead, *records))
 
 
-def listing_dead(agent: str, after: int | None = None) -> Flow[tuple[DeadLetter, ...]]:
+async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> tuple[DeadLetter, ...]:
     """Dead letters that were neither retried nor dropped, oldest first, a page at a time."""
     topic = dead_topic(agent)
     if after is None:
-        state: tuple[TopicInfo, ...] = yield Describe((topic,))
+        state = await log.describe(topic)
         after = state[0].floor
-    page: Page = yield Read(topic, after, DEAD_PAGE)
+    page = await log.read(topic, after, DEAD_PAGE)
     return tuple(DeadLetter.parse(record) for record in page.records if not record.erased)
 
 
-def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flow[AppendResult]:
+async def retry_dead_letter(log: Log, agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> AppendResult:
     """Put a dead letter's mail back into its inbox, once, and take the letter off the list; `told` tells of it."""
-    letter = yield from _dead_letter(agent, seq)
+    letter = await _find_dead_letter(log, agent, seq)
     mail = letter.mail
     again = NewRecord(
         str(mail["topic"]),
@@ -83,19 +83,19 @@ def retrying_dead(agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> Flo
         id=f"retry:{seq}:{mail['id']}"[:ID_MAX_CHARS],
         headers={**mail["headers"], RETRY_OF: seq},
     )
-    appended: AppendResult = yield Append(records=(again, *told))
-    yield Erase(dead_topic(agent), (seq,))
+    appended = await log.append(Append(records=(again, *told)))
+    await log.run(Erase(dead_topic(agent), (seq,)))
     return appended
 
 
-def dropping_dead(agent: str, seq: int) -> Flow[None]:
-    yield from _dead_letter(agent, seq)
-    yield Erase(dead_topic(agent), (seq,))
+async def drop_dead_letter(log: Log, agent: str, seq: int) -> None:
+    await _find_dead_letter(log, agent, seq)
+    await log.run(Erase(dead_topic(agent), (seq,)))
 
 
-def _dead_letter(agent: str, seq: int) -> Flow[DeadLetter]:
+async def _find_dead_letter(log: Log, agent: str, seq: int) -> DeadLetter:
     topic = dead_topic(agent)
-    page: Page = yield Read(topic, before=seq + 1, limit=1)
+    page = await log.read(topic, before=seq + 1, limit=1)
     if not page.records or page.records[0].seq != seq or page.records[0].erased:
         raise UnknownCursor(f"agent {agent!r} has no dead letter {seq}; it may have been retried or dropped already")
     return DeadLetter.parse(page.records[0])

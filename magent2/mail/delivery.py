@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
-from magent2.bus.records import AppendResult, NewRecord, TopicInfo
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
+from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
 from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, taken_by_agent
-from magent2.mail.conversation_state import ActiveAgents, Standing, looking
+from magent2.mail.conversation_state import ActiveAgents, Standing, read_state
 from magent2.mail.headers import (
     ACTIVE_AGENT,
     COPIES,
@@ -99,9 +99,9 @@ class Delivered:
     paused: bool = False
 
 
-def delivering(
-    envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
-) -> Flow[Delivered]:
+async def deliver(
+    log: Log, envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
+) -> Delivered:
     """Deliver an envelope once: under the same id a repeat answers as the first time did.
 
     With `guesses` the first try is made without looking who is active.
@@ -109,15 +109,15 @@ def delivering(
     chosen = sending or Sending()
     recipient = check_envelope(envelope)
     if guesses is not None and envelope.type == "message":
-        guessed = yield from _guessing(envelope, recipient, chosen, guesses)
+        guessed = await _deliver_by_guess(log, envelope, recipient, chosen, guesses)
         if guessed is not None:
             return guessed
     for _ in range(DELIVERY_TRIES_MAX):
-        standing = yield from looking(envelope, chosen.principal)
+        standing = await read_state(log, envelope, chosen.principal)
         try:
-            delivered = yield from attempting(envelope, recipient, standing, chosen)
+            delivered = await attempt_delivery(log, envelope, recipient, standing, chosen)
         except ConditionFailed:
-            yield from _check_conversation_name(envelope.conversation_id)
+            await _check_conversation_name(log, envelope.conversation_id)
             continue
         if guesses is not None and envelope.type == "message":
             guesses.note(envelope.conversation_id, standing.active or delivered.agent)
@@ -125,14 +125,14 @@ def delivering(
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
 
 
-def _guessing(
-    envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
-) -> Flow[Delivered | None]:
+async def _deliver_by_guess(
+    log: Log, envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
+) -> Delivered | None:
     """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
     conversation = envelope.conversation_id
     standing = Standing(guesses.guess(conversation), new=conversation not in guesses)
     try:
-        delivered = yield from attempting(envelope, recipient, standing, sending)
+        delivered = await attempt_delivery(log, envelope, recipient, standing, sending)
     except ConditionFailed:
         return None
     except IdConflict:
@@ -145,19 +145,21 @@ def _guessing(
     return delivered
 
 
-def attempting(envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending) -> Flow[Delivered]:
+async def attempt_delivery(
+    log: Log, envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
+) -> Delivered:
     """One try. `ConditionFailed`: things do not stand so any more."""
-    agent, append = yield from _addressing(envelope, recipient, standing, sending)
-    appended: AppendResult = yield append
+    agent, append = await plan_append(log, envelope, recipient, standing, sending)
+    appended = await log.append(append)
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
     head = standing.head or {}
     paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
     return Delivered(envelope.id, topics, agent, appended, paused)
 
 
-def _addressing(
-    envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
-) -> Flow[tuple[str | None, Append]]:
+async def plan_append(
+    log: Log, envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
+) -> tuple[str | None, Append]:
     """Whose inbox it goes to, and the append that brings it there."""
     agents = sending.inboxes
     if agents is None:
@@ -166,28 +168,28 @@ def _addressing(
     agent = agents[0] if agents else None
     headers: Mapping[str, JsonScalar] = {}
     if envelope.type == "control" and agent is not None:
-        headers = yield from _aiming(agent, standing.head or {}, sending.whole)
+        headers = await _command_headers(log, agent, standing.head or {}, sending.whole)
     return agent, mail_append(envelope, agents, standing, sending, headers)
 
 
-def planning(envelope: MessageEnvelope, sending: Sending | None = None) -> Flow[Append]:
+async def plan_delivery(log: Log, envelope: MessageEnvelope, sending: Sending | None = None) -> Append:
     """The append that would deliver the envelope as things stand; what a delivery would refuse is refused."""
     chosen, recipient = sending or Sending(), check_envelope(envelope)
     if chosen.principal is None:
         topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
-        state: tuple[TopicInfo, ...] = yield Describe(topics)
+        state = await log.describe(*topics)
         if state[1].last:
             raise taken_by_agent(envelope.conversation_id)
         standing = Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
     else:
-        standing = yield from looking(envelope, chosen.principal)
-    _, append = yield from _addressing(envelope, recipient, standing, chosen)
+        standing = await read_state(log, envelope, chosen.principal)
+    _, append = await plan_append(log, envelope, recipient, standing, chosen)
     return append
 
 
-def _aiming(agent: str, head: Mapping[str, Any], whole: bool) -> Flow[Mapping[str, JsonScalar]]:
+async def _command_headers(log: Log, agent: str, head: Mapping[str, Any], whole: bool) -> Mapping[str, JsonScalar]:
     """For a command: which mail its sender can have meant, and which run."""
-    inbox: tuple[TopicInfo, ...] = yield Describe((chat_topic(agent),))
+    inbox = await log.describe(chat_topic(agent))
     if whole:
         return {MAIL_SEEN: inbox[0].last, WHOLE: True}
     running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
@@ -254,7 +256,7 @@ def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -
     return [*others, SetHead(topic, fields)]
 
 
-def _check_conversation_name(conversation: str) -> Flow[None]:
-    state: tuple[TopicInfo, ...] = yield Describe((agent_topic(conversation),))
+async def _check_conversation_name(log: Log, conversation: str) -> None:
+    state = await log.describe(agent_topic(conversation))
     if state[0].last:
         raise taken_by_agent(conversation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, HeadIs, LastSeqIs
 from magent2.bus.records import NewRecord
 from magent2.errors import ConditionFailed, NameTaken
@@ -13,10 +13,10 @@ from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import agent_topic, check_name, stream_topic
 
 
-def enlisting(agent: str, facts: Mapping[str, Any] | None = None) -> Flow[None]:
+async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None = None) -> None:
     """Make an agent known, so that no conversation can take its name; refused when one has it already."""
     try:
-        yield enlistment(agent, facts)
+        await log.run(enlistment(agent, facts))
     except ConditionFailed as error:
         raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import orjson
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.sandbox.block_outcome import BlockClosing, CutOff
@@ -20,7 +20,7 @@ from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.default_tools import DESCRIPTION, RUN_PYTHON, SCHEMA
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, Parking, call_scope
-from magent2.tools.sending import joined, planning_again, planning_rest
+from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
 NESTED_MAX = 3  # blocks in blocks
@@ -159,7 +159,7 @@ class _Calls:
         except Diverged as error:
             raise Abort(Failed("diverged", str(error))) from error
         finally:
-            self.scope.outlook.forget()
+            self.scope.plan_cache.forget()
         return _value(result.typed_result)
 
 
@@ -213,13 +213,13 @@ def _as_json(value: Any) -> Any:
 async def _commit(scope: CallScope, closing: BlockClosing) -> str:
     """Outside a run: what was held leaves in one append, but for what is refused by now."""
     held = scope.sends if closing.ended.failure is None else ()
-    sends, failures = await arun(scope.run.bus, planning_rest(held))
+    sends, failures = await plan_held_sends(Log(scope.run.bus), held)
     for _ in range(COMMIT_TRIES_MAX if sends else 0):
         records, heads, conditions = joined(sends)
         try:
             await scope.run.bus.acall(Append(records=records, heads=heads, conditions=conditions))
         except (Refused, TopicDeleted):
-            sends, failed = await arun(scope.run.bus, planning_again(sends))
+            sends, failed = await replan_held_sends(Log(scope.run.bus), sends)
             failures += failed
         else:
             break

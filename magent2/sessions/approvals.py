@@ -10,21 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Find
-from magent2.bus.records import Record
+from magent2.bus.log import Log
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
-from magent2.mail.delivery import Sending, delivering
+from magent2.mail.delivery import Sending, deliver
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.folds import askable
-from magent2.sessions.history import History, RunRecord, reading_history
+from magent2.sessions.history import HistoryReader, RunRecord, read_history
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
 NOBODY = "system"  # who decides when nobody does
@@ -35,7 +33,6 @@ CALL = "call"  # in the metadata of a decision: `{run, turn, call_id}`
 
 Decision: TypeAlias = Literal["approve", "reject", "expire"]
 Status: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
-Reading: TypeAlias = Callable[[str], Flow[History]]
 
 STATUS_OF: Mapping[str, Status] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
 
@@ -107,24 +104,24 @@ def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
     )
 
 
-def finding_approvals(conversation: str, reading: Reading = reading_history) -> Flow[list[Approval]]:
+async def find_approvals(log: Log, conversation: str, history_reader: HistoryReader = read_history) -> list[Approval]:
     """All calls that a person was asked about, oldest first. One that is decided on says so before a worker knows."""
-    history = yield from reading(conversation)
+    history = await history_reader(log, conversation)
     found: list[Approval] = []
     for run in history.runs.values():
         for approval in approvals_of(run):
             if approval.status == "pending":
                 if run.end is not None:
                     continue  # the run was stopped: nobody waits any more
-                found.append((yield from _as_written(approval)))
+                found.append(await _with_decision(log, approval))
             else:
                 found.append(approval)
     return found
 
 
-def _as_written(approval: Approval) -> Flow[Approval]:
+async def _with_decision(log: Log, approval: Approval) -> Approval:
     """The call with the decision that lies in the agent's inbox, if one does."""
-    record: Record | None = yield Find(control_topic(approval.agent), approval.decision_id)
+    record = await log.find(control_topic(approval.agent), approval.decision_id)
     return approval if record is None or record.erased else decided(approval, record.payload)
 
 
@@ -150,7 +147,8 @@ def letter_of(
     )
 
 
-def deciding(
+async def decide_approval(
+    log: Log,
     conversation: str,
     call_id: str,
     decision: Decision,
@@ -158,39 +156,39 @@ def deciding(
     reason: str | None = None,
     *,
     sending: Sending | None = None,
-    reading: Reading = reading_history,
-) -> Flow[Approval]:
+    history_reader: HistoryReader = read_history,
+) -> Approval:
     """Decide on a call, once: the same again changes nothing, something else is `AlreadyDecided`."""
     if reason is not None and len(reason) > DECISION_REASON_MAX_CHARS:
         raise LimitError(f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, not {len(reason)}")
-    approval = yield from _finding_call(conversation, call_id, reading)
+    approval = await _find_call(log, conversation, call_id, history_reader)
     if approval.status == "pending":
         letter = letter_of(conversation, approval, decision, by, reason)
         try:
-            yield from delivering(letter, sending)
+            await deliver(log, letter, sending)
             return decided(approval, letter.model_dump())
         except IdConflict:
-            approval = yield from _as_written(approval)
+            approval = await _with_decision(log, approval)
     if approval.status != STATUS_OF[decision]:
         raise AlreadyDecided(f"call {call_id!r} is {approval.status} already, by {approval.decided_by}")
     return approval
 
 
-def expiring(conversation: str, approval: Approval) -> Flow[Mapping[str, Any]]:
+async def expire_approval(log: Log, conversation: str, approval: Approval) -> Mapping[str, Any]:
     """Say that nobody has decided in time; the letter that counts, which is another where somebody was quicker."""
     letter = letter_of(conversation, approval, "expire", NOBODY, None)
     try:
-        yield from delivering(letter)
+        await deliver(log, letter)
     except IdConflict:
-        record: Record | None = yield Find(control_topic(approval.agent), approval.decision_id)
+        record = await log.find(control_topic(approval.agent), approval.decision_id)
         if record is not None and not record.erased:
             return record.payload
     return letter.model_dump()
 
 
-def _finding_call(conversation: str, call_id: str, reading: Reading) -> Flow[Approval]:
+async def _find_call(log: Log, conversation: str, call_id: str, history_reader: HistoryReader) -> Approval:
     """The last call of that id: one that waits before one that does not."""
-    found = yield from finding_approvals(conversation, reading)
+    found = await find_approvals(log, conversation, history_reader)
     named = [approval for approval in found if approval.call_id == call_id]
     if not named:
         raise UnknownCall(f"no call {call_id[:80]!r} waits for approval in {conversation!r}; list those that do")

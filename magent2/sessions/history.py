@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
-from magent2.bus.operations import OLDEST, Read
-from magent2.bus.records import NewRecord, Page, Record
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST
+from magent2.bus.records import NewRecord, Record
 from magent2.errors import UnknownCursor
 from magent2.mail.headers import TRACE
 from magent2.models.address import history_topic
@@ -231,13 +231,17 @@ def _note(run: RunRecord, kind: str, record: Record) -> None:
         run.end, run.ended = payload, record.seq
 
 
-def reading_history(conversation: str, known: History | None = None) -> Flow[History]:
+# Reads the history of a conversation: `read_history`, or one that has part of it cached.
+HistoryReader: TypeAlias = Callable[[Log, str], Coroutine[Any, Any, "History"]]
+
+
+async def read_history(log: Log, conversation: str, known: History | None = None) -> History:
     """The history as it stands. What is known of it is not read again."""
     topic = history_topic(conversation)
     history = known or History()
     while True:
         try:
-            page: Page = yield Read(topic, history.last or OLDEST, HISTORY_PAGE)
+            page = await log.read(topic, history.last or OLDEST, HISTORY_PAGE)
         except UnknownCursor:
             if not history.last:
                 raise
@@ -263,11 +267,11 @@ class Histories:
         self._records = 0
 
     async def read(self, conversation: str) -> History:
-        return await arun(self._bus, self.reading(conversation))
+        return await self.read_with(Log(self._bus), conversation)
 
-    def reading(self, conversation: str) -> Flow[History]:
+    async def read_with(self, log: Log, conversation: str) -> History:
         known = self._forget(conversation)
-        history = yield from reading_history(conversation, known)
+        history = await read_history(log, conversation, known)
         self._forget(conversation)  # another run of it may have been quicker
         self._kept[conversation] = history
         self._records += history.last

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Find
-from magent2.bus.records import Record
+from magent2.bus.log import Log
 from magent2.mail.headers import COPIES
 from magent2.models.address import chat_topic
-from magent2.sessions.history import History, RunRecord, reading_history
+from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 Status: TypeAlias = Literal["accepted", "seen", "answered", "dead"]
 RANK: Sequence[Status] = ("accepted", "seen", "dead", "answered")  # the furthest of several counts
@@ -58,14 +56,14 @@ def _status_of(run: RunRecord) -> tuple[Status, str | None]:
     return ("seen", None) if run.end is None else _ENDS[str(run.end["status"])]
 
 
-def finding_fate(
-    conversation: str, envelope_id: str, reading: Callable[[str], Flow[History]] = reading_history
-) -> Flow[Fate | None]:
+async def find_fate(
+    log: Log, conversation: str, envelope_id: str, history_reader: HistoryReader = read_history
+) -> Fate | None:
     """What became of a message of the conversation; `None` when it has none of this id."""
-    record: Record | None = yield Find(chat_topic(conversation), envelope_id)
+    record = await log.find(chat_topic(conversation), envelope_id)
     if record is None or record.erased:
         return None
-    history = yield from reading(conversation)
+    history = await history_reader(log, conversation)
     receipts = tuple(receipts_of(history, envelope_id))
     copies = record.headers.get(COPIES)
     waiting = max(0, (copies if isinstance(copies, int) else 1) - len(receipts))

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, Condition, Describe, HeadIs, LastSeqIs, SetHead
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
 from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
 from magent2.models.principal import Principal
-from magent2.sessions.history import History, reading_history, settings_record
+from magent2.sessions.history import History, read_history, settings_record
 from magent2.sessions.stream import event_payload
 
 CREATED_ID = "session-created"
@@ -63,7 +63,7 @@ class Configured:
     active_agent: str | None = None
 
 
-def configuring(session_id: str, principal: Principal, change: Change) -> Flow[Configured]:
+async def configure_session(log: Log, session_id: str, principal: Principal, change: Change) -> Configured:
     """Create a session that is held so, or hold one so from its next run on; no change writes nothing.
 
     A new session is the principal's own; one that is somebody else's is refused.
@@ -73,11 +73,11 @@ def configuring(session_id: str, principal: Principal, change: Change) -> Flow[C
     topic = stream_topic(session_id)
     history: History | None = None
     for _ in range(TRIES_MAX):
-        state: tuple[TopicInfo, ...] = yield Describe((topic, agent_topic(session_id)))
+        state = await log.describe(topic, agent_topic(session_id))
         _check_free(session_id, state, principal)
         head = state[0].head
         new = not state[0].last and not head
-        history = yield from reading_history(session_id, history)
+        history = await read_history(log, session_id, history)
         after = change.applied(history.settings)
         before = head.get(ACTIVE_AGENT)
         active = change.agent if new or change.takes_over else before
@@ -87,7 +87,7 @@ def configuring(session_id: str, principal: Principal, change: Change) -> Flow[C
             return Configured(after, False, (), active)
         wanted = {ACTIVE_AGENT: active, "scenario_id": change.scenario_id, **({"owner": principal.name} if new else {})}
         try:
-            yield _append(session_id, history, after, changed, wanted, head if not new else None)
+            await log.run(_append(session_id, history, after, changed, wanted, head if not new else None))
         except ConditionFailed:
             continue  # a run has written meanwhile, or somebody was quicker
         return Configured(after, new, changed, active)

@@ -7,21 +7,21 @@ come back to it. The append holds only while no run has begun or ended since it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Condition, Find, HeadIs, Read
-from magent2.bus.records import Page, Record
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Condition, HeadIs
+from magent2.bus.records import Record
 from magent2.errors import ConditionFailed, InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
 from magent2.mail.addressing import addressed_agent, check_envelope
-from magent2.mail.conversation_state import Standing, looking
-from magent2.mail.delivery import DELIVERY_TRIES_MAX, Delivered, Sending, attempting
+from magent2.mail.conversation_state import Standing, read_state
+from magent2.mail.delivery import DELIVERY_TRIES_MAX, Delivered, Sending, attempt_delivery, plan_append
 from magent2.mail.headers import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.models.address import Address, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.history import History, RunRecord, reading_history
+from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 STEER_MAX_CHARS = 20_000
 STEERS_WAITING_MAX = 64  # for one run
@@ -29,34 +29,53 @@ OTHERS_READ_MAX = 256  # messages among which steers that wait are counted
 
 NOT_TALK = ("tool", "route")  # kinds of runs that ask no model twice
 
-Reading: TypeAlias = Callable[[str], Flow[History]]
 
-
-def steering(
+async def steer(
+    log: Log,
     envelope: MessageEnvelope,
     sending: Sending | None = None,
     *,
     require_active: bool = False,
-    reading: Reading = reading_history,
-) -> Flow[Delivered]:
+    history_reader: HistoryReader = read_history,
+) -> Delivered:
     """Deliver a steer once; a repeat answers as the first time did, whatever has become of the run.
 
     `NoActiveRun`: no run is under way, and only one under way was wanted, or nobody would begin one. `QueueFull`: too
     many steers wait for it.
     """
     recipient = check_steer(envelope)
-    chosen = replace(sending or Sending(), steer=True)
+    chosen = sending or Sending()
     for _ in range(DELIVERY_TRIES_MAX):
-        standing = yield from looking(envelope, chosen.principal)
-        history = yield from reading(envelope.conversation_id)
-        aimed = yield from _aiming(
-            envelope, recipient, chosen, standing, under_way(history, standing.head or {}), require_active
-        )
+        standing, aimed = await _aim(log, envelope, recipient, chosen, require_active, history_reader)
         try:
-            return (yield from attempting(envelope, recipient, standing, aimed))
+            return await attempt_delivery(log, envelope, recipient, standing, aimed)
         except ConditionFailed:
             continue
     raise ConditionFailed(f"runs of {envelope.conversation_id!r} begin and end all the time; send again")
+
+
+async def plan_steer(log: Log, envelope: MessageEnvelope, sending: Sending | None = None) -> Append:
+    """The append that would deliver a steer as things stand; refuses what `steer` would refuse."""
+    recipient = check_steer(envelope)
+    standing, aimed = await _aim(log, envelope, recipient, sending or Sending(), False, read_history)
+    _, append = await plan_append(log, envelope, recipient, standing, aimed)
+    return append
+
+
+async def _aim(
+    log: Log,
+    envelope: MessageEnvelope,
+    recipient: Address,
+    sending: Sending,
+    require_active: bool,
+    history_reader: HistoryReader,
+) -> tuple[Standing, Sending]:
+    """The conversation's state, and the steer addressed to the runs that it shows."""
+    standing = await read_state(log, envelope, sending.principal)
+    history = await history_reader(log, envelope.conversation_id)
+    runs = under_way(history, standing.head or {})
+    chosen = replace(sending, steer=True)
+    return standing, await _find_targets(log, envelope, recipient, chosen, standing, runs, require_active)
 
 
 def check_steer(envelope: MessageEnvelope) -> Address:
@@ -80,14 +99,15 @@ def under_way(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]
     return {run.agent: run for run in talk if run.end is None or (run.agent, run.envelope.get("id")) == again}
 
 
-def _aiming(
+async def _find_targets(
+    log: Log,
     envelope: MessageEnvelope,
     recipient: Address,
     sending: Sending,
     standing: Standing,
     runs: dict[str, RunRecord],
     require_active: bool,
-) -> Flow[Sending]:
+) -> Sending:
     """Where it goes; or why it cannot, unless it has gone there before."""
     targets = targets_of(envelope, recipient, sending, standing, runs)
     try:
@@ -99,9 +119,9 @@ def _aiming(
             raise NoActiveRun(f"no run is under way in {envelope.conversation_id!r}; send a message, it begins one")
         for agent in targets:
             if agent in runs:
-                yield from _check_room(envelope.conversation_id, runs[agent])
+                await _check_capacity(log, envelope.conversation_id, runs[agent])
     except (NoActiveRun, QueueFull):
-        known: Record | None = yield Find(chat_topic(envelope.conversation_id), envelope.id)
+        known = await log.find(chat_topic(envelope.conversation_id), envelope.id)
         if known is None:
             raise
     return replace(sending, inboxes=targets, only_if=_unchanged(envelope.conversation_id, standing))
@@ -126,11 +146,11 @@ def _unchanged(conversation: str, standing: Standing) -> tuple[Condition, ...]:
     return tuple(HeadIs(topic, name, head.get(name)) for name in (RUN_STATUS, RUN_AGENT, RUN_ENVELOPE))
 
 
-def _check_room(conversation: str, run: RunRecord) -> Flow[None]:
+async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:
     """Steers are seen in order, so all after the last that was seen, or after what the run answers, wait."""
     last = last_seen(run)
     try:
-        page: Page = yield Read(chat_topic(conversation), last, OTHERS_READ_MAX)
+        page = await log.read(chat_topic(conversation), last, OTHERS_READ_MAX)
     except UnknownCursor:  # retention went by, or the run was not begun by delivered mail
         return
     waiting = sum(waits_for(run.agent, record) for record in page.records)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from magent2.bus.flow import Flow, arun
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Append, Delete, Describe, HeadIs, LastSeqIs, Read, SetHead, Topics
-from magent2.bus.records import AppendResult, NewRecord, Page, Record, TopicInfo, TopicList
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Delete, HeadIs, LastSeqIs, Read, SetHead, Topics
+from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
 from magent2.mail.conversation_state import ActiveAgents
-from magent2.mail.delivery import Delivered, Sending, delivering
+from magent2.mail.delivery import Delivered, Sending, deliver
 from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
-from magent2.sessions.history import reading_history
-from magent2.sessions.settings import CREATED_ID, Change, Configured, configuring
-from magent2.sessions.steering import Reading, steering
+from magent2.sessions.history import HistoryReader, read_history
+from magent2.sessions.settings import CREATED_ID, Change, Configured, configure_session
+from magent2.sessions.steering import steer
 from magent2.sessions.stream import event_payload, payload_record, stream_record
-from magent2.sessions.subagents import finding_subagents
+from magent2.sessions.subagents import find_subagents
 
 if TYPE_CHECKING:
     from magent2.telemetry.requests import Deliveries
@@ -62,7 +62,7 @@ class Session:
         return self.active_ms, stream_topic(self.session_id)
 
 
-def creating(session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Flow[Session]:
+async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
     """Create a session, once: a repeat by the same owner finds the first, another owner is refused."""
     check_name(session_id, "session id")
     check_name(owner, "owner")
@@ -72,32 +72,32 @@ def creating(session_id: str, owner: str, fields: Mapping[str, Any] | None = Non
     head = SetHead(topic, {"owner": owner, **(fields or {})})
     free = (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
     try:
-        yield Append(records=(record,), conditions=free, heads=(head,))
+        await log.append(Append(records=(record,), conditions=free, heads=(head,)))
     except ConditionFailed as error:
         raise NameTaken(f"session {session_id!r} exists already, or an agent has that name; take another id") from error
-    found: tuple[TopicInfo, ...] = yield Describe((topic,))
+    found = await log.describe(topic)
     return Session.of(found[0])
 
 
-def finding(session_id: str) -> Flow[Session | None]:
+async def find_session(log: Log, session_id: str) -> Session | None:
     """The session, or `None` when nobody has begun it; `TopicDeleted` when it is gone."""
-    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(session_id),))
+    found = await log.describe(stream_topic(session_id))
     if found[0].deleted:
         raise TopicDeleted(f"session {session_id!r} was deleted")
     return Session.of(found[0]) if found[0].last or found[0].head else None
 
 
-def posting(
-    envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
-) -> Flow[Delivered]:
+async def post_message(
+    log: Log, envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
+) -> Delivered:
     """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
 
     A command is not part of the conversation and shows only by what it does.
     """
     chosen = sending or Sending()
     if envelope.type == "control":
-        return delivering(envelope, chosen, guesses)
-    return delivering(envelope, shown(envelope, chosen), guesses)
+        return await deliver(log, envelope, chosen, guesses)
+    return await deliver(log, envelope, shown(envelope, chosen), guesses)
 
 
 def shown(envelope: MessageEnvelope, sending: Sending, *, steer: bool = False) -> Sending:
@@ -143,33 +143,35 @@ class Switched:
     seq: int
 
 
-def switching(session_id: str, agent: str, reason: str) -> Flow[Switched]:
+async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Switched:
     """Make another agent active and say so."""
     check_name(agent, "agent name")
     topic = stream_topic(session_id)
     while True:
-        session = yield from finding(session_id)
+        session = await find_session(log, session_id)
         active = session.active_agent if session else None
         if session is not None and active == agent:
             return Switched(False, session.last)
         event = HandoffEvent(conversation_id=session_id, source=active, target=agent, reason=reason)
         try:
-            appended: AppendResult = yield Append(
-                records=(stream_record(event),),
-                conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
-                heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),
+            appended = await log.append(
+                Append(
+                    records=(stream_record(event),),
+                    conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
+                    heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),
+                )
             )
         except ConditionFailed:
             continue  # somebody else switched at the same moment
         return Switched(True, appended.seqs[0])
 
 
-def retitling(session_id: str, title: str) -> Flow[Session]:
+async def set_title(log: Log, session_id: str, title: str) -> Session:
     """Give a session a title, or, with an empty one, take it back; a change is one event, no change none."""
     topic = stream_topic(session_id)
     wanted = title.strip() or None
     while True:
-        session = yield from finding(session_id)
+        session = await find_session(log, session_id)
         if session is None:
             raise UnknownCursor(f"there is no session {session_id!r}")
         before = session.head.get("title")
@@ -177,10 +179,12 @@ def retitling(session_id: str, title: str) -> Flow[Session]:
             return session
         event = SessionEvent(conversation_id=session_id, status="updated", data={"changed": ["title"], "title": wanted})
         try:
-            yield Append(
-                records=(stream_record(event),),
-                conditions=(HeadIs(topic, "title", before),),
-                heads=(SetHead(topic, {"title": wanted}),),
+            await log.append(
+                Append(
+                    records=(stream_record(event),),
+                    conditions=(HeadIs(topic, "title", before),),
+                    heads=(SetHead(topic, {"title": wanted}),),
+                )
             )
         except ConditionFailed:
             continue  # somebody else named it at the same moment
@@ -191,21 +195,21 @@ def routing_id(session_id: str) -> str:
     return "routing-" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
 
 
-def deleting(session_id: str) -> Flow[None]:
+async def delete_session(log: Log, session_id: str) -> None:
     """Delete a conversation: its logs, its copies elsewhere, its lanes, its subagents, and what was decided on it."""
-    yield from _deleting_subagents(session_id)
+    await _delete_subagents(log, session_id)
     beside = routing_id(session_id)
-    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(beside), chat_topic(beside)))
+    found = await log.describe(stream_topic(beside), chat_topic(beside))
     if any(info.last and not info.deleted for info in found):
-        yield Delete(conversation_topics(beside), conversation=beside)
-    yield Delete(conversation_topics(session_id), conversation=session_id)
-    yield from _deleting_subagents(session_id)  # one may have been started meanwhile; from now on none can be
+        await log.run(Delete(conversation_topics(beside), conversation=beside))
+    await log.run(Delete(conversation_topics(session_id), conversation=session_id))
+    await _delete_subagents(log, session_id)  # one may have been started meanwhile; from now on none can be
 
 
-def _deleting_subagents(session_id: str) -> Flow[None]:
+async def _delete_subagents(log: Log, session_id: str) -> None:
     """What they were told came from this conversation."""
-    for info in (yield from finding_subagents(session_id)):
-        yield from deleting(info.topic.partition(":")[2])
+    for info in await find_subagents(log, session_id):
+        await delete_session(log, info.topic.partition(":")[2])
 
 
 class SessionStore:
@@ -220,31 +224,31 @@ class SessionStore:
         self._deliveries = deliveries
 
     async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
-        return await arun(self.bus, creating(session_id, owner, fields))
+        return await create_session(Log(self.bus), session_id, owner, fields)
 
     async def get(self, session_id: str) -> Session | None:
-        return await arun(self.bus, finding(session_id))
+        return await find_session(Log(self.bus), session_id)
 
     async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
         """Deliver mail that is part of the talk."""
-        return await self._seen(lambda known: posting(envelope, known, self._guesses), envelope, sending)
+        return await self._seen(lambda log, known: post_message(log, envelope, known, self._guesses), envelope, sending)
 
     async def deliver(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
         """Deliver mail that does not show in the conversation: a call of a tool, a question of who answers."""
-        return await self._seen(lambda known: delivering(envelope, known), envelope, sending)
+        return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, sending)
 
     async def _seen(
         self,
-        flow: Callable[[Sending | None], Flow[Delivered]],
+        send: Callable[[Log, Sending | None], Awaitable[Delivered]],
         envelope: MessageEnvelope,
         sending: Sending | None,
     ) -> Delivered:
         if self._deliveries is None:
-            return await arun(self.bus, flow(sending))
+            return await send(Log(self.bus), sending)
         with self._deliveries.delivery(envelope.id, envelope.recipient, envelope.conversation_id) as trace:
             if trace is not None:
                 sending = replace(sending or Sending(), trace=trace)
-            return await arun(self.bus, flow(sending))
+            return await send(Log(self.bus), sending)
 
     async def steer(
         self,
@@ -252,24 +256,25 @@ class SessionStore:
         sending: Sending | None = None,
         *,
         require_active: bool = False,
-        reading: Reading = reading_history,
+        history_reader: HistoryReader = read_history,
     ) -> Delivered:
-        """Say something to the runs under way; see `steering`."""
+        """Say something to the runs under way; see `magent2.sessions.steering.steer`."""
         chosen = shown(envelope, sending or Sending(), steer=True)
-        flow = steering(envelope, chosen, require_active=require_active, reading=reading)
-        return await arun(self.bus, flow)
+        return await steer(
+            Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader
+        )
 
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
         return (await self.switch(session_id, agent, reason)).changed
 
     async def switch(self, session_id: str, agent: str, reason: str) -> Switched:
-        return await arun(self.bus, switching(session_id, agent, reason))
+        return await switch_agent(Log(self.bus), session_id, agent, reason)
 
     async def configure(self, session_id: str, principal: Principal, change: Change) -> Configured:
-        return await arun(self.bus, configuring(session_id, principal, change))
+        return await configure_session(Log(self.bus), session_id, principal, change)
 
     async def retitle(self, session_id: str, title: str) -> Session:
-        return await arun(self.bus, retitling(session_id, title))
+        return await set_title(Log(self.bus), session_id, title)
 
     async def events(self, session_id: str, since: int = 0, limit: int = EVENTS_PAGE) -> tuple[Record, ...]:
         """Events after `since`, in order; `UnknownCursor` when they are no longer there."""
@@ -285,7 +290,7 @@ class SessionStore:
         return tuple(Session.of(info) for info in shown), page.next
 
     async def delete(self, session_id: str) -> None:
-        await arun(self.bus, deleting(session_id))
+        await delete_session(Log(self.bus), session_id)
 
 
 class InMemorySessionStore(SessionStore):

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Describe, HeadIs, Read, SetHead, Topics
-from magent2.bus.records import Page, TopicInfo, TopicList
+from magent2.bus.log import Log
+from magent2.bus.operations import HeadIs, SetHead
+from magent2.bus.records import TopicInfo
 from magent2.errors import Refused
-from magent2.mail.delivery import Sending, delivering
+from magent2.mail.delivery import Sending, deliver
 from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.receipts import finding_fate
+from magent2.sessions.receipts import find_fate
 
 SUBAGENTS_PER_RUN_MAX = 16
 DEPTH_MAX = 4  # subagents of subagents, and so on
@@ -67,47 +67,47 @@ def count_start(conversation: str, agent: str, run_id: str, head: Mapping[str, A
     return StartCount(HeadIs(topic, name, before), SetHead(topic, {name: f"{run_id} {started + 1}"}))
 
 
-def finding_subagents(conversation: str) -> Flow[list[TopicInfo]]:
+async def find_subagents(log: Log, conversation: str) -> list[TopicInfo]:
     """The conversations of all subagents that were started in this one, but for those that were deleted."""
     found: list[TopicInfo] = []
     before: tuple[int, str] | None = None
     while True:
-        page: TopicList = yield Topics(stream_topic(conversation) + SUBAGENT_SEPARATOR, None, before, CHILDREN_PAGE)
+        page = await log.topics(stream_topic(conversation) + SUBAGENT_SEPARATOR, None, before, CHILDREN_PAGE)
         found += [info for info in page.topics if info.head.get(PARENT) == conversation and not info.deleted]
         if page.next is None:
             return found
         before = page.next
 
 
-def passing_on(agent: str, conversation: str, command: str, cause: str) -> Flow[tuple[str, ...]]:
+async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, cause: str) -> tuple[str, ...]:
     """Pass a stop on to the subagents that this agent has started here, unless they are done; to which ones.
 
     `cause` is the id of the stop: passed on again, it reaches nobody twice.
     """
-    state: tuple[TopicInfo, ...] = yield Describe((stream_topic(conversation),))
+    state = await log.describe(stream_topic(conversation))
     if started_field(agent) not in state[0].head:
         return ()
     told: list[str] = []
-    for info in (yield from finding_subagents(conversation)):
-        if info.head.get(STARTER) != agent or (yield from _is_done(info)):
+    for info in await find_subagents(log, conversation):
+        if info.head.get(STARTER) != agent or (await _is_done(log, info)):
             continue
         child = info.topic.partition(":")[2]
         for worker in _workers(info.head):
-            yield from delivering(_stop(agent, child, worker, command, cause), Sending(whole=True))
+            await deliver(log, _stop(agent, child, worker, command, cause), Sending(whole=True))
         told.append(child)
     return tuple(told)
 
 
-def _is_done(info: TopicInfo) -> Flow[bool]:
+async def _is_done(log: Log, info: TopicInfo) -> bool:
     """Whether nothing runs there, nothing waits, and nothing was started from there."""
     head = info.head
     if head.get(RUN_STATUS) in (None, RUNNING) or any(name.startswith(STARTED) for name in head):
         return False
     conversation = info.topic.partition(":")[2]
-    page: Page = yield Read(chat_topic(conversation), None, 1)
+    page = await log.read(chat_topic(conversation), None, 1)
     if not page.records or page.records[0].id == head.get(RUN_ENVELOPE):
         return True
-    fate = yield from finding_fate(conversation, page.records[0].id)
+    fate = await find_fate(log, conversation, page.records[0].id)
     return fate is None or (fate.status in DONE and not fate.waiting)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import ArgumentsError, InvalidInput
@@ -61,7 +61,9 @@ Execute: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], Awaitab
 # Hold a send at once, on any thread, and give what its caller is told; `None` for a call that is not to be held.
 Hold: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], dict[str, Any] | None]
 # From a payload and what it goes under: the append that is the send, as things stand now.
-ExecuteDeferred: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext, SendMark], Flow[Append]]
+ExecuteDeferred: TypeAlias = Callable[
+    [Log, Mapping[str, Any], ToolExecutionContext, SendMark], Coroutine[Any, Any, Append]
+]
 
 
 def always(run: RunFacts) -> bool:

@@ -8,19 +8,19 @@ of its own inside that of its call, and what its calls send waits for the block.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
 from magent2.tools.call_writer import Pen
 from magent2.tools.hold_limit import HeldWeight
-from magent2.tools.plan_cache import Outlook
+from magent2.tools.plan_cache import PlanCache
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent
@@ -63,7 +63,7 @@ class SendMark:
 
 
 # Makes the append that is the send, as things stand now; a refusal names the reason.
-Planning: TypeAlias = Callable[[SendMark], Flow[Append]]
+Planning: TypeAlias = Callable[[Log, SendMark], Coroutine[Any, Any, Append]]
 
 
 class Kind(NamedTuple):
@@ -110,6 +110,10 @@ class HeldSend:
     @property
     def id(self) -> str:
         return self.mark.id
+
+    async def plan(self, log: Log) -> Append:
+        """Its own append, as the log stands now."""
+        return await self.prepared.planning(log, self.mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class CallScope:
     pen: Pen | None = None
     closing: Closing | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
-    outlook: Outlook = field(default_factory=Outlook)  # what its sends are planned by
+    plan_cache: PlanCache = field(default_factory=PlanCache)  # what its sends are planned by
     ended: bool = False
     skip_turn: bool = False  # the model need not be asked again because of this call
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
@@ -202,7 +206,7 @@ class CallScope:
                 raise LimitError(f"one {what} sends at most {full}; send the rest in another {more}")
             self.held[place] = send
             if send.planned:
-                self.outlook.note(send.append, send.prepared.way)
+                self.plan_cache.note(send.append, send.prepared.way)
 
     def drop_from(self, place: int) -> int:
         """Forget what is held from this place on; how many that were."""
@@ -211,7 +215,7 @@ class CallScope:
             for held in dropped:
                 send = self.held.pop(held)
                 self._weight.take(send.append, _bytes_of(send))
-            self.outlook = Outlook(send.append for send in self.sends)
+            self.plan_cache = PlanCache(send.append for send in self.sends)
             return len(dropped)
 
     @property

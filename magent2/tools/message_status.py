@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow, run
+from magent2.bus.log import Log, run_sync
 from magent2.errors import InvalidInput, Refused
 from magent2.mail.headers import PRINCIPAL
 from magent2.models.address import check_name
-from magent2.sessions.history import History, reading_history
-from magent2.sessions.receipts import Fate, finding_fate
+from magent2.sessions.history import History, read_history
+from magent2.sessions.receipts import Fate, find_fate
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
 
@@ -31,7 +31,7 @@ def message_status(
     conversation = (conversation_id or "").strip() or context.conversation_id
     try:
         check_name(conversation, "conversation id")
-        fate = run(context.bus, finding_fate(conversation, envelope_id.strip(), _reading(context)))
+        fate = run_sync(context.bus, find_fate, conversation, envelope_id.strip(), _reading(context))
     except (InvalidInput, Refused) as refusal:  # the model can do better, if it is told what was wrong
         return {"ok": False, "error": str(refusal)}
     if fate is None or not may_know(context, conversation, fate):
@@ -57,7 +57,7 @@ def _reading(context: RunFacts) -> Any:
     """What the run knows of its conversation is not read again."""
     known = getattr(context, "history", None)
 
-    def reading(conversation: str) -> Flow[History]:
-        return reading_history(conversation, known if conversation == context.conversation_id else None)
+    async def reading(log: Log, conversation: str) -> History:
+        return await read_history(log, conversation, known if conversation == context.conversation_id else None)
 
     return reading

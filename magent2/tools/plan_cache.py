@@ -1,12 +1,12 @@
-"""What plans see of the log: what was seen before is not asked for again, and what is held counts as done."""
+"""A cache of reads while sends are planned, in which sends that are already held count as sent."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, Describe, Find, Operation, Read
 from magent2.bus.records import TopicInfo
 from magent2.errors import AddressError, Magent2Error
@@ -14,46 +14,37 @@ from magent2.errors import AddressError, Magent2Error
 R = TypeVar("R")
 
 
-class Outlook:
-    """The log for plans that are to leave together.
+class PlanCache:
+    """What the plans of sends that leave together have read.
 
-    What it remembers is good enough to plan by: the append has the last word, and is planned anew if it is refused.
+    A cached read may be out of date. That is safe: the append carries its conditions, and the sends are planned again
+    if the log refuses it.
     """
 
-    __slots__ = ("_heads", "_infos", "_plans", "_seen")
+    __slots__ = ("_heads", "_infos", "_plans", "_reads")
 
     def __init__(self, held: Iterable[Append] = ()) -> None:
-        self._seen: dict[Operation[Any], Any] = {}
+        self._reads: dict[Operation[Any], Any] = {}
         self._infos: dict[tuple[str, ...], tuple[TopicInfo, ...]] = {}
         self._plans: dict[Hashable, Append] = {}
-        self._heads: dict[str, dict[str, Any]] = {}  # as those that are held set them
+        self._heads: dict[str, dict[str, Any]] = {}  # fields that held sends will set
         for append in held:
             self.note(append)
 
-    def through(self, flow: Flow[R]) -> Flow[R]:
-        """The same flow, asking only for what was not seen yet."""
+    async def plan(self, log: Log, planning: Callable[[Log], Awaitable[R]]) -> R:
+        """Run `planning` over a log that answers repeated reads from this cache."""
         try:
-            operation = next(flow)
-            while True:
-                try:
-                    found = yield from self._looking(operation)
-                except Magent2Error as error:
-                    operation = flow.throw(error)
-                else:
-                    operation = flow.send(found)
-        except StopIteration as end:
-            planned: R = end.value
-            return planned
+            return await planning(_CachedLog(log, self))
         except Magent2Error:
-            self.forget()  # whoever tries again is to look again
+            self.forget()  # the next attempt must read again
             raise
 
     def plan_like(self, kind: Hashable | None) -> Append | None:
-        """How another of this kind was planned, if nothing has changed since: it would be again."""
+        """Return the plan of an earlier send of this kind, if nothing that it depends on has changed since."""
         return None if kind is None else self._plans.get(kind)
 
     def note(self, append: Append, kind: Hashable | None = None) -> None:
-        """It is held: what comes after it goes by what it sets."""
+        """Count `append` as sent: later plans see the heads that it sets."""
         if not append.heads:
             self._plans.setdefault(kind, append)
             return
@@ -61,33 +52,47 @@ class Outlook:
         for head in append.heads:
             self._heads[head.topic] = {**self._heads.get(head.topic, {}), **head.fields}
         for topics, found in self._infos.items():
-            self._infos[topics] = tuple(map(self._after, found))
+            self._infos[topics] = tuple(map(self._with_held_heads, found))
 
     def forget(self) -> None:
-        """Something else has happened since: look again. What is held still counts."""
-        self._seen.clear()
+        """Drop all reads, because the log may have changed. Held sends still count."""
+        self._reads.clear()
         self._infos.clear()
         self._plans.clear()
 
-    def _looking(self, operation: Operation[Any]) -> Flow[Any]:
-        if isinstance(operation, Describe):
-            return (yield from self._describing(operation))
-        if not isinstance(operation, Read | Find):
-            return (yield operation)
-        known = self._seen.get(operation)
+    async def read(self, log: Log, operation: Read | Find) -> Any:
+        known = self._reads.get(operation)
         if known is None:
-            known = self._seen[operation] = yield operation
+            known = self._reads[operation] = await log.run(operation)
         return known
 
-    def _describing(self, operation: Describe) -> Flow[tuple[TopicInfo, ...]]:
+    async def describe(self, log: Log, operation: Describe) -> tuple[TopicInfo, ...]:
         known = self._infos.get(operation.topics)
         if known is None:
-            found: tuple[TopicInfo, ...] = yield operation
-            known = self._infos[operation.topics] = tuple(map(self._after, found))
+            found = await log.run(operation)
+            known = self._infos[operation.topics] = tuple(map(self._with_held_heads, found))
         return known
 
-    def _after(self, info: TopicInfo) -> TopicInfo:
+    def _with_held_heads(self, info: TopicInfo) -> TopicInfo:
         if info.deleted:
             raise AddressError(f"{info.topic.partition(':')[2]!r} was deleted; send to another conversation")
         fields = self._heads.get(info.topic)
         return replace(info, head={**info.head, **fields}) if fields else info
+
+
+class _CachedLog(Log):
+    """The log, with reads answered by a `PlanCache`."""
+
+    __slots__ = ("_cache", "_log")
+
+    def __init__(self, log: Log, cache: PlanCache) -> None:
+        super().__init__(log.bus)
+        self._log = log
+        self._cache = cache
+
+    async def run(self, operation: Operation[R]) -> R:
+        if isinstance(operation, Describe):
+            return cast("R", await self._cache.describe(self._log, operation))
+        if isinstance(operation, Read | Find):
+            return cast("R", await self._cache.read(self._log, operation))
+        return await self._log.run(operation)

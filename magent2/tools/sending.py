@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append, Condition, HeadIs, SetHead
-from magent2.bus.records import AppendResult, NewRecord
+from magent2.bus.records import NewRecord
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.mail.delivery import Sending, planning
+from magent2.mail.delivery import Sending, plan_delivery
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.steering import steering
+from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import Pen
 from magent2.tools.interface import CallScope, Failure, HeldSend, Planning, Prepared, SendMark, current_scope
-from magent2.tools.plan_cache import Outlook
+from magent2.tools.plan_cache import PlanCache
 
 __all__ = [
     "Failure",
@@ -31,11 +31,11 @@ __all__ = [
     "dispatch",
     "held_id",
     "joined",
-    "planning_again",
-    "planning_delivery",
-    "planning_rest",
+    "plan_envelope",
+    "plan_held_sends",
+    "replan_held_sends",
     "send",
-    "sending",
+    "send_or_hold",
     "topics_of",
 ]
 
@@ -51,16 +51,16 @@ class Sent:
     held: bool
 
 
-def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Flow[Sent]:
+async def send_or_hold(log: Log, prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Sent:
     """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
     if scope is None:
-        return (yield from _leaving(prepared, SendMark(send_id or str(uuid4()))))
+        return await _send_now(log, prepared, SendMark(send_id or str(uuid4())))
     place = scope.place()
     mark = scope.mark(held_id(scope, place), prepared.target)
     if prepared.now:
-        return (yield from _leaving(prepared, mark))
-    like = scope.outlook.plan_like(prepared.way) if scope.block else None
-    append = like or (yield from scope.outlook.through(prepared.planning(mark)))
+        return await _send_now(log, prepared, mark)
+    like = scope.plan_cache.plan_like(prepared.way) if scope.block else None
+    append = like or await _plan(log, scope.plan_cache, prepared, mark)
     scope.hold(place, HeldSend(mark, prepared, append, planned=like is None))
     return Sent(mark.id, topics_of(append), held=True)
 
@@ -68,7 +68,7 @@ def sending(prepared: Prepared, scope: CallScope | None, send_id: str | None = N
 async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> Sent:
     """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
     if scope is None or scope.pen is None or not prepared.now:
-        return await arun(bus, sending(prepared, scope))
+        return await send_or_hold(Log(bus), prepared, scope)
     place = scope.place()
     scope.left.add(place)
     known = scope.pen.left(place)
@@ -77,7 +77,7 @@ async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> 
     mark = scope.mark(held_id(scope, place), prepared.target)
     async with scope.pen.alone():
         for _ in range(SEND_TRIES_MAX):
-            append = await arun(bus, Outlook().through(prepared.planning(mark)))
+            append = await _plan(Log(bus), PlanCache(), prepared, mark)
             sent = Sent(mark.id, topics_of(append), held=False)
             if await _has_left(scope.pen, place, prepared, sent, append):
                 return sent
@@ -109,51 +109,40 @@ def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Sent
     facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
     planning = delivery_of(envelope, facts, steer)
     prepared = Prepared("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
-    return run(bus if scope is None else scope.run.bus, sending(prepared, scope, envelope.id))
+    return run_sync(bus if scope is None else scope.run.bus, send_or_hold, prepared, scope, envelope.id)
 
 
 def delivery_of(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Planning:
     """How an envelope is sent, as mail or as a steer."""
-    return lambda mark: planning_delivery(
-        envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace), steer
+    return lambda log, mark: plan_envelope(
+        log, envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace), steer
     )
 
 
-def planning_delivery(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Flow[Append]:
+async def plan_envelope(log: Log, envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Append:
     """The append that delivers an envelope, as mail or as a steer, as things stand."""
-    return _planning_steer(envelope, facts) if steer else planning(envelope, facts)
+    return await plan_steer(log, envelope, facts) if steer else await plan_delivery(log, envelope, facts)
 
 
-def _planning_steer(envelope: MessageEnvelope, facts: Sending) -> Flow[Append]:
-    """Go through the delivery up to its append."""
-    flow = steering(envelope, facts)
-    operation = next(flow)
-    while not isinstance(operation, Append):
-        found = yield operation
-        operation = flow.send(found)
-    flow.close()
-    return operation
-
-
-def planning_rest(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[Failure]]:
     """All of them planned, and those that cannot go any more."""
     planned: list[HeldSend] = []
     failures: list[Failure] = []
-    outlook = Outlook()
+    cache = PlanCache()
     for held in sends:
         try:
-            append = held.append if held.planned else (yield from outlook.through(held.prepared.planning(held.mark)))
+            append = held.append if held.planned else await cache.plan(log, held.plan)
         except (InvalidInput, Refused, TopicDeleted) as refusal:
             failures.append(Failure(held, str(refusal)))
         else:
             planned.append(HeldSend(held.mark, held.prepared, append))
-            outlook.note(append)
+            cache.note(append)
     return planned, failures
 
 
-def planning_again(sends: Iterable[HeldSend]) -> Flow[tuple[list[HeldSend], list[Failure]]]:
+async def replan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[Failure]]:
     """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
-    return planning_rest([replace(held, planned=False) for held in sends])
+    return await plan_held_sends(log, [replace(held, planned=False) for held in sends])
 
 
 def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetHead, ...], tuple[Condition, ...]]:
@@ -179,11 +168,15 @@ def held_id(scope: CallScope, place: int) -> str:
     return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _leaving(prepared: Prepared, mark: SendMark) -> Flow[Sent]:
+async def _plan(log: Log, cache: PlanCache, prepared: Prepared, mark: SendMark) -> Append:
+    return await cache.plan(log, lambda cached: prepared.planning(cached, mark))
+
+
+async def _send_now(log: Log, prepared: Prepared, mark: SendMark) -> Sent:
     for _ in range(SEND_TRIES_MAX):
-        append = yield from Outlook().through(prepared.planning(mark))
+        append = await _plan(log, PlanCache(), prepared, mark)
         try:
-            _appended: AppendResult = yield append
+            _appended = await log.append(append)
         except ConditionFailed:
             continue
         return Sent(mark.id, topics_of(append), held=False)

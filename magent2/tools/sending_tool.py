@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magent2.bus.flow import Flow, arun, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, Kind, Prepared, SendMark
-from magent2.tools.sending import Sent, dispatch, sending
+from magent2.tools.sending import Sent, dispatch, send_or_hold
 
 
 class Arguments(BaseModel):
@@ -58,10 +58,10 @@ class SendingTool(ABC, Generic[A, P]):
     payload: type[P]
 
     @abstractmethod
-    def prepare(self, arguments: A, context: ToolExecutionContext) -> Flow[P]: ...
+    async def prepare(self, log: Log, arguments: A, context: ToolExecutionContext) -> P: ...
 
     @abstractmethod
-    def perform(self, payload: P, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]: ...
+    async def perform(self, log: Log, payload: P, context: ToolExecutionContext, mark: SendMark) -> Append: ...
 
     @abstractmethod
     def target(self, payload: P) -> str:
@@ -89,31 +89,37 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     def prepared(arguments: A, payload: P, context: ToolExecutionContext) -> Prepared:
         now = arguments.urgent
         asked = digest_of({"arguments": arguments.model_dump(mode="json")}) if now else ""
-        planning, stored = partial(tool.perform, payload, context), partial(payload.model_dump, mode="json")
+        stored = partial(payload.model_dump, mode="json")
+
+        def planning(log: Log, mark: SendMark) -> Coroutine[Any, Any, Append]:
+            return tool.perform(log, payload, context, mark)
+
         return Prepared(tool.name, tool.target(payload), stored, planning, now, asked, tool.kind(payload))
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         arguments, bus = _parsed(tool.name, tool.arguments, given), log_of(tool.name, context)
-        payload = await arun(bus, tool.prepare(arguments, context))
+        payload = await tool.prepare(Log(bus), arguments, context)
         ready = prepared(arguments, payload, context)
         sent = await dispatch(bus, ready, context.scope)
         answer = tool.answer(payload, sent)
         return ToolExecutionResult(answer, answer, deferred_payload=ready.payload() if sent.held else None)
 
-    def holding(arguments: A, context: ToolExecutionContext, scope: CallScope) -> Flow[dict[str, Any]]:
-        payload = yield from scope.outlook.through(tool.prepare(arguments, context))
-        sent = yield from sending(prepared(arguments, payload, context), scope)
+    async def holding(log: Log, arguments: A, context: ToolExecutionContext, scope: CallScope) -> dict[str, Any]:
+        payload = await scope.plan_cache.plan(log, lambda log: tool.prepare(log, arguments, context))
+        sent = await send_or_hold(log, prepared(arguments, payload, context), scope)
         return tool.answer(payload, sent)
 
     def hold(given: Mapping[str, Any], context: ToolExecutionContext) -> dict[str, Any] | None:
         arguments, scope = _parsed(tool.name, tool.arguments, given), context.scope
         if arguments.urgent or scope is None:
             return None
-        return run(log_of(tool.name, context), holding(arguments, context, scope))
+        return run_sync(log_of(tool.name, context), holding, arguments, context, scope)
 
-    def execute_deferred(stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def execute_deferred(
+        log: Log, stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark
+    ) -> Append:
         _check_version(tool, stored)
-        return tool.perform(_parsed(tool.name, tool.payload, stored), context, mark)
+        return await tool.perform(log, _parsed(tool.name, tool.payload, stored), context, mark)
 
     signature = ToolSignature(tool.name, tool.description, schema)
     return ToolDefinition(signature, {"type": "object"}, execute, execute_deferred, hold=hold)

@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow, arun
-from magent2.bus.operations import Append, Describe, SetHead
-from magent2.bus.records import TopicInfo
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, SetHead
 from magent2.errors import Refused
 from magent2.mail.delivery import Sending
 from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
@@ -26,9 +25,9 @@ from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.sending import Sent, planning_delivery
+from magent2.tools.sending import Sent, plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, checking_wait, wait_for_answer
+from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, check_wait, wait_for_answer
 
 TASK_MAX_CHARS = 20_000
 
@@ -76,13 +75,13 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             f" Speak to it with {MESSAGE}, wait for it with {RESULT}."
         )
 
-    def prepare(self, arguments: StartArguments, context: ToolExecutionContext) -> Flow[StartPayload]:
+    async def prepare(self, log: Log, arguments: StartArguments, context: ToolExecutionContext) -> StartPayload:
         if arguments.agent not in self._allowed:
             raise Refused(f"{arguments.agent[:80]!r} is no agent to start here; there is: {', '.join(self._allowed)}")
         run = context.run
         if arguments.agent == run.agent:
             raise Refused("an agent does not hear what it says itself, so it cannot start itself; start another")
-        found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
+        found = await log.describe(stream_topic(run.conversation_id))
         head = found[0].head
         depth = depth_below(head)
         count_start(run.conversation_id, run.agent, run.run_id, head)
@@ -95,10 +94,10 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             depth=depth,
         )
 
-    def perform(self, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(self, log: Log, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         """One append: the task, in a conversation it begins, the event that shows it where it came from, its count."""
         run = context.run
-        parent: tuple[TopicInfo, ...] = yield Describe((stream_topic(payload.conversation_id),))
+        parent = await log.describe(stream_topic(payload.conversation_id))
         count = count_start(payload.conversation_id, run.agent, run.run_id, parent[0].head)
         child = check_name(subagent_id_of(payload.conversation_id, payload.agent, mark.id), "subagent")
         envelope = MessageEnvelope(
@@ -116,7 +115,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             with_heads=(SetHead(stream_topic(child), _head(payload, run, mark)), count.head),
             only_if=(count.only_if,),
         )
-        return (yield from planning_delivery(envelope, shown(envelope, facts)))
+        return await plan_envelope(log, envelope, shown(envelope, facts))
 
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
@@ -165,8 +164,8 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     arguments = MessageArguments
     payload = MessagePayload
 
-    def prepare(self, arguments: MessageArguments, context: ToolExecutionContext) -> Flow[MessagePayload]:
-        head = yield from own_subagent(context.run, arguments.subagent_id)
+    async def prepare(self, log: Log, arguments: MessageArguments, context: ToolExecutionContext) -> MessagePayload:
+        head = await own_subagent(log, context.run, arguments.subagent_id)
         return MessagePayload(
             subagent_id=arguments.subagent_id,
             agent=str(head[ACTIVE_AGENT]),
@@ -174,7 +173,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             text=arguments.text,
         )
 
-    def perform(self, payload: MessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(self, log: Log, payload: MessagePayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         envelope = MessageEnvelope(
             id=mark.id,
             conversation_id=payload.subagent_id,
@@ -183,7 +182,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             content=payload.text,
         )
         facts = Sending(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
-        return planning_delivery(envelope, shown(envelope, facts, steer=True), steer=True)
+        return await plan_envelope(log, envelope, shown(envelope, facts, steer=True), steer=True)
 
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
@@ -192,9 +191,9 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
         return {"ok": True, "message_id": sent.id}
 
 
-def own_subagent(run: RunFacts, subagent_id: str) -> Flow[Mapping[str, Any]]:
+async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str, Any]:
     """The head of a subagent that was started in this conversation; `Refused` for any other."""
-    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(check_name(subagent_id, "subagent_id")),))
+    found = await log.describe(stream_topic(check_name(subagent_id, "subagent_id")))
     head = found[0].head
     if found[0].deleted or head.get(PARENT) != run.conversation_id or not head.get(ACTIVE_AGENT):
         raise Refused(f"nobody has started {subagent_id[:80]!r} in this conversation; take what {START} returned")
@@ -228,9 +227,9 @@ def result_tool() -> ToolDefinition:
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         subagent_id = str(given["subagent_id"])
-        head = await arun(context.run.bus, own_subagent(context.run, subagent_id))
+        head = await own_subagent(Log(context.run.bus), context.run, subagent_id)
         lane = Lane(str(head[ACTIVE_AGENT]), subagent_id)
-        await arun(context.run.bus, checking_wait(context.run, lane))
+        await check_wait(Log(context.run.bus), context.run, lane)
         await _say_wait(context, lane)
         envelope_id = str(given.get("message_id") or head[TASK])
         found = await wait_for_answer(context, lane, envelope_id, float(given.get("timeout_s") or ANSWER_MAX_S))

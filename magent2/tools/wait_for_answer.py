@@ -17,8 +17,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
 from magent2.bus.records import Page, TopicInfo
 from magent2.bus.retry import persist
@@ -69,7 +69,7 @@ class Answer:
     reason: str | None = None
 
 
-def checking_wait(run: RunFacts, lane: Lane) -> Flow[tuple[Condition, ...]]:
+async def check_wait(log: Log, run: RunFacts, lane: Lane) -> tuple[Condition, ...]:
     """That nobody whom the lane waits for waits for this run, and under which conditions that is so."""
     own = Lane(run.agent, run.conversation_id)
     conditions: list[Condition] = []
@@ -80,7 +80,7 @@ def checking_wait(run: RunFacts, lane: Lane) -> Flow[tuple[Condition, ...]]:
             raise WouldDeadlock(f"would_deadlock: {lane.agent} waits for this run ({line}); send without waiting")
         seen.append(at)
         topic, name = stream_topic(at.conversation), wait_field(at.agent)
-        found: tuple[TopicInfo, ...] = yield Describe((topic,))
+        found = await log.describe(topic)
         value = found[0].head.get(name)
         conditions.append(HeadIs(topic, name, value))
         if value is None:
@@ -89,9 +89,9 @@ def checking_wait(run: RunFacts, lane: Lane) -> Flow[tuple[Condition, ...]]:
     raise WouldDeadlock(f"would_deadlock: {CIRCLE_MAX} runs wait in a line already; send without waiting")
 
 
-def with_wait(run: RunFacts, lane: Lane, append: Append) -> Flow[Append]:
+async def with_wait(log: Log, run: RunFacts, lane: Lane, append: Append) -> Append:
     """The append that sends, and says that this run waits."""
-    conditions = yield from checking_wait(run, lane)
+    conditions = await check_wait(log, run, lane)
     if not run.run_id:  # nobody can wait for what is no run
         return append
     topic = stream_topic(run.conversation_id)

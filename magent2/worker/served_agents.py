@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX
 from magent2.bus.retry import insist
 from magent2.bus.watch import Watch
 from magent2.errors import AddressError, NameTaken
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.address import chat_topic, control_topic
 from magent2.worker.control_feed import Controls, SteerPost, steerable_inboxes
 from magent2.worker.runner_adapter import Runner
@@ -56,7 +56,7 @@ class Roll:
     async def enlist(self) -> None:
         """Make the agents known; the first whose name is in use is the caller's error."""
         for agent in self.agents:
-            await arun(self._bus, enlisting(agent))
+            await register_agent(Log(self._bus), agent)
 
     # --- who joins and who leaves
 
@@ -100,7 +100,7 @@ class Roll:
 
     async def _welcome(self, agent: str) -> bool:
         try:
-            await insist(lambda: arun(self._bus, enlisting(agent)), self._worker)
+            await insist(lambda: register_agent(Log(self._bus), agent), self._worker)
         except (NameTaken, AddressError) as error:
             log.warning("an agent that joined cannot be served", extra={"agent": agent, "error": str(error)})
             return False

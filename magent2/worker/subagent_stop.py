@@ -7,13 +7,13 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS
+from magent2.bus.log import Log
 from magent2.bus.records import MailRef, Owner, Record
 from magent2.bus.retry import insist
 from magent2.mail.headers import MAIL_SEEN, WHOLE
-from magent2.sessions.subagents import passing_on
+from magent2.sessions.subagents import pass_on_stop
 from magent2.worker.lane_plan import Letter
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Below:
         agent, conversation = self._owner.agent, self._owner.conversation
         try:
             told = await insist(
-                lambda: arun(self._bus, passing_on(agent, conversation, command, cause)), self._owner.token
+                lambda: pass_on_stop(Log(self._bus), agent, conversation, command, cause), self._owner.token
             )
         except REFUSALS:  # the stop of the run itself must not wait for it
             log.exception("a stop could not be passed on", extra={"owner": self._owner.token})

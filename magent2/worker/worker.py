@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeGuard, TypeVar
 
 from magent2.bus.base import EngineBase
-from magent2.bus.flow import arun
 from magent2.bus.interface import Bus, Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Operation, Renew
 from magent2.bus.retry import persist
 from magent2.bus.watch import Watch
 from magent2.errors import LimitError, Magent2Error
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.address import check_name
 from magent2.worker.lane_run import LaneRun
 from magent2.worker.runner_adapter import Runner
@@ -62,7 +62,7 @@ class Worker:
         return _run_apart(self._process(self._engine, limit))
 
     async def _process(self, bus: Engine, limit: int) -> int:
-        await arun(bus, enlisting(self._agent))
+        await register_agent(Log(bus), self._agent)
         try:
             async with self._lease(bus):
                 outcomes = await self._work(bus, limit)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.connectors.builtin import capabilities_of
-from magent2.connectors.outbox import reading_outbox
+from magent2.connectors.outbox import read_outbox
 from magent2.connectors.relay import Relay
-from magent2.directory.connectors import registering
-from magent2.directory.users import changing_user
+from magent2.directory.connectors import register_connector
+from magent2.directory.users import change_user
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import tool
@@ -41,8 +41,8 @@ async def receiver(bus: MemoryBus) -> AsyncIterator[HttpReceiver]:
     """Where ann is reached, with a relay that sends there."""
     async with http_receiver() as receiver:
         config = {"url": receiver.url, "secret": SECRET, "allow_private": True, "takes_key": True}
-        run(bus, registering("hook", "webhook", capabilities_of("webhook", config), config))
-        run(bus, changing_user("ann", {"connector": "hook", "target": "+1"}))
+        run_sync(bus, register_connector, "hook", "webhook", capabilities_of("webhook", config), config)
+        run_sync(bus, change_user, "ann", {"connector": "hook", "target": "+1"})
         relay = Relay(bus)
         relaying = asyncio.create_task(relay.run())
         yield receiver
@@ -77,7 +77,7 @@ async def test_what_a_block_says_arrives_signed_in_order_and_as_it_was_when_it_w
     assert [post.text for post in receiver.posts] == ["first", "", "as it is now", "last"]
     assert [contents(post) for post in receiver.posts] == [[], ["a note"], ["another note"], []]
     assert [post.headers["idempotency-key"] for post in receiver.posts] == recorded(bus)["c1"]["sends"]
-    await until(lambda: {item.state for item in run(bus, reading_outbox("hook"))} == {"sent"})
+    await until(lambda: {item.state for item in run_sync(bus, read_outbox, "hook")} == {"sent"})
 
 
 async def test_of_a_block_that_fails_nothing_arrives_but_what_went_at_once(
@@ -87,5 +87,5 @@ async def test_of_a_block_that_fails_nothing_arrives_but_what_went_at_once(
     await until(lambda: receiver.posts)
 
     assert text.endswith("[Messages: 4 NOT sent (script failed)]")
-    assert [item.message.text for item in run(bus, reading_outbox("hook"))] == ["now"]
+    assert [item.message.text for item in run_sync(bus, read_outbox, "hook")] == ["now"]
     assert [post.text for post in receiver.posts] == ["now"]

@@ -7,23 +7,23 @@ looks again by itself: only a condition of the append can notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete, Operation, OwnedAppend
-from magent2.directory.agents import removing_agent
-from magent2.directory.channels import leaving, removing_channel
-from magent2.directory.connectors import Capabilities, registering, unregistering
-from magent2.directory.erasure import erasing_user
-from magent2.directory.friends import removing
-from magent2.directory.swarms import blocking, opening_swarm, removing_swarm
-from magent2.directory.users import changing_user, removing_user
+from magent2.directory.agents import remove_agent
+from magent2.directory.channels import leave_channel, remove_channel
+from magent2.directory.connectors import Capabilities, register_connector, unregister_connector
+from magent2.directory.erasure import erase_user
+from magent2.directory.friends import remove_friendship
+from magent2.directory.swarms import remove_swarm, set_contact_blocked, set_swarm_open
+from magent2.directory.users import change_user, remove_user
 from magent2.models.address import conversation_topics
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
@@ -41,18 +41,19 @@ OUTSIDE = {"connector": "hook", "target": "+1"}
 class Case:
     """What ends, and which sends fail by it, with the end of the line that says so."""
 
-    ends: Callable[[], Flow[Any]]
+    ends: Callable[[Log], Coroutine[Any, Any, Any]]
     fails: dict[str, str]
-    before: Callable[[], list[Flow[Any]]] = field(default=list)
+    before: Callable[[Log], Coroutine[Any, Any, Any]] | None = None
 
 
-def at_a_hook() -> list[Flow[Any]]:
+async def at_a_hook(log: Log) -> None:
     able = Capabilities(text=True, files=True, reply_to=True)
-    return [registering("hook", "console", able), changing_user("ann", OUTSIDE)]
+    await register_connector(log, "hook", "console", able)
+    await change_user(log, "ann", OUTSIDE)
 
 
-def deleting(conversation: str) -> Flow[None]:
-    yield Delete(conversation_topics(conversation), conversation)
+async def delete_conversation(log: Log, conversation: str) -> None:
+    await log.run(Delete(conversation_topics(conversation), conversation))
 
 
 BOB_GONE = "user 'bob' is gone"
@@ -61,30 +62,36 @@ NO_HOOK = "to hook:+1: the connector 'hook' was removed"
 MOVED = "to hook:+1: ann is not reached at hook:+1 any more; send it again"
 
 CASES = {
-    "unfriended": Case(lambda: removing("bob", "ann"), {"friend_send": "to @bob: not friends"}),
+    "unfriended": Case(lambda log: remove_friendship(log, "bob", "ann"), {"friend_send": "to @bob: not friends"}),
     "left the channel": Case(
-        lambda: leaving("launch", "ann"),
+        lambda log: leave_channel(log, "launch", "ann"),
         {"channel_send": "to #launch: agent Ada of user ann is not a member of #launch"},
     ),
-    "channel gone": Case(lambda: removing_channel("launch"), {"channel_send": "to #launch: channel 'launch' is gone"}),
-    "whom a channel tells is gone": Case(
-        lambda: removing_user("cat"), {"channel_send": "to #launch: user 'cat' is gone"}
+    "channel gone": Case(
+        lambda log: remove_channel(log, "launch"), {"channel_send": "to #launch: channel 'launch' is gone"}
     ),
-    "agent gone": Case(lambda: removing_agent("Bea"), {"send_agent_message": "to agent:Bea: the agent 'Bea' is gone"}),
+    "whom a channel tells is gone": Case(
+        lambda log: remove_user(log, "cat"), {"channel_send": "to #launch: user 'cat' is gone"}
+    ),
+    "agent gone": Case(
+        lambda log: remove_agent(log, "Bea"), {"send_agent_message": "to agent:Bea: the agent 'Bea' is gone"}
+    ),
     "agent of a friend gone": Case(
-        lambda: removing_agent("Bo"),
+        lambda log: remove_agent(log, "Bo"),
         {"friend_send": "to @bob: the agent 'Bo' is gone", "channel_send": "to #launch: the agent 'Bo' is gone"},
     ),
     "agent of a swarm gone": Case(
-        lambda: removing_agent("Desk"), {"send_user_message": "to @desk: the agent 'Desk' is gone"}
+        lambda log: remove_agent(log, "Desk"), {"send_user_message": "to @desk: the agent 'Desk' is gone"}
     ),
     "swarm closed": Case(
-        lambda: opening_swarm("desk", is_open=False),
+        lambda log: set_swarm_open(log, "desk", is_open=False),
         {"send_user_message": "to @desk: @desk is not open to ann; its owner can let them in"},
     ),
-    "swarm gone": Case(lambda: removing_swarm("desk"), {"send_user_message": "to @desk: the swarm @desk is gone"}),
+    "swarm gone": Case(
+        lambda log: remove_swarm(log, "desk"), {"send_user_message": "to @desk: the swarm @desk is gone"}
+    ),
     "user gone": Case(
-        lambda: removing_user("bob"),
+        lambda log: remove_user(log, "bob"),
         {
             "send_user_message": f"to @desk: {BOB_GONE}",
             "friend_send": f"to @bob: {BOB_GONE}",
@@ -92,20 +99,25 @@ CASES = {
         },
     ),
     "user erased": Case(
-        lambda: erasing_user("user:cat"), {"channel_send": "to #launch: @cat is not in #launch; there is: @bob, @ann"}
+        lambda log: erase_user(log, "user:cat"),
+        {"channel_send": "to #launch: @cat is not in #launch; there is: @bob, @ann"},
     ),
     "sender gone": Case(
-        lambda: removing_user("ann"),
+        lambda log: remove_user(log, "ann"),
         {
             "send_user_message": f"to @desk: {ANN_GONE}",
             "friend_send": f"to @bob: {ANN_GONE}",
             "channel_send": f"to #launch: {ANN_GONE}",
         },
     ),
-    "connector gone": Case(lambda: unregistering("hook"), {"say": NO_HOOK, "send_file": NO_HOOK}, at_a_hook),
-    "user moved": Case(lambda: changing_user("ann", {"target": "+2"}), {"say": MOVED, "send_file": MOVED}, at_a_hook),
+    "connector gone": Case(
+        lambda log: unregister_connector(log, "hook"), {"say": NO_HOOK, "send_file": NO_HOOK}, at_a_hook
+    ),
+    "user moved": Case(
+        lambda log: change_user(log, "ann", {"target": "+2"}), {"say": MOVED, "send_file": MOVED}, at_a_hook
+    ),
     "conversation deleted": Case(
-        lambda: deleting("aside"),
+        lambda log: delete_conversation(log, "aside"),
         {"chat_send": "to agent:Cy: 'aside' was deleted; send to another conversation"},
     ),
 }
@@ -125,8 +137,8 @@ class Meanwhile(Broken):
 
 
 def prepare(bus: MemoryBus, case: Case) -> None:
-    for flow in case.before():
-        run(bus, flow)
+    if case.before is not None:
+        run_sync(bus, case.before)
 
 
 def status(case: Case, *ways: Way) -> str:
@@ -145,7 +157,7 @@ async def test_what_fails_in_the_block_fails_by_name_and_the_others_go(
     @tool
     def revoke() -> None:
         """Take the right away."""
-        run(bus, case.ends())
+        run_sync(bus, case.ends)
 
     blocks = Blocks(sandbox, EVERY + "revoke()\nNone", *messaging_tools(), revoke)
     await work(bus, blocks.made)
@@ -170,9 +182,9 @@ async def test_only_the_conditions_of_that_one_send_can_notice(
 
     def touch() -> None:
         send(bus, "something else", "aside", recipient="agent:Dee")  # who is active there has changed
-        run(bus, changing_user("bob", {"target": "elsewhere"}))
+        run_sync(bus, change_user, "bob", {"target": "elsewhere"})
 
-    meanwhile = Meanwhile(bus, *([touch] if looks == 2 else []), lambda: run(bus, case.ends()))
+    meanwhile = Meanwhile(bus, *([touch] if looks == 2 else []), lambda: run_sync(bus, case.ends))
     await work(meanwhile, blocks.made)
 
     assert meanwhile.happens == []
@@ -185,7 +197,10 @@ async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sand
     way = BY_TOOL["send_user_message"]
     blocks = Blocks(sandbox, way.code(now=True) + way.code() + "None", *messaging_tools())
 
-    await work(Meanwhile(bus, lambda: None, lambda: run(bus, blocking("desk", "ann", blocked=True))), blocks.made)
+    await work(
+        Meanwhile(bus, lambda: None, lambda: run_sync(bus, set_contact_blocked, "desk", "ann", blocked=True)),
+        blocks.made,
+    )
 
     assert blocks.text.endswith(
         "\n\n[Messages: 0 sent, 1 failed]\n- send_user_message to @desk: @desk takes no messages from ann"
@@ -198,7 +213,7 @@ async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox:
     code = "".join(BY_TOOL[name].code() for name in ("friend_send", "say"))
     blocks = Blocks(sandbox, code + "None", *messaging_tools())
 
-    await work(Meanwhile(bus, lambda: run(bus, erasing_user("user:bob"))), blocks.made)
+    await work(Meanwhile(bus, lambda: run_sync(bus, erase_user, "user:bob")), blocks.made)
 
     assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' is gone")
     assert all_arrived(bus) == wanted_of(BY_TOOL["say"])

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from magent2.bus.connect import connect
-from magent2.bus.flow import run
-from magent2.directory.keys import making_key
+from magent2.bus.log import run_sync
+from magent2.directory.keys import create_key
 from tests.support.browser import PAGE_INDEX, PageServer, PageUser, open_page
 
 pytestmark = pytest.mark.browser
@@ -208,6 +208,6 @@ def test_the_conversation_of_another_user_is_not_found(chromium: Browser, user: 
 
 def key_for(server: PageServer) -> str:
     bus = connect(server.bus_url)
-    made = run(bus, making_key(("user:ann",)))
+    made = run_sync(bus, create_key, ("user:ann",))
     bus.close()
     return made.text

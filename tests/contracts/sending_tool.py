@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Dump
 from magent2.errors import Diverged, InvalidInput, Magent2Error, Refused
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
@@ -149,8 +149,8 @@ class SendingToolContract:
             payload = json.loads(json.dumps(result.deferred_payload))
             assert isinstance(payload["version"], int)
             assert payload == held.prepared.payload()
-            flow = deferred(payload, ToolExecutionContext(world.facts, scope), held.mark)
-            world.bus.call(run(world.bus, flow))
+            context = ToolExecutionContext(world.facts, scope)
+            world.bus.call(run_sync(world.bus, deferred, payload, context, held.mark))
         assert world.arrived() == world.wanted
 
     async def test_a_payload_of_another_version_is_refused(self, world: World) -> None:
@@ -161,13 +161,12 @@ class SendingToolContract:
         assert deferred is not None
         assert result.deferred_payload is not None
         with pytest.raises(Magent2Error, match="version"):
-            run(
+            run_sync(
                 world.bus,
-                deferred(
-                    {**result.deferred_payload, "version": 999},
-                    ToolExecutionContext(world.facts, scope),
-                    SendMark("send-x"),
-                ),
+                deferred,
+                {**result.deferred_payload, "version": 999},
+                ToolExecutionContext(world.facts, scope),
+                SendMark("send-x"),
             )
 
     async def test_every_attempt_sends_under_the_same_ids_and_only_once(self, world: World) -> None:

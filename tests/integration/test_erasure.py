@@ -14,23 +14,23 @@ import pytest
 import redis
 
 from magent2.bus.connect import connect
-from magent2.bus.flow import arun, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
 from magent2.bus.records import NewRecord, digest_of
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import queued
-from magent2.directory.channels import finding_channel, joining, making_channel, new_member
-from magent2.directory.connectors import Capabilities, finding_connector, registering
-from magent2.directory.erasure import erasing_user
-from magent2.directory.friends import requesting
-from magent2.directory.swarms import making_swarm
-from magent2.directory.users import changing_user, making_user
+from magent2.directory.channels import create_channel, find_channel, join_channel, new_member
+from magent2.directory.connectors import Capabilities, find_connector, register_connector
+from magent2.directory.erasure import erase_user
+from magent2.directory.friends import request_friendship
+from magent2.directory.swarms import create_swarm
+from magent2.directory.users import change_user, create_user
 from magent2.mail.addressing import envelope_digest
-from magent2.mail.dead_letters import listing_dead, retrying_dead
+from magent2.mail.dead_letters import list_dead_letters, retry_dead_letter
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.store import creating, routing_id
+from magent2.sessions.store import create_session, routing_id
 from magent2.worker.runner_adapter import Event
 from tests.support.api import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
@@ -163,8 +163,8 @@ async def test_a_deleted_conversation_leaves_no_text_and_no_digest(store: Store)
 
 async def test_a_dead_letter_that_was_retried_or_trimmed_leaves_none_either(store: Store) -> None:
     await after_a_life(store)
-    (letter,) = [one for one in await arun(store.bus, listing_dead(GRUMPY)) if SECRET in str(one.mail)]
-    await arun(store.bus, retrying_dead(GRUMPY, letter.seq))
+    (letter,) = [one for one in await list_dead_letters(Log(store.bus), GRUMPY) if SECRET in str(one.mail)]
+    await retry_dead_letter(Log(store.bus), GRUMPY, letter.seq)
     await store.bus.acall(Trim("chat:general", keep=NEIGHBOURS - 150))
 
     async with api(store.bus) as client:
@@ -196,15 +196,15 @@ async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) ->
 
 def enter(bus: Engine, user: str, word: str) -> None:
     """A user of whom the directory knows much; in all of it is the word."""
-    run(bus, making_user(user, f"{user}_tag", {"agent": f"Agent {word}", "target": f"+47 {word}"}))
-    run(bus, changing_user(user, {"connector": "hook"}))
-    run(bus, requesting(user, "house"))
-    run(bus, making_swarm(f"{user}_desk", user, f"Desk {word}", is_open=True))
-    run(bus, joining("lobby", new_member(word, user, f"Agent {word}")))
+    run_sync(bus, create_user, user, f"{user}_tag", {"agent": f"Agent {word}", "target": f"+47 {word}"})
+    run_sync(bus, change_user, user, {"connector": "hook"})
+    run_sync(bus, request_friendship, user, "house")
+    run_sync(bus, create_swarm, f"{user}_desk", user, f"Desk {word}", is_open=True)
+    run_sync(bus, join_channel, "lobby", new_member(word, user, f"Agent {word}"))
     said = {"message_id": f"m-{user}", "from": word, "text": f"I am {word}", "told": [], "created_at": "2026"}
     bus.call(Append(records=(NewRecord("channel:lobby", said),)))
-    run(bus, creating(f"of-{user}", f"user:{user}"))
-    connector = run(bus, finding_connector("hook")).state
+    run_sync(bus, create_session, f"of-{user}", f"user:{user}")
+    connector = run_sync(bus, find_connector, "hook").state
     message = Outgoing(f"o-{user}", "hook", f"+47 {word}", f"of-{user}", "Ada", word, "2026")
     bus.call(Append(records=queued(message, connector)))
 
@@ -219,20 +219,20 @@ def entries_of(bus: Engine, user: str) -> set[str]:
 
 def test_an_erased_user_leaves_no_entry_and_no_digest(store: Store) -> None:
     bus = store.bus
-    run(bus, making_user("house", "house"))
-    run(bus, registering("hook", "console", Capabilities()))
-    run(bus, making_channel("lobby", new_member("house", "house", "Ada")))
+    run_sync(bus, create_user, "house", "house")
+    run_sync(bus, register_connector, "hook", "console", Capabilities())
+    run_sync(bus, create_channel, "lobby", new_member("house", "house", "Ada"))
     enter(bus, "gone", SECRET)
     enter(bus, "stays", KEPT)
     digests = entries_of(bus, "gone")
     assert len(digests) == 4
     assert store.finds(SECRET, KEPT, *digests) == [SECRET, KEPT, *digests]
 
-    run(bus, erasing_user("user:gone"))
+    run_sync(bus, erase_user, "user:gone")
 
     eventually(lambda: not store.finds(SECRET, *digests))
     assert store.finds(KEPT)
-    assert [member.user for member in run(bus, finding_channel("lobby")).state.members] == ["house", "stays"]
+    assert [member.user for member in run_sync(bus, find_channel, "lobby").state.members] == ["house", "stays"]
 
 
 def word_of(n: int) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.sessions.approvals import Decision, deciding, finding_approvals
+from magent2.sessions.approvals import Decision, decide_approval, find_approvals
 from magent2.tools.builtins import BuiltinTools
 from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
@@ -55,7 +55,7 @@ async def work_on(bus: Engine, server: ModelServer) -> Outcome:
 
 
 def decide(bus: Engine, name: str, decision: Decision, reason: str | None = None) -> None:
-    run(bus, deciding("one", f"mcpr_{name}", decision, "user:ann", reason))
+    run_sync(bus, decide_approval, "one", f"mcpr_{name}", decision, "user:ann", reason)
 
 
 def responses(request: dict[str, Any]) -> list[tuple[str, bool, str | None]]:
@@ -70,7 +70,7 @@ async def test_a_request_of_a_hosted_server_waits_for_a_person_and_its_provider_
     with ModelServer(replies) as server:
         mail(bus, "delete a")
         assert await work_on(bus, server) is Outcome.PAUSED
-        (asked,) = run(bus, finding_approvals("one"))
+        (asked,) = run_sync(bus, find_approvals, "one")
         decide(bus, "a", "approve")
         assert await work_on(bus, server) is Outcome.ANSWERED
         mail(bus, "thanks")

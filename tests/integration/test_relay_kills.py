@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Leave
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued, reading_outbox, retrying_item
-from magent2.directory.connectors import Capabilities, finding_connector, registering
-from magent2.sessions.store import creating
+from magent2.connectors.outbox import queued, read_outbox, retry_item
+from magent2.directory.connectors import Capabilities, find_connector, register_connector
+from magent2.sessions.store import create_session
 from tests.support.processes import Child, Crew
 
 CHILD = "tests.integration.children.relay"
@@ -33,12 +33,12 @@ class Theatre:
         self._relays = relays
         self._arrivals = arrivals
         self.kills = 0
-        run(engine, creating("one", "user:ann"))
-        self._connector = run(engine, registering("hook", "filing", Capabilities()))
+        run_sync(engine, create_session, "one", "user:ann")
+        self._connector = run_sync(engine, register_connector, "hook", "filing", Capabilities())
 
     def put(self, name: str) -> None:
         message = Outgoing(name, "hook", "ann", "one", "Ada", name, "2026-01-01T00:00:00+00:00")
-        connector = run(self.engine, finding_connector("hook")).state
+        connector = run_sync(self.engine, find_connector, "hook").state
         self.engine.call(Append(records=queued(message, connector)))
 
     def relay(self, worker: str, point: str = "") -> None:
@@ -52,7 +52,7 @@ class Theatre:
         return self._arrivals.read_text().splitlines() if self._arrivals.exists() else []
 
     def states(self) -> dict[str, str]:
-        return {item.id: item.state for item in run(self.engine, reading_outbox("hook"))}
+        return {item.id: item.state for item in run_sync(self.engine, read_outbox, "hook")}
 
 
 def theatre_of(takes_key: bool, url: str, engine: Engine, crew: Crew, folder: Path) -> Theatre:
@@ -95,7 +95,7 @@ def test_killed_at_every_step(log_url: str, engine: Engine, crew: Crew, tmp_path
     if not takes_key:
         unknown = [name for name, state in theatre.states().items() if state == "unknown"]
         assert unknown
-        run(engine, retrying_item("hook", unknown[0]))
+        run_sync(engine, retry_item, "hook", unknown[0])
         theatre.relay("last")
         assert theatre.states()[unknown[0]] == "sent"
 

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.sqlite import SqliteBus
 from magent2.client import Client
-from magent2.directory.keys import making_key
+from magent2.directory.keys import create_key
 from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
 
@@ -162,6 +162,6 @@ def test_limits_of_the_file_hold_and_the_environment_goes_first(serving: Serving
 def _key(folder: Path) -> str:
     bus = SqliteBus(folder / "log.db")
     try:
-        return run(bus, making_key(("user:ann",))).text
+        return run_sync(bus, create_key, ("user:ann",)).text
     finally:
         bus.close()

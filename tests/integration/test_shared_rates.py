@@ -7,9 +7,9 @@ import random
 import httpx2
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.directory.keys import making_key
+from magent2.bus.log import run_sync
+from magent2.directory.keys import create_key
 from magent2.models.address import counts_topic
 from tests.support.http_service import Service
 from tests.support.processes import Crew
@@ -50,7 +50,7 @@ def told(engine: Engine) -> int:
 
 
 def test_what_one_gateway_has_let_in_the_other_counts(engine: Engine, gateways: list[str]) -> None:
-    ann, bob = (run(engine, making_key((f"user:{name}",))).text for name in ("ann", "bob"))
+    ann, bob = (run_sync(engine, create_key, (f"user:{name}",)).text for name in ("ann", "bob"))
 
     first = let_in(gateways[0], ann)
     eventually(lambda: told(engine) == BURST, DEADLINE_S)

@@ -7,10 +7,10 @@ from collections import defaultdict
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import READ_LIMIT_MAX, Lanes, Read
-from magent2.sessions.steering import steering
+from magent2.sessions.steering import steer
 from tests.support.audit import assert_clean, whole_log
 from tests.support.lane_work import insist
 from tests.support.processes import Child, Crew
@@ -46,7 +46,7 @@ class SteeredForce(Workforce):
     def steer(self, conversation: str) -> None:
         number = sum(map(len, self.steers.values()))
         said = envelope(f"steer {number}", conversation, recipient=f"chat:{conversation}")
-        run(self.engine, steering(said))
+        run_sync(self.engine, steer, said)
         self.steers[conversation].append(said.id)
 
     def answers(self) -> int:

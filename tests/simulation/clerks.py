@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from magent2.bus.flow import Flow, arun
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.retry import insist
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import OPEN_STATES, Item, dropping_item, queued, reading_outbox, retrying_item
-from magent2.directory.connectors import finding_connector
-from magent2.directory.friends import removing
+from magent2.connectors.outbox import OPEN_STATES, Item, drop_item, queued, read_outbox, retry_item
+from magent2.directory.connectors import find_connector
+from magent2.directory.friends import remove_friendship
 from magent2.errors import IdConflict, InvalidInput
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Line
@@ -43,13 +44,13 @@ class Clerks:
             place = citizen.connector, citizen.id, citizen.conversation
             key = f"by-hand-{number}-{self._dice.randrange(1000)}"
             message = Outgoing(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
-            await insist(lambda message=message: arun(line, _putting(message)), "clerk")  # type: ignore[misc]
+            await insist(lambda message=message: _putting(Log(line), message), "clerk")  # type: ignore[misc]
             self.queued.append(message.key)
 
     async def _fall_out(self) -> None:
         await asyncio.sleep(self._dice.uniform(0, FALL_OUT_MAX_S))
         line = self._line()
-        await insist(lambda: arun(line, removing("ann", "bob")), "ann")
+        await insist(lambda: remove_friendship(Log(line), "ann", "bob"), "ann")
 
     # --- the desk
 
@@ -59,19 +60,21 @@ class Clerks:
 
     async def _decide_all(self, line: Line) -> None:
         for connector in CONNECTORS:
-            items: list[Item] = await insist(lambda name=connector: arun(line, reading_outbox(name)), "clerk")  # type: ignore[misc]
+            items: list[Item] = await insist(lambda name=connector: read_outbox(Log(line), name), "clerk")  # type: ignore[misc]
             for item in items:
                 if item.state in OPEN_STATES:
                     await self._decide(line, connector, item)
 
     async def _decide(self, line: Line, connector: str, item: Item) -> None:
-        decide: Callable[[str, str], Flow[Item]] = self._dice.choice((retrying_item, retrying_item, dropping_item))
+        decide: Callable[[Log, str, str], Coroutine[Any, Any, Item]] = self._dice.choice(
+            (retry_item, retry_item, drop_item)
+        )
         try:
-            await insist(lambda: arun(line, decide(connector, item.id)), "clerk")
+            await insist(lambda: decide(Log(line), connector, item.id), "clerk")
         except (InvalidInput, IdConflict):  # another was quicker, or the answer to this one was lost
             self._ledger.counts["a clerk came too late"] += 1
 
 
-def _putting(message: Outgoing) -> Flow[None]:
-    registration = yield from finding_connector(message.connector)
-    yield Append(records=queued(message, registration.state))
+async def _putting(log: Log, message: Outgoing) -> None:
+    registration = await find_connector(log, message.connector)
+    await log.append(Append(records=queued(message, registration.state)))

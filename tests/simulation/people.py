@@ -7,14 +7,14 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import Describe
 from magent2.bus.retry import insist
 from magent2.errors import IdConflict, TopicDeleted
-from magent2.mail.delivery import Sending, delivering
+from magent2.mail.delivery import Sending, deliver
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.store import deleting
+from magent2.sessions.store import delete_session
 from magent2.worker.lane_plan import STOP
 from tests.simulation.calls import CALLS, FAMILIES, KINDS
 from tests.simulation.ledger import Ledger
@@ -132,7 +132,7 @@ class People:
     async def _delete(self) -> None:
         await asyncio.sleep(self._dice.uniform(0, DELETE_MAX_S))
         line = self.line()
-        await insist(lambda: arun(line, deleting(CONVERSATIONS[-1])), "client")
+        await insist(lambda: delete_session(Log(line), CONVERSATIONS[-1]), "client")
 
     async def _send(self, line: Line, envelope: MessageEnvelope, sending: Sending | None = None) -> bool:
         """Once or several times at once; whether the log has taken it."""
@@ -143,7 +143,7 @@ class People:
     async def _deliver(self, line: Line, envelope: MessageEnvelope, sending: Sending | None) -> bool:
         await asyncio.sleep(self._dice.choice((0.0, self._dice.uniform(0, PAUSE_MAX_S))))
         try:
-            await insist(lambda: arun(line, delivering(envelope, sending)), "client")
+            await insist(lambda: deliver(Log(line), envelope, sending), "client")
         except TopicDeleted:
             self._ledger.counts["sent too late"] += 1
             return False

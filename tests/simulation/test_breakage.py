@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import Flow
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, Operation
 from magent2.bus.records import NewRecord, Owner, Record
 from magent2.connectors import delivery_attempt as attempt
@@ -243,10 +243,10 @@ def test_a_result_of_another_subagent_turns_the_witness_red(monkeypatch: pytest.
 
 
 def test_subagents_that_outlive_their_conversation_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(session_id: str) -> Flow[None]:
-        yield from ()
+    async def keep(log: Log, session_id: str) -> None:
+        return
 
-    monkeypatch.setattr(store, "_deleting_subagents", keep)
+    monkeypatch.setattr(store, "_delete_subagents", keep)
     monkeypatch.setattr(people, "DELETES", OFTEN)
     monkeypatch.setattr(people, "FAMILY", OFTEN)
 

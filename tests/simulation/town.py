@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.directory.channels import joining, making_channel, new_member
-from magent2.directory.connectors import Capabilities, registering
-from magent2.directory.friends import accepting, requesting
-from magent2.directory.users import making_user
-from magent2.sessions.store import creating
+from magent2.bus.log import run_sync
+from magent2.directory.channels import create_channel, join_channel, new_member
+from magent2.directory.connectors import Capabilities, register_connector
+from magent2.directory.friends import accept_friendship, request_friendship
+from magent2.directory.users import create_user
+from magent2.sessions.store import create_session
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging.send_file import SendFile
@@ -48,17 +48,17 @@ CITIZENS = (
 
 def settle(bus: Engine) -> None:
     for connector, takes_key in CONNECTORS.items():
-        run(bus, registering(connector, "kept", Capabilities(text=True, files=True, takes_key=takes_key)))
+        run_sync(bus, register_connector, connector, "kept", Capabilities(text=True, files=True, takes_key=takes_key))
     for citizen in CITIZENS:
         facts = {"agent": citizen.agent, "connector": citizen.connector, "target": citizen.id}
-        run(bus, making_user(citizen.id, citizen.id, facts))
-        run(bus, creating(citizen.conversation, f"user:{citizen.id}"))
+        run_sync(bus, create_user, citizen.id, citizen.id, facts)
+        run_sync(bus, create_session, citizen.conversation, f"user:{citizen.id}")
     for name in ("ann", "cat"):
-        run(bus, requesting(name, "bob"))
-        run(bus, accepting("bob", name))
-    run(bus, making_channel(CHANNEL, new_member("leader", "bob", "Bob")))
+        run_sync(bus, request_friendship, name, "bob")
+        run_sync(bus, accept_friendship, "bob", name)
+    run_sync(bus, create_channel, CHANNEL, new_member("leader", "bob", "Bob"))
     for citizen in CITIZENS:
-        run(bus, joining(CHANNEL, new_member(citizen.id, citizen.id, SENDER)))
+        run_sync(bus, join_channel, CHANNEL, new_member(citizen.id, citizen.id, SENDER))
 
 
 # --- sends

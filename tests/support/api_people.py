@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
 from magent2.connectors.builtin import shown
 from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import dropping_item, queued
-from magent2.directory.channels import making_channel, new_member
-from magent2.directory.connectors import Capabilities, registering
-from magent2.directory.swarms import making_swarm
-from magent2.directory.users import making_user
+from magent2.connectors.outbox import drop_item, queued
+from magent2.directory.channels import create_channel, new_member
+from magent2.directory.connectors import Capabilities, register_connector
+from magent2.directory.swarms import create_swarm
+from magent2.directory.users import create_user
 from tests.support.api_cases import JSON, Case, Route
 
 FILE = b"a note"
@@ -46,14 +46,14 @@ FORGET: Route = ("DELETE", "/api/outbox/{connector}/{item}")
 def settle(bus: Engine) -> None:
     """People, a channel, a swarm, an outbox with what is stuck, and a file that was sent in `mine`."""
     for name in ("ann", "bob", "cat"):
-        run(bus, making_user(name, name, {"agent": "general"}))
-    run(bus, making_channel("launch", new_member("ann", "ann", "general")))
-    run(bus, making_swarm("desk", "ann", "support"))
-    connector = run(bus, registering("out", "console", Capabilities()))
+        run_sync(bus, create_user, name, name, {"agent": "general"})
+    run_sync(bus, create_channel, "launch", new_member("ann", "ann", "general"))
+    run_sync(bus, create_swarm, "desk", "ann", "support")
+    connector = run_sync(bus, register_connector, "out", "console", Capabilities())
     for key in ("s1", "s2", DROPPED):
         bus.call(Append(records=queued(Outgoing(key, "out", "", "mine", "general", key, AT), connector)))
         bus.call(Append(records=(NewRecord("outbox:out", {"event": "dead", "of": key, "reason": "no"}),)))
-    run(bus, dropping_item("out", DROPPED))
+    run_sync(bus, drop_item, "out", DROPPED)
     bus.call(PutBlob(FILE))
     file = Attachment("note.txt", SHA256, "text/plain", len(FILE))
     message = Outgoing("file-1", "web", "", "mine", "general", "", AT, attachments=(file,))

@@ -16,12 +16,12 @@ from types import MappingProxyType
 import httpx2
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
-from magent2.directory.keys import making_key
+from magent2.directory.keys import create_key
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
 from magent2.gateway.server import Gateway, listen
@@ -142,7 +142,7 @@ class _Thread(threading.Thread):
         self._loop = asyncio.get_running_loop()
         bus = self._new_engine()
         async with _at_work(bus), _gateway(bus, PATIENT) as url, _gateway(bus, HASTY) as hasty_url:
-            keys = [await asyncio.to_thread(run, bus, making_key((f"user:{name}",))) for name in ("ann", "bob")]
+            keys = [await create_key(Log(bus), (f"user:{name}",)) for name in ("ann", "bob")]
             ann, bob = ({"authorization": f"Bearer {made.text}"} for made in keys)
             self._site = ApiServer(bus, url, hasty_url, ann, bob, ADMIN)
             self._ready.set()

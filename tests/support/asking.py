@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.mail.delivery import Sending
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import SendMark
-from magent2.tools.sending import planning_delivery
+from magent2.tools.sending import plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import Lane, checking_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import Lane, check_wait, wait_for_answer, with_wait
 
 
 class AskArguments(Arguments):
@@ -42,12 +42,12 @@ class Ask(SendingTool[AskArguments, AskPayload]):
     arguments = AskArguments
     payload = AskPayload
 
-    def prepare(self, arguments: AskArguments, context: ToolExecutionContext) -> Flow[AskPayload]:
+    async def prepare(self, log: Log, arguments: AskArguments, context: ToolExecutionContext) -> AskPayload:
         if arguments.wait:
-            yield from checking_wait(context.run, Lane(arguments.agent, arguments.conversation))
+            await check_wait(log, context.run, Lane(arguments.agent, arguments.conversation))
         return AskPayload(**arguments.model_dump(include={"agent", "conversation", "text", "wait"}))
 
-    def perform(self, payload: AskPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(self, log: Log, payload: AskPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         envelope = MessageEnvelope(
             id=mark.id,
             conversation_id=payload.conversation,
@@ -56,10 +56,10 @@ class Ask(SendingTool[AskArguments, AskPayload]):
             type="message",
             content=payload.text,
         )
-        append = yield from planning_delivery(envelope, Sending(hops=context.run.hops + 1))
+        append = await plan_envelope(log, envelope, Sending(hops=context.run.hops + 1))
         if not payload.wait:
             return append
-        return (yield from with_wait(context.run, Lane(payload.agent, payload.conversation), append))
+        return await with_wait(log, context.run, Lane(payload.agent, payload.conversation), append)
 
     def target(self, payload: AskPayload) -> str:
         return f"agent:{payload.agent}"

@@ -56,6 +56,50 @@ class Broken:
         await self.inner.aclose()
 
 
+class BeforeFirst(Broken):
+    """Runs `action` once, right before the first operation of the kind, as if another process had been quicker."""
+
+    def __init__(self, engine: Engine, kind: type[Operation[Any]], action: Callable[[], object]) -> None:
+        super().__init__(engine)
+        self._kind = kind
+        self._action: Callable[[], object] | None = action
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, self._kind) and self._action is not None:
+            action, self._action = self._action, None
+            action()
+        return self.inner.call(operation)
+
+
+class DiesBefore(Broken):
+    """Raises `ProcessDied` instead of running an operation of the kind, as if the process had ended there."""
+
+    def __init__(self, engine: Engine, kind: type[Operation[Any]]) -> None:
+        super().__init__(engine)
+        self._kind = kind
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        if isinstance(operation, self._kind):
+            raise ProcessDied
+        return self.inner.call(operation)
+
+
+class ProcessDied(Exception):
+    """The process under test ended here."""
+
+
+class Counting(Broken):
+    """Remembers the kinds of operations that it ran."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.kinds: list[str] = []
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        self.kinds.append(type(operation).__name__)
+        return self.inner.call(operation)
+
+
 class WithoutDedupe(Broken):
     """Ignores ids: every append is new."""
 

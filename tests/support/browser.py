@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_playwright
 
 from magent2.bus.connect import connect
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import queued, told
-from magent2.directory.connectors import Capabilities, registering
+from magent2.directory.connectors import Capabilities, register_connector
 from tests.support.forked import ROOT
 from tests.support.processes import Child, Crew
 
@@ -163,7 +163,7 @@ def open_page(browser: Browser, server: PageServer, **options: Any) -> Iterator[
 def write_outbox(server: PageServer, name: str = "webhook") -> None:
     """Register a connector with two messages that failed to be sent."""
     bus = connect(server.bus_url)
-    connector = run(bus, registering(name, "webhook", Capabilities(), UNREACHABLE_WEBHOOK))
+    connector = run_sync(bus, register_connector, name, "webhook", Capabilities(), UNREACHABLE_WEBHOOK)
     for key in ("stuck-1", "stuck-2"):
         message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", CREATED_AT)
         body, _ = queued(message, connector)

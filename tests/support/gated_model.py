@@ -15,10 +15,10 @@ from typing import Any
 from agents import TResponseInputItem
 from agents.items import TResponseStreamEvent
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.directory.friends import accepting, removing, requesting
-from magent2.directory.users import making_user
+from magent2.bus.log import run_sync
+from magent2.directory.friends import accept_friendship, remove_friendship, request_friendship
+from magent2.directory.users import create_user
 from magent2.errors import ModelRefused
 from magent2.models.principal import ADMIN
 from magent2.roster.agents_file import default_roster
@@ -103,17 +103,17 @@ def page_roster() -> Roster:
 def befriend(bus: Engine) -> None:
     """Give the local user two friends."""
     for name in (LOCAL, *FRIENDS):
-        run(bus, making_user(name, name, {"agent": "support"}))
+        run_sync(bus, create_user, name, name, {"agent": "support"})
     for name in FRIENDS:
-        run(bus, requesting(LOCAL, name))
-        run(bus, accepting(name, LOCAL))
+        run_sync(bus, request_friendship, LOCAL, name)
+        run_sync(bus, accept_friendship, name, LOCAL)
 
 
 def gated_team(model: GatedModel, bus: Engine) -> TeamRunner:
     @tool
     def part() -> str:
         """Bob ends the friendship."""
-        run(bus, removing(FRIENDS[0], LOCAL))
+        run_sync(bus, remove_friendship, FRIENDS[0], LOCAL)
         return "parted"
 
     tools = ToolRegistry([*STANDARD, part])

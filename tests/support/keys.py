@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
-from magent2.directory.keys import making_key, revoking_key
+from magent2.bus.log import Log
+from magent2.directory.keys import create_key, revoke_key
 from magent2.gateway.access.auth import Access
 
 TOKEN = "0123456789abcdefghij"
@@ -27,9 +27,9 @@ class Person:
         return {"authorization": f"Bearer {self.text}"}
 
     async def revoke(self) -> None:
-        await arun(self.bus, revoking_key(self.id))
+        await revoke_key(Log(self.bus), self.id)
 
 
 async def person(bus: Engine, *scopes: str) -> Person:
-    made = await arun(bus, making_key(scopes))
+    made = await create_key(Log(bus), scopes)
     return Person(made.key.id, made.text, bus)

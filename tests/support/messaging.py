@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import OLDEST, GetBlob, Read
-from magent2.directory.channels import joining, making_channel, new_member
-from magent2.directory.friends import accepting, requesting
-from magent2.directory.swarms import making_swarm
-from magent2.directory.users import finding_user, making_user
+from magent2.directory.channels import create_channel, join_channel, new_member
+from magent2.directory.friends import accept_friendship, request_friendship
+from magent2.directory.swarms import create_swarm
+from magent2.directory.users import create_user, find_user
 from magent2.models.address import channel_topic, chat_topic, stream_topic
-from magent2.sessions.store import creating
+from magent2.sessions.store import create_session
 from tests.support.sending import Facts
 
 CONVERSATION = "one"
@@ -19,24 +19,24 @@ CONVERSATION = "one"
 def settle(bus: Engine) -> Facts:
     """Ann, whose agent Ada runs in her conversation `one`; bob and cat, who are her friends."""
     for name, agent in (("ann", "Ada"), ("bob", "Bo"), ("cat", "Cleo")):
-        run(bus, making_user(name, name, {"agent": agent}))
+        run_sync(bus, create_user, name, name, {"agent": agent})
     for name in ("bob", "cat"):
-        run(bus, requesting("ann", name))
-        run(bus, accepting(name, "ann"))
-    run(bus, creating(CONVERSATION, "user:ann"))
+        run_sync(bus, request_friendship, "ann", name)
+        run_sync(bus, accept_friendship, name, "ann")
+    run_sync(bus, create_session, CONVERSATION, "user:ann")
     return Facts(bus, CONVERSATION, "Ada", principal="user:ann")
 
 
 def open_channel(bus: Engine) -> None:
     """#launch, which bob leads; ann's Ada and cat's Cleo are in it."""
-    run(bus, making_channel("launch", new_member("bob", "bob", "Bo")))
-    run(bus, joining("launch", new_member("ann", "ann", "Ada")))
-    run(bus, joining("launch", new_member("cat", "cat", "Cleo")))
+    run_sync(bus, create_channel, "launch", new_member("bob", "bob", "Bo"))
+    run_sync(bus, join_channel, "launch", new_member("ann", "ann", "Ada"))
+    run_sync(bus, join_channel, "launch", new_member("cat", "cat", "Cleo"))
 
 
 def open_swarm(bus: Engine) -> None:
     """@desk, which bob runs with his agent Desk, open to everybody."""
-    run(bus, making_swarm("desk", "bob", "Desk", is_open=True))
+    run_sync(bus, create_swarm, "desk", "bob", "Desk", is_open=True)
 
 
 def inbox(bus: Engine, agent: str) -> list[str]:
@@ -46,7 +46,7 @@ def inbox(bus: Engine, agent: str) -> list[str]:
 
 
 def home_of(bus: Engine, user: str) -> str:
-    return run(bus, finding_user(user)).state.home
+    return run_sync(bus, find_user, user).state.home
 
 
 def said(bus: Engine, conversation: str = CONVERSATION) -> list[str]:

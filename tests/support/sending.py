@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
 from magent2.tools.interface import CallScope, Failure
-from magent2.tools.sending import joined, planning_again, planning_rest
+from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def commit(scope: CallScope) -> list[Failure]:
     Nobody looks again before the log has refused: what is not among the conditions is not noticed.
     """
     bus = scope.run.bus
-    sends, failures = run(bus, planning_rest(scope.sends))
+    sends, failures = run_sync(bus, plan_held_sends, scope.sends)
     while sends:
         records, heads, conditions = joined(sends)
         try:
             bus.call(Append(records=records, conditions=conditions, heads=heads))
         except (Refused, TopicDeleted):
-            sends, more = run(bus, planning_again(sends))
+            sends, more = run_sync(bus, replan_held_sends, sends)
             failures += more
         else:
             break

@@ -7,10 +7,10 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import READ_LIMIT_MAX, Lanes, Read, Workers
-from magent2.mail.delivery import delivering
+from magent2.mail.delivery import deliver
 from tests.support.audit import whole_log
 from tests.support.lane_work import insist
 from tests.support.processes import Child, Crew
@@ -47,7 +47,7 @@ class Workforce:
 
     def post(self, text: str, conversation: str) -> None:
         mail = envelope(text, conversation)
-        run(self.engine, delivering(mail))
+        run_sync(self.engine, deliver, mail)
         self.sent[conversation].append((mail.id, text))
 
     def posted(self) -> int:

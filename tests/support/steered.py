@@ -10,12 +10,12 @@ from typing import Any
 from agents import Agent, function_tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Lanes
 from magent2.mail.delivery import Delivered, Sending
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sessions.steering import steering
+from magent2.sessions.steering import steer as deliver_steer
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.journalled import Improviser, Items, is_block, results_in
 from tests.support.serving import AGENT, claim_one, envelope, history, stream, until
@@ -70,8 +70,12 @@ def steer(
     bus: Engine, text: str, recipient: str = "chat:one", sending: Sending | None = None, **more: Any
 ) -> Delivered:
     active = {"require_active": more.pop("require_active")} if "require_active" in more else {}
-    return run(
-        bus, steering(envelope(text, more.pop("conversation", "one"), recipient=recipient, **more), sending, **active)
+    return run_sync(
+        bus,
+        deliver_steer,
+        envelope(text, more.pop("conversation", "one"), recipient=recipient, **more),
+        sending,
+        **active,
     )
 
 

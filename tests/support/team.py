@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Claim, Describe, Leave
-from magent2.mail.delivery import Sending, delivering
+from magent2.mail.delivery import Sending, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.config import RunnerConfig
@@ -60,7 +60,7 @@ def team_on(url: str, who: Roster | Any = None, kind: ModelKind = "compatible", 
 def mail(bus: Engine, text: str, agent: str = "desk", conversation: str = "one", **more: Any) -> str:
     sending = more.pop("sending", None)
     given = {"sender": "user:ann", "recipient": f"agent:{agent}", "conversation_id": conversation, "content": text}
-    return run(bus, delivering(MessageEnvelope(**{**given, **more}), sending)).envelope_id
+    return run_sync(bus, deliver, MessageEnvelope(**{**given, **more}), sending).envelope_id
 
 
 def ask_tool(bus: Engine, tool: str, args: Any, agent: str = "desk") -> str:

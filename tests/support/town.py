@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
@@ -125,7 +125,7 @@ def town(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: str = "go") -> It
     open_channel(bus)
     open_swarm(bus)
     for agent in ("Bea", "Ada"):
-        run(bus, enlisting(agent))
+        run_sync(bus, register_agent, agent)
     send(bus, asked)
     yield bus
     bus.close()

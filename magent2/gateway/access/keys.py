@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.bus.watch import Watch
-from magent2.directory.entity import Found, finding
+from magent2.directory.entity import Found, find_entity
 from magent2.directory.keys import KEYS, Key, split_key
 from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
 from magent2.gateway.access import audit
@@ -114,7 +114,7 @@ class KeyRing:
     async def _read(self, key: str) -> Known | None:
         """Look at the log. Of two looks that overlap, the one that saw more counts."""
         try:
-            found = Known.of(await arun(self._bus, finding(KEYS, key)))
+            found = Known.of(await find_entity(Log(self._bus), KEYS, key))
         except (UnknownEntity, TopicDeleted):
             if key in self._known:
                 self._known[key] = self._known[key].ended()

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from magent2.bus.flow import arun
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Read
 from magent2.bus.records import Page
 from magent2.errors import UnknownCursor
@@ -19,7 +19,7 @@ from magent2.gateway.problems import Problem
 from magent2.gateway.routes.agents import known_agents
 from magent2.gateway.services import House
 from magent2.gateway.streaming.sse import CURSOR_MAX
-from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, dropping_dead, retrying_dead
+from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, drop_dead_letter, retry_dead_letter
 from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
 from magent2.models.api.administration import DeadLetterInfo, DeadLetterPage
 from magent2.models.api.base import OkResponse
@@ -57,7 +57,7 @@ def _deciding(routes: APIRouter, house: House) -> None:
     async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
         """Put the mail back into its inbox, once."""
         try:
-            await arun(house.bus, retrying_dead(check_name(agent, "agent name"), seq))
+            await retry_dead_letter(Log(house.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
             raise _unknown(error) from None
         return OkResponse()
@@ -66,7 +66,7 @@ def _deciding(routes: APIRouter, house: House) -> None:
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
         """Forget the letter."""
         try:
-            await arun(house.bus, dropping_dead(check_name(agent, "agent name"), seq))
+            await drop_dead_letter(Log(house.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
             raise _unknown(error) from None
         return Response(status_code=204)

@@ -15,7 +15,7 @@ from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, Refused, TopicDeleted
@@ -27,7 +27,7 @@ from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
-from magent2.tools.sending import joined, planning_again, planning_rest
+from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedCall
@@ -106,12 +106,12 @@ class Call:
     async def close(self, closing: Closing, sends: Sequence[HeldSend]) -> Any:
         """Record the result that `closing` words, and let those sends go that may: one append, all or nothing."""
         asked = list(sends)
-        sends, failures = await arun(self.journal.context.bus, planning_rest(sends))
+        sends, failures = await plan_held_sends(Log(self.journal.context.bus), sends)
         for _ in range(SEND_TRIES_MAX):
             told = closing.told(sends, failures)
             if await self._closed(told, sends):
                 break
-            sends, more = await arun(self.journal.context.bus, planning_again(sends))
+            sends, more = await replan_held_sends(Log(self.journal.context.bus), sends)
             failures = _in_order(asked, [*failures, *more])
         else:
             changing = [Failure(held, "the recipient keeps changing; send again") for held in sends]
@@ -182,7 +182,7 @@ class Call:
             try:
                 await self.journal.commit(*told, *records, heads=merged(heads, own_heads), conditions=conditions)
             except (Refused, TopicDeleted):
-                sends, failures = await arun(self.journal.context.bus, planning_again(sends))
+                sends, failures = await replan_held_sends(Log(self.journal.context.bus), sends)
                 if failures:
                     return f"nothing was sent: {failures[0].reason}"
             else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.mail.addressing import check_place
@@ -19,7 +19,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import Kind, SendMark
-from magent2.tools.sending import Sent, planning_delivery
+from magent2.tools.sending import Sent, plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of, has_log
 
 
@@ -53,8 +53,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     arguments = ChatArguments
     payload = ChatPayload
 
-    def prepare(self, arguments: ChatArguments, context: ToolExecutionContext) -> Flow[ChatPayload]:
-        yield from ()  # a flow, though it has nothing to ask
+    async def prepare(self, log: Log, arguments: ChatArguments, context: ToolExecutionContext) -> ChatPayload:
         said = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
         check_place(Address.parse(said.recipient), said.conversation_id)
         return ChatPayload(
@@ -66,7 +65,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             steer=arguments.steer,
         )
 
-    def perform(self, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(self, log: Log, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         envelope = MessageEnvelope(
             id=mark.id,
             conversation_id=payload.conversation_id,
@@ -78,7 +77,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         )
         run = context.run
         facts = Sending(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
-        return planning_delivery(envelope, facts, payload.steer)
+        return await plan_envelope(log, envelope, facts, payload.steer)
 
     def target(self, payload: ChatPayload) -> str:
         return payload.recipient

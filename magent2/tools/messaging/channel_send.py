@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
-from magent2.directory.channels import CHANNELS, Member, finding_channel, hearers
-from magent2.directory.users import USERS, finding_user
+from magent2.directory.channels import CHANNELS, Member, find_channel, hearers
+from magent2.directory.users import USERS, find_user
 from magent2.models.address import channel_topic
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
@@ -16,9 +16,9 @@ from magent2.tools.messaging.common import (
     Letter,
     acting_user,
     checked_text,
-    mailing,
     now_text,
-    staying,
+    plan_mail,
+    require_user,
     still,
     together,
 )
@@ -50,10 +50,10 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
     arguments = ChannelArguments
     payload = ChannelPayload
 
-    def prepare(self, arguments: ChannelArguments, context: ToolExecutionContext) -> Flow[ChannelPayload]:
+    async def prepare(self, log: Log, arguments: ChannelArguments, context: ToolExecutionContext) -> ChannelPayload:
         text = checked_text(arguments.text)
-        user = yield from acting_user(context.run)
-        found = yield from finding_channel(arguments.channel)
+        user = await acting_user(log, context.run)
+        found = await find_channel(log, arguments.channel)
         speaker = found.state.speaker(user, context.run.agent)
         hearers(found.state, speaker, arguments.mentions)
         return ChannelPayload(
@@ -65,16 +65,16 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
             created_at=now_text(),
         )
 
-    def perform(self, payload: ChannelPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        found = yield from finding_channel(payload.channel)
+    async def perform(self, log: Log, payload: ChannelPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
+        found = await find_channel(log, payload.channel)
         speaker = found.state.speaker(payload.user, context.run.agent)
         told = hearers(found.state, speaker, payload.mentions)
-        conditions = [still(CHANNELS, found.state.name, found), (yield from staying(payload.user))]
+        conditions = [still(CHANNELS, found.state.name, found), (await require_user(log, payload.user))]
         mails: list[Append] = []
         for member in told:
-            user = yield from finding_user(member.user)
+            user = await find_user(log, member.user)
             conditions.append(still(USERS, member.user, user))
-            mail = yield from mailing(_letter(payload, member, user.state.principal), context.run, mark)
+            mail = await plan_mail(log, _letter(payload, member, user.state.principal), context.run, mark)
             mails.append(mail)
         said = _said(payload, mark, speaker, [member.username for member in told])
         return together(mails, records=[said], conditions=conditions)

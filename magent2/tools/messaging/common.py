@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, Condition, Describe, LastSeqIs, SetHead
-from magent2.bus.records import NewRecord, TopicInfo
+from magent2.bus.log import Log
+from magent2.bus.operations import Append, Condition, LastSeqIs, SetHead
+from magent2.bus.records import NewRecord
 from magent2.directory.agents import AGENTS
-from magent2.directory.entity import Found, Kind, looking
+from magent2.directory.entity import Found, Kind, look_up_entity
 from magent2.directory.users import USERS, User, check_user_id, gone
 from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
 from magent2.mail.delivery import Sending
@@ -21,7 +21,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.sessions.store import title_of, user_message
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.sending import planning_delivery
+from magent2.tools.sending import plan_envelope
 
 TEXT_MAX_CHARS = 100_000
 
@@ -41,11 +41,11 @@ def checked_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
     return chosen
 
 
-def acting_user(run: RunFacts) -> Flow[str]:
+async def acting_user(log: Log, run: RunFacts) -> str:
     """The user that a run works for: whoever wrote, else whoever the conversation belongs to."""
     if run.principal is not None:
         return check_user_id(run.principal)
-    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(run.conversation_id),))
+    found = await log.describe(stream_topic(run.conversation_id))
     return check_user_id(str(found[0].head.get(OWNER) or ADMIN.name))
 
 
@@ -58,10 +58,10 @@ def still(kind: Kind[Any], entity: str, found: Found[Any]) -> LastSeqIs:
     return LastSeqIs(kind.topic(entity), found.seq)
 
 
-def staying(user: str) -> Flow[LastSeqIs]:
+async def require_user(log: Log, user: str) -> LastSeqIs:
     """That whoever it is sent for has not gone; one whom the directory never knew cannot go."""
     try:
-        found = yield from looking(USERS, user)
+        found = await look_up_entity(log, USERS, user)
     except TopicDeleted:
         raise gone(user) from None
     if found is not None and found.state.removed:
@@ -69,9 +69,9 @@ def staying(user: str) -> Flow[LastSeqIs]:
     return LastSeqIs(USERS.topic(user), 0 if found is None else found.seq)
 
 
-def serving(agent: str) -> Flow[LastSeqIs]:
+async def require_agent(log: Log, agent: str) -> LastSeqIs:
     """That an agent was not retired."""
-    entry = yield from looking(AGENTS, agent)
+    entry = await look_up_entity(log, AGENTS, agent)
     if entry is not None and entry.state.removed:
         raise UnknownAgent(f"the agent {agent!r} is gone")
     return LastSeqIs(AGENTS.topic(agent), 0 if entry is None else entry.seq)
@@ -103,12 +103,12 @@ class Letter:
         )
 
 
-def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
+async def plan_mail(log: Log, letter: Letter, run: RunFacts, mark: SendMark) -> Append:
     """The letter, with the event that shows it where it goes.
 
     The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.
     """
-    there = yield from serving(letter.agent)
+    there = await require_agent(log, letter.agent)
     envelope = letter.envelope(mark.id)
     event = replace(user_message(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
     sending = Sending(
@@ -118,7 +118,7 @@ def mailing(letter: Letter, run: RunFacts, mark: SendMark) -> Flow[Append]:
         with_records=(event,),
         with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: title_of(letter.text)}),),
     )
-    mail = yield from planning_delivery(envelope, sending, letter.steer)
+    mail = await plan_envelope(log, envelope, sending, letter.steer)
     return together([mail], conditions=[there])
 
 

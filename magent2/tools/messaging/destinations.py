@@ -7,15 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from magent2.bus.flow import Flow
-from magent2.bus.operations import Append, Describe, Find
-from magent2.bus.records import Record, TopicInfo
+from magent2.bus.log import Log
+from magent2.bus.operations import Append
 from magent2.connectors.builtin import shown
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import queued
-from magent2.directory.connectors import CONNECTORS, Registration, finding_connector
-from magent2.directory.entity import Found, looking
-from magent2.directory.users import USERS, WEB, User, finding_user
+from magent2.directory.connectors import CONNECTORS, Registration, find_connector
+from magent2.directory.entity import Found, look_up_entity
+from magent2.directory.users import USERS, WEB, User, find_user
 from magent2.errors import AddressError, InvalidInput
 from magent2.models.address import chat_topic, stream_topic
 from magent2.tools.interface import RunFacts, SendMark
@@ -36,22 +35,24 @@ class Place(BaseModel):
         return self.connector if self.connector == WEB else f"{self.connector}:{self.target or self.user}"
 
 
-def finding_place(run: RunFacts, needs: Sequence[str], reply_to: str | None) -> Flow[Place]:
+async def find_destination(log: Log, run: RunFacts, needs: Sequence[str], reply_to: str | None) -> Place:
     """Where the run's user is reached, if that place can take what is to be sent."""
-    user = yield from acting_user(run)
-    found = yield from looking(USERS, user)
+    user = await acting_user(log, run)
+    found = await look_up_entity(log, USERS, user)
     known = _present(found)
     place = Place(
         connector=WEB if known is None else known.connector, target="" if known is None else known.target, user=user
     )
-    connector = yield from finding_connector(place.connector)
+    connector = await find_connector(log, place.connector)
     _check(connector.state, (*needs, "reply_to") if reply_to is not None else needs)
     if reply_to is not None and place.connector == WEB:
-        yield from _check_reply(run.conversation_id, reply_to)
+        await _check_reply(log, run.conversation_id, reply_to)
     return place
 
 
-def sending_to(place: Place, run: RunFacts, mark: SendMark, needs: Sequence[str], **what: Any) -> Flow[Append]:
+async def plan_send_to_user(
+    log: Log, place: Place, run: RunFacts, mark: SendMark, needs: Sequence[str], **what: Any
+) -> Append:
     """The append that sends it: an event for the page, and, where the user is reached elsewhere, the outbox."""
     message = Outgoing(
         key=mark.id,
@@ -61,20 +62,20 @@ def sending_to(place: Place, run: RunFacts, mark: SendMark, needs: Sequence[str]
         agent=run.agent,
         **what,
     )
-    yield from _check_there(run.conversation_id)
-    connector = yield from finding_connector(place.connector)
+    await _check_not_deleted(log, run.conversation_id)
+    connector = await find_connector(log, place.connector)
     _check(connector.state, needs)
     event = shown(message, run.run_id)
     if place.connector == WEB:
         return Append(records=(event,))
-    user = yield from _reached(place)
+    user = await _find_reached_user(log, place)
     conditions = still(CONNECTORS, place.connector, connector), still(USERS, place.user, user)
     return Append(records=(event, *queued(message, connector.state)), conditions=conditions)
 
 
-def _reached(place: Place) -> Flow[Found[User]]:
+async def _find_reached_user(log: Log, place: Place) -> Found[User]:
     """The user of a place outside; whoever has moved meanwhile is not written to at the old one."""
-    found = yield from finding_user(place.user)
+    found = await find_user(log, place.user)
     if (found.state.connector, found.state.target) != (place.connector, place.target):
         raise InvalidInput(f"{place.user} is not reached at {place.shown} any more; send it again")
     return found
@@ -91,18 +92,18 @@ def _check(connector: Registration, needs: Sequence[str]) -> None:
             raise InvalidInput(f"the connector {connector.id!r} takes no {words[need]}; send it another way")
 
 
-def _check_reply(conversation: str, message_id: str) -> Flow[None]:
+async def _check_reply(log: Log, conversation: str, message_id: str) -> None:
     """What is answered is a message that came in, or one that was said."""
     if not message_id:
         raise InvalidInput("reply_to must be the id of a message; leave it out to answer none")
     for topic in (chat_topic(conversation), stream_topic(conversation)):
-        found: Record | None = yield Find(topic, message_id)
+        found = await log.find(topic, message_id)
         if found is not None:
             return
     raise InvalidInput(f"reply_to: there is no message {message_id[:80]!r} in this conversation; leave it out")
 
 
-def _check_there(conversation: str) -> Flow[None]:
-    found: tuple[TopicInfo, ...] = yield Describe((stream_topic(conversation),))
+async def _check_not_deleted(log: Log, conversation: str) -> None:
+    found = await log.describe(stream_topic(conversation))
     if found[0].deleted:
         raise AddressError(f"{conversation!r} was deleted; nobody is there to hear it")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
-from magent2.directory.friends import FRIENDSHIPS, finding_friendship, friendship_id
-from magent2.directory.users import USERS, finding_by_nametag, finding_user
+from magent2.directory.friends import FRIENDSHIPS, find_friendship, friendship_id
+from magent2.directory.users import USERS, find_user, find_user_by_nametag
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import (
@@ -15,9 +15,9 @@ from magent2.tools.messaging.common import (
     acting_user,
     checked_text,
     home_agent,
-    mailing,
     now_text,
-    staying,
+    plan_mail,
+    require_user,
     still,
     together,
 )
@@ -44,12 +44,12 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
     arguments = FriendArguments
     payload = FriendPayload
 
-    def prepare(self, arguments: FriendArguments, context: ToolExecutionContext) -> Flow[FriendPayload]:
+    async def prepare(self, log: Log, arguments: FriendArguments, context: ToolExecutionContext) -> FriendPayload:
         text = checked_text(arguments.text)
-        sender = yield from acting_user(context.run)
-        own = yield from finding_user(sender)
-        friend = yield from finding_by_nametag(arguments.nametag)
-        yield from finding_friendship(sender, friend.state.id)
+        sender = await acting_user(log, context.run)
+        own = await find_user(log, sender)
+        friend = await find_user_by_nametag(log, arguments.nametag)
+        await find_friendship(log, sender, friend.state.id)
         home_agent(friend.state)
         return FriendPayload(
             user=friend.state.id,
@@ -60,10 +60,10 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
             created_at=now_text(),
         )
 
-    def perform(self, payload: FriendPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        sender = yield from staying(payload.sender)
-        friend = yield from finding_user(payload.user)
-        friendship = yield from finding_friendship(payload.sender, payload.user)
+    async def perform(self, log: Log, payload: FriendPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
+        sender = await require_user(log, payload.sender)
+        friend = await find_user(log, payload.user)
+        friendship = await find_friendship(log, payload.sender, payload.user)
         letter = Letter(
             conversation=friend.state.home,
             agent=home_agent(friend.state),
@@ -73,7 +73,7 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
             created_at=payload.created_at,
             metadata={"friend": f"@{payload.sender_nametag}"},
         )
-        mail = yield from mailing(letter, context.run, mark)
+        mail = await plan_mail(log, letter, context.run, mark)
         conditions = (
             still(FRIENDSHIPS, friendship_id(payload.sender, payload.user), friendship),
             still(USERS, payload.user, friend),

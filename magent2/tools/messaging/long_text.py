@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, PutBlob
 from magent2.connectors.interface import Attachment
 
@@ -16,12 +16,12 @@ SPILLED_MAX_CHARS = 1_000_000
 NAME = "message.txt"
 
 
-def spilling(text: str, limit: int = SPILL_CHARS) -> Flow[tuple[str, list[dict[str, Any]]]]:
+async def attach_long_text(log: Log, text: str, limit: int = SPILL_CHARS) -> tuple[str, list[dict[str, Any]]]:
     """The text to send, and what goes along. The content is pinned at once; it is nobody's until a record names it."""
     if len(text) <= limit:
         return text, []
     data = text.encode()
-    name: str = yield PutBlob(data)
+    name = await log.run(PutBlob(data))
     attachment = Attachment(NAME, name, "text/plain", len(data))
     rest = f"[The whole text, {len(text)} characters, is attached as {NAME}; `read_attachment` reads it: {name}]"
     return f"{text[:SHOWN_CHARS]}…\n\n{rest}", [attachment.facts()]

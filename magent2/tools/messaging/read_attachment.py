@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from magent2.bus.flow import Flow, arun
-from magent2.bus.operations import GetBlob, Read
-from magent2.bus.records import Page
+from magent2.bus.log import Log
+from magent2.bus.operations import GetBlob
 from magent2.errors import BlobMissing, InvalidInput
 from magent2.models.address import chat_topic
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
@@ -31,11 +30,11 @@ class ReadArguments(BaseModel):
     length: int = Field(default=PIECE_CHARS, ge=1, le=PIECE_MAX_CHARS, description="How many characters.")
 
 
-def reading_attachment(conversation: str, sha256: str) -> Flow[str]:
+async def find_attachment_text(log: Log, conversation: str, sha256: str) -> str:
     """The whole text; only what a message of the conversation itself names can be read."""
     before: int | None = None
     for _ in range(LOOK_BACK // PAGE):
-        page: Page = yield Read(chat_topic(conversation), None, PAGE, before)
+        page = await log.read(chat_topic(conversation), None, PAGE, before)
         if any(sha256 in record.blobs for record in page.records):
             break
         before = page.records[0].seq if page.records else 1
@@ -44,7 +43,7 @@ def reading_attachment(conversation: str, sha256: str) -> Flow[str]:
     else:
         raise _unknown(sha256)
     try:
-        data: bytes = yield GetBlob(sha256)
+        data = await log.run(GetBlob(sha256))
         return data.decode()
     except BlobMissing:
         raise _unknown(sha256) from None
@@ -63,7 +62,7 @@ def read_attachment_definition() -> ToolDefinition:
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         asked = ReadArguments.model_validate(dict(given))
         run = context.run
-        text = await arun(run.bus, reading_attachment(run.conversation_id, asked.sha256))
+        text = await find_attachment_text(Log(run.bus), run.conversation_id, asked.sha256)
         piece = text[asked.start : asked.start + asked.length]
         answer = {"text": piece, "start": asked.start, "of": len(text)}
         return ToolExecutionResult(answer, answer)

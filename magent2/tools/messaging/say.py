@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import Kind, SendMark
 from magent2.tools.messaging.common import checked_text, now_text
-from magent2.tools.messaging.destinations import Place, finding_place, sending_to
+from magent2.tools.messaging.destinations import Place, find_destination, plan_send_to_user
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 
@@ -31,13 +31,14 @@ class Say(SendingTool[SayArguments, SayPayload]):
     arguments = SayArguments
     payload = SayPayload
 
-    def prepare(self, arguments: SayArguments, context: ToolExecutionContext) -> Flow[SayPayload]:
+    async def prepare(self, log: Log, arguments: SayArguments, context: ToolExecutionContext) -> SayPayload:
         text = checked_text(arguments.text)
-        place = yield from finding_place(context.run, needs=("text",), reply_to=arguments.reply_to)
+        place = await find_destination(log, context.run, needs=("text",), reply_to=arguments.reply_to)
         return SayPayload(place=place, text=text, reply_to=arguments.reply_to, created_at=now_text())
 
-    def perform(self, payload: SayPayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        return sending_to(
+    async def perform(self, log: Log, payload: SayPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
+        return await plan_send_to_user(
+            log,
             payload.place,
             context.run,
             mark,

@@ -6,14 +6,14 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
-from magent2.tools.messaging.common import Letter, checked_text, mailing, now_text, sender_of, together
-from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS, spilling, with_attachments
-from magent2.tools.messaging.targets import AgentTarget, checking_contact, finding_target
+from magent2.tools.messaging.common import Letter, checked_text, now_text, plan_mail, sender_of, together
+from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS, attach_long_text, with_attachments
+from magent2.tools.messaging.targets import AgentTarget, check_contact, find_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 
@@ -48,17 +48,21 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
     arguments = AgentMessageArguments
     payload = AgentMessagePayload
 
-    def prepare(self, arguments: AgentMessageArguments, context: ToolExecutionContext) -> Flow[AgentMessagePayload]:
+    async def prepare(
+        self, log: Log, arguments: AgentMessageArguments, context: ToolExecutionContext
+    ) -> AgentMessagePayload:
         text = checked_text(arguments.text, SPILLED_MAX_CHARS)
-        target = yield from finding_target(context.run, arguments.agent)
-        shown, attachments = yield from spilling(text, STEER_MAX_CHARS if arguments.steering else SPILL_CHARS)
+        target = await find_target(log, context.run, arguments.agent)
+        shown, attachments = await attach_long_text(log, text, STEER_MAX_CHARS if arguments.steering else SPILL_CHARS)
         return AgentMessagePayload(
             target=target, text=shown, attachments=attachments, steering=arguments.steering, created_at=now_text()
         )
 
-    def perform(self, payload: AgentMessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(
+        self, log: Log, payload: AgentMessagePayload, context: ToolExecutionContext, mark: SendMark
+    ) -> Append:
         run, target = context.run, payload.target
-        conditions: list[Condition] = yield from checking_contact(target)
+        conditions: list[Condition] = await check_contact(log, target)
         metadata: dict[str, Any] = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
         if payload.attachments:
             metadata["attachments"] = payload.attachments
@@ -72,7 +76,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
             metadata=metadata,
             steer=payload.steering,
         )
-        mail = yield from mailing(letter, run, mark)
+        mail = await plan_mail(log, letter, run, mark)
         return together([with_attachments(mail, payload.attachments)], conditions=conditions)
 
     def target(self, payload: AgentMessagePayload) -> str:

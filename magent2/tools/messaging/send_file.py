@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, PutBlob
 from magent2.connectors.interface import Attachment, SendAs
 from magent2.connectors.media import media_type_of
@@ -15,7 +15,7 @@ from magent2.settings import Settings
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import TEXT_MAX_CHARS, checked_text, now_text
-from magent2.tools.messaging.destinations import Place, finding_place, sending_to
+from magent2.tools.messaging.destinations import Place, find_destination, plan_send_to_user
 from magent2.tools.messaging.rooted_files import folder_of, read_beneath
 from magent2.tools.sending import Sent
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
@@ -60,20 +60,21 @@ class SendFile(SendingTool[FileArguments, FilePayload]):
     def __init__(self, root: Path | None = None) -> None:
         self._root = root
 
-    def prepare(self, arguments: FileArguments, context: ToolExecutionContext) -> Flow[FilePayload]:
+    async def prepare(self, log: Log, arguments: FileArguments, context: ToolExecutionContext) -> FilePayload:
         text = "" if arguments.text is None else checked_text(arguments.text, TEXT_MAX_CHARS)
-        place = yield from finding_place(context.run, NEEDS, arguments.reply_to)
+        place = await find_destination(log, context.run, NEEDS, arguments.reply_to)
         root = self._root or Settings.read().files_dir
         name, data = read_beneath(folder_of(root, context.run.agent), arguments.path)
         media_type = media_type_of(name, data, arguments.send_as)
-        sha256: str = yield PutBlob(data)
+        sha256 = await log.run(PutBlob(data))
         file = AttachmentFacts(
             name=name, sha256=sha256, media_type=media_type, bytes=len(data), send_as=arguments.send_as
         )
         return FilePayload(place=place, file=file, text=text, reply_to=arguments.reply_to, created_at=now_text())
 
-    def perform(self, payload: FilePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
-        return sending_to(
+    async def perform(self, log: Log, payload: FilePayload, context: ToolExecutionContext, mark: SendMark) -> Append:
+        return await plan_send_to_user(
+            log,
             payload.place,
             context.run,
             mark,

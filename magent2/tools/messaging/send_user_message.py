@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from magent2.bus.flow import Flow
+from magent2.bus.log import Log
 from magent2.bus.operations import Append, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord
 from magent2.directory.swarms import (
@@ -20,10 +20,10 @@ from magent2.directory.swarms import (
     check_may_write,
     contact_change,
     contact_id,
-    finding_contact,
-    finding_swarm,
+    find_contact,
+    find_swarm,
 )
-from magent2.directory.users import USERS, User, finding_user
+from magent2.directory.users import USERS, User, find_user
 from magent2.errors import InvalidInput
 from magent2.models.address import stream_topic
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
@@ -33,16 +33,16 @@ from magent2.tools.messaging.common import (
     acting_user,
     checked_text,
     home_agent,
-    mailing,
     now_text,
+    plan_mail,
+    require_user,
     sender_of,
-    staying,
     still,
     together,
 )
 from magent2.tools.sending import Sent
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import Lane, checking_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import Lane, check_wait, wait_for_answer, with_wait
 
 WAIT_S = 60.0
 WAIT_MIN_S, WAIT_MAX_S = 1.0, 600.0
@@ -80,20 +80,22 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
     arguments = UserMessageArguments
     payload = UserMessagePayload
 
-    def prepare(self, arguments: UserMessageArguments, context: ToolExecutionContext) -> Flow[UserMessagePayload]:
+    async def prepare(
+        self, log: Log, arguments: UserMessageArguments, context: ToolExecutionContext
+    ) -> UserMessagePayload:
         text = checked_text(arguments.text)
-        user = yield from acting_user(context.run)
+        user = await acting_user(log, context.run)
         if arguments.nametag is not None:
-            found = yield from finding_swarm(arguments.nametag)
-            contact = yield from finding_contact(found.state.nametag, user)
+            found = await find_swarm(log, arguments.nametag)
+            contact = await find_contact(log, found.state.nametag, user)
             check_may_write(found.state, user, None if contact is None else contact.state)
             swarm: Swarm | None = found.state
             where = found.state.room(user), found.state.agent
         else:
-            own = yield from finding_user(user)
+            own = await find_user(log, user)
             swarm, where = None, _foreground(own.state, context.run)
         if arguments.wait:
-            yield from checking_wait(context.run, Lane(where[1], where[0]))
+            await check_wait(log, context.run, Lane(where[1], where[0]))
         return UserMessagePayload(
             user=user,
             conversation_id=where[0],
@@ -104,14 +106,16 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
             created_at=now_text(),
         )
 
-    def perform(self, payload: UserMessagePayload, context: ToolExecutionContext, mark: SendMark) -> Flow[Append]:
+    async def perform(
+        self, log: Log, payload: UserMessagePayload, context: ToolExecutionContext, mark: SendMark
+    ) -> Append:
         if payload.swarm is None:
-            append = yield from _to_foreground(payload, context.run, mark)
+            append = await _to_foreground(log, payload, context.run, mark)
         else:
-            append = yield from _to_swarm(payload, payload.swarm, context.run, mark)
+            append = await _to_swarm(log, payload, payload.swarm, context.run, mark)
         if payload.wait:
             lane = Lane(payload.agent, payload.conversation_id)
-            append = yield from with_wait(context.run, lane, append)
+            append = await with_wait(log, context.run, lane, append)
         return append
 
     def answer(self, payload: UserMessagePayload, sent: Sent) -> dict[str, Any]:
@@ -128,23 +132,23 @@ def _foreground(user: User, run: RunFacts) -> tuple[str, str]:
     return user.home, agent
 
 
-def _to_foreground(payload: UserMessagePayload, run: RunFacts, mark: SendMark) -> Flow[Append]:
-    found = yield from finding_user(payload.user)
+async def _to_foreground(log: Log, payload: UserMessagePayload, run: RunFacts, mark: SendMark) -> Append:
+    found = await find_user(log, payload.user)
     home, agent = _foreground(found.state, run)
-    mail = yield from mailing(_letter(payload, run, home, agent, found.state.principal), run, mark)
+    mail = await plan_mail(log, _letter(payload, run, home, agent, found.state.principal), run, mark)
     return together([mail], conditions=[still(USERS, payload.user, found)])
 
 
-def _to_swarm(payload: UserMessagePayload, nametag: str, run: RunFacts, mark: SendMark) -> Flow[Append]:
+async def _to_swarm(log: Log, payload: UserMessagePayload, nametag: str, run: RunFacts, mark: SendMark) -> Append:
     """Whoever writes to a swarm is its contact from then on; the room that they share says whose it is."""
-    swarm = yield from finding_swarm(nametag)
-    both = (yield from staying(payload.user)), (yield from staying(swarm.state.owner))
-    contact = yield from finding_contact(nametag, payload.user)
+    swarm = await find_swarm(log, nametag)
+    both = (await require_user(log, payload.user)), (await require_user(log, swarm.state.owner))
+    contact = await find_contact(log, nametag, payload.user)
     known = None if contact is None else contact.state
     check_may_write(swarm.state, payload.user, known)
     room = swarm.state.room(payload.user)
     letter = _letter(payload, run, room, swarm.state.agent, f"user:{swarm.state.owner}")
-    mail = yield from mailing(letter, run, mark)
+    mail = await plan_mail(log, letter, run, mark)
     topic = CONTACTS.topic(contact_id(nametag, payload.user))
     change = contact_change(known, run.agent, run.conversation_id)
     known_at = LastSeqIs(topic, 0 if contact is None else contact.seq)

@@ -19,11 +19,11 @@ from typing import Any, TypeVar, cast
 
 from magent2.bus import redis_adapter, sqlite  # noqa: F401  loaded once, before the fork
 from magent2.bus.connect import connect
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Later, Operation, OwnedAppend, Settle
 from magent2.connectors.interface import Outgoing, Receipt
-from magent2.connectors.outbox import reading_outbox
+from magent2.connectors.outbox import read_outbox
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities
 from tests.support.broken import Broken
@@ -87,7 +87,7 @@ async def relay(given: dict[str, Any], job: dict[str, Any]) -> None:
 
 
 def _idle(engine: Engine) -> bool:
-    return all(item.state not in ("waiting", "begun") for item in run(engine, reading_outbox("hook")))
+    return all(item.state not in ("waiting", "begun") for item in run_sync(engine, read_outbox, "hook"))
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run as run_flow
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
 from magent2.cli.main import run
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import queued
-from magent2.directory.connectors import finding_connector
+from magent2.directory.connectors import find_connector
 
 
 class Shell:
@@ -108,6 +108,6 @@ def test_connectors_and_outboxes(shell: Shell, tmp_path: Path) -> None:
 def _stick(path: Path) -> None:
     bus = SqliteBus(path)
     message = Outgoing("m-1", "hook", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
-    bus.call(Append(records=queued(message, run_flow(bus, finding_connector("hook")).state)))
+    bus.call(Append(records=queued(message, run_sync(bus, find_connector, "hook").state)))
     bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": "m-1", "reason": "no"}),)))
     bus.close()

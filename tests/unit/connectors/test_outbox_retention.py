@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Describe, GetBlob, PutBlob, Read, SweepBlobs, Trim
 from magent2.bus.sqlite import SqliteBus
 from magent2.connectors import relay as relays
 from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import queued, retrying_item, told
-from magent2.connectors.outbox_retention import DELIVERED_KEPT_S, Book, Line, decide, old_items, tidying_outbox
-from magent2.directory.connectors import Capabilities, finding_connector, registering
+from magent2.connectors.outbox import queued, retry_item, told
+from magent2.connectors.outbox_retention import DELIVERED_KEPT_S, Book, Line, decide, old_items, trim_outbox
+from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.errors import BlobMissing
-from magent2.sessions.store import creating
+from magent2.sessions.store import create_session
+from tests.support.broken import BeforeFirst
 from tests.support.engines import ENGINES, new_engines, spoil_next_record
 from tests.support.receiver import Keeper
 from tests.support.waiting import until
@@ -32,15 +33,15 @@ NOW_MS = 10_000_000
 @pytest.fixture(params=ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
-    run(engine, creating("one", "user:ann"))
-    run(engine, registering("hook", "kept", Capabilities()))
+    run_sync(engine, create_session, "one", "user:ann")
+    run_sync(engine, register_connector, "hook", "kept", Capabilities())
     yield engine
     engine.close()
 
 
 def put(bus: Engine, text: str, state: str | None = None, blob: bytes | None = None) -> str:
     """A message, and what became of it."""
-    connector = run(bus, finding_connector("hook")).state
+    connector = run_sync(bus, find_connector, "hook").state
     files = () if blob is None else (Attachment("a.txt", bus.call(PutBlob(blob)), "text/plain", len(blob)),)
     key = f"m-{text}"
     message = Outgoing(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", None, files)
@@ -92,7 +93,7 @@ def test_what_was_delivered_goes_and_what_waits_for_somebody_stays(bus: Engine) 
     put(bus, "given up", "dropped")
     put(bus, "waiting")
 
-    assert run(bus, tidying_outbox("hook", later())) == 3
+    assert run_sync(bus, trim_outbox, "hook", later()) == 3
 
     assert states(bus) == {"stuck": "unknown", "waiting": "waiting"}
     whole = bus.call(Read(TOPIC, None, 1000)).records
@@ -101,13 +102,13 @@ def test_what_was_delivered_goes_and_what_waits_for_somebody_stays(bus: Engine) 
     assert bus.call(SweepBlobs(0.0)) == 1
     with pytest.raises(BlobMissing):
         bus.call(GetBlob(PutBlob(b"a file that went along").name))
-    assert run(bus, retrying_item("hook", stuck)).state == "waiting"
+    assert run_sync(bus, retry_item, "hook", stuck).state == "waiting"
 
 
 def test_what_is_young_stays(bus: Engine) -> None:
     put(bus, "just now", "sent")
 
-    assert run(bus, tidying_outbox("hook", later(60))) == 0
+    assert run_sync(bus, trim_outbox, "hook", later(60)) == 0
     assert states(bus) == {"just now": "sent"}
 
 
@@ -115,21 +116,19 @@ def test_the_latest_stay_however_many_there_are(bus: Engine) -> None:
     for number in range(6):
         put(bus, f"n{number}", "sent")
 
-    assert run(bus, tidying_outbox("hook", later(60), kept_max=2)) == 4
+    assert run_sync(bus, trim_outbox, "hook", later(60), kept_max=2) == 4
     assert len(states(bus)) == 2
-    assert run(bus, tidying_outbox("hook", later(60), kept_max=2)) == 0
+    assert run_sync(bus, trim_outbox, "hook", later(60), kept_max=2) == 0
 
 
 def test_what_comes_while_it_is_tidied_stays(bus: Engine) -> None:
     put(bus, "old", "sent")
-    flow = tidying_outbox("hook", later())
-    page = bus.call(next(flow))
-    put(bus, "new")
-    put(bus, "newer", "sent")
 
-    trim = flow.send(page)
-    assert isinstance(trim, Trim)
-    bus.call(trim)
+    def put_more() -> None:
+        put(bus, "new")
+        put(bus, "newer", "sent")
+
+    run_sync(BeforeFirst(bus, Trim, put_more), trim_outbox, "hook", later())
 
     assert states(bus) == {"new": "waiting", "newer": "sent"}
 
@@ -137,7 +136,7 @@ def test_what_comes_while_it_is_tidied_stays(bus: Engine) -> None:
 def test_errands_that_were_run_go_too_and_those_that_wait_stay(bus: Engine) -> None:
     put(bus, "waiting")
 
-    run(bus, tidying_outbox("hook", later(), kept_s=0.0))
+    run_sync(bus, trim_outbox, "hook", later(), kept_s=0.0)
 
     assert bus.call(Describe(("chat:outbox:hook",)))[0].floor == 0
 
@@ -145,7 +144,7 @@ def test_errands_that_were_run_go_too_and_those_that_wait_stay(bus: Engine) -> N
 async def test_a_relay_tidies_and_goes_on_sending(bus: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bus, "old", "sent")
     put(bus, "unread")
-    monkeypatch.setattr(relays, "tidying_outbox", partial(tidying_outbox, kept_s=0.0))
+    monkeypatch.setattr(relays, "trim_outbox", partial(trim_outbox, kept_s=0.0))
     keeper = Keeper()
 
     async with relaying(bus, keeper):
@@ -154,7 +153,7 @@ async def test_a_relay_tidies_and_goes_on_sending(bus: Engine, monkeypatch: pyte
 
 async def test_a_record_that_cannot_be_read_stops_no_relay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bus, keeper = SqliteBus(tmp_path / "log.db"), Keeper()
-    run(bus, registering("hook", "kept", Capabilities()))
+    run_sync(bus, register_connector, "hook", "kept", Capabilities())
     with closing(sqlite3.connect(tmp_path / "log.db")) as connection:
         spoil_next_record(bus, TOPIC, connection)
     put(bus, "next")

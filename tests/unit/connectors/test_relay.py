@@ -6,19 +6,26 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Claim, Leave
 from magent2.bus.records import NewRecord
 from magent2.connectors import delivery_attempt as attempts
 from magent2.connectors.delivery_attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
 from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import Item, dropping_item, queued, reading_outbox, retrying_item
+from magent2.connectors.outbox import Item, drop_item, queued, read_outbox, retry_item
 from magent2.connectors.relay import Relay
-from magent2.directory.connectors import Capabilities, Registration, finding_connector, registering, unregistering
+from magent2.directory.connectors import (
+    Capabilities,
+    Registration,
+    find_connector,
+    register_connector,
+    unregister_connector,
+)
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
 from magent2.models.address import entity_topic, relay_agent
-from magent2.sessions.store import creating, deleting
+from magent2.sessions.store import create_session, delete_session
+from tests.support.broken import BeforeFirst
 from tests.support.engines import ENGINES, new_engines
 from tests.support.moody import Absent
 from tests.support.receiver import Keeper
@@ -32,8 +39,8 @@ NEVER = NotTaken("too long for us")
 @pytest.fixture(params=ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
-    run(engine, creating("one", "user:ann"))
-    run(engine, registering("hook", "kept", Capabilities()))
+    run_sync(engine, create_session, "one", "user:ann")
+    run_sync(engine, register_connector, "hook", "kept", Capabilities())
     yield engine
     engine.close()
 
@@ -45,7 +52,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(bus: Engine, text: str, target: str = "ann") -> str:
-    connector = run(bus, finding_connector("hook")).state
+    connector = run_sync(bus, find_connector, "hook").state
     message = Outgoing(f"m-{text}", "hook", target, "one", "Ada", text, "2026-01-01T00:00:00+00:00")
     bus.call(Append(records=queued(message, connector)))
     return message.key
@@ -56,7 +63,7 @@ def states(bus: Engine) -> dict[str, str]:
 
 
 def items(bus: Engine) -> list[Item]:
-    return run(bus, reading_outbox("hook"))
+    return run_sync(bus, read_outbox, "hook")
 
 
 @asynccontextmanager
@@ -128,13 +135,13 @@ async def test_after_so_many_attempts_it_is_dead_and_a_person_can_send_it_again_
     keeper = Keeper(failures=[GONE] * (2 * ATTEMPTS_MAX))
     await send_all(bus, keeper, lambda: states(bus) == {"one": "dead", "two": "dead"})
 
-    run(bus, retrying_item("hook", first))
-    run(bus, dropping_item("hook", second))
+    run_sync(bus, retry_item, "hook", first)
+    run_sync(bus, drop_item, "hook", second)
     await send_all(bus, keeper, lambda: states(bus)["one"] == "sent")
 
     assert (keeper.texts, states(bus)) == (["one"], {"one": "sent", "two": "dropped"})
     with pytest.raises(InvalidInput, match="only what is dead or unknown"):
-        run(bus, retrying_item("hook", first))
+        run_sync(bus, retry_item, "hook", first)
 
 
 async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: Engine) -> None:
@@ -143,7 +150,7 @@ async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: 
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown"})
     assert keeper.texts == []
 
-    run(bus, retrying_item("hook", item))
+    run_sync(bus, retry_item, "hook", item)
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "sent"})
 
     assert keeper.texts == ["maybe"]
@@ -156,7 +163,7 @@ async def test_what_comes_after_an_unknown_message_goes_on_and_a_retry_goes_behi
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown", "second": "sent"})
 
     put(bus, "third")
-    run(bus, retrying_item("hook", first))
+    run_sync(bus, retry_item, "hook", first)
     await send_all(bus, keeper, lambda: set(states(bus).values()) == {"sent"})
 
     assert [message.text for message in keeper.arrived] == ["second", "third", "maybe"]
@@ -205,11 +212,11 @@ async def test_what_may_have_arrived_is_not_sent_again_though_the_next_relay_is_
 
 async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engine) -> None:
     put(bus, "secret")
-    run(bus, deleting("one"))
+    run_sync(bus, delete_session, "one")
     keeper = Keeper()
     async with relaying(bus, keeper):
-        run(bus, creating("two", "user:ann"))
-        connector = run(bus, finding_connector("hook")).state
+        run_sync(bus, create_session, "two", "user:ann")
+        connector = run_sync(bus, find_connector, "hook").state
         message = Outgoing("m-next", "hook", "ann", "two", "Ada", "next", "2026-01-01T00:00:00+00:00")
         bus.call(Append(records=queued(message, connector)))
         await until(lambda: keeper.texts == ["next"])
@@ -235,7 +242,7 @@ async def test_what_may_have_arrived_is_unknown_although_its_connector_is_gone(b
     await until(lambda: keeper.texts == ["lost"])
     lost.cancel()
     await asyncio.gather(lost, return_exceptions=True)
-    run(bus, unregistering("hook"))
+    run_sync(bus, unregister_connector, "hook")
 
     await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
 
@@ -249,7 +256,7 @@ async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
 
 async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) -> None:
     put(bus, "late")
-    run(bus, unregistering("hook"))
+    run_sync(bus, unregister_connector, "hook")
 
     await send_all(bus, Keeper(), lambda: states(bus) == {"late": "dead"})
 
@@ -257,7 +264,7 @@ async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) 
 async def test_a_connector_that_is_set_up_while_the_relay_runs_is_served(bus: Engine) -> None:
     keeper = Keeper()
     async with relaying(bus, keeper):
-        new = run(bus, registering("later", "kept", Capabilities()))
+        new = run_sync(bus, register_connector, "later", "kept", Capabilities())
         message = Outgoing("m-1", "later", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
         bus.call(Append(records=queued(message, new)))
         await until(lambda: keeper.texts == ["hello"])
@@ -266,14 +273,13 @@ async def test_a_connector_that_is_set_up_while_the_relay_runs_is_served(bus: En
 def test_of_two_decisions_about_one_message_the_second_is_told(bus: Engine) -> None:
     item = put(bus, "stuck")
     bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": item, "reason": "no"}),)))
-    decisions = retrying_item("hook", item), dropping_item("hook", item)
-    reads = [(flow, bus.call(next(flow))) for flow in decisions]
 
-    run(bus, retrying_item("hook", item))
-    bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": item, "reason": "no"}),)))
+    def retry_and_fail() -> None:
+        run_sync(bus, retry_item, "hook", item)
+        bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": item, "reason": "no"}),)))
 
     with pytest.raises(IdConflict):
-        bus.call(reads[1][0].send(reads[1][1]))
+        run_sync(BeforeFirst(bus, Append, retry_and_fail), drop_item, "hook", item)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import PAGE, TRIES_MAX, Kind, changing, creating, finding, listing
+from magent2.directory.entity import PAGE, TRIES_MAX, Kind, change_entity, create_entity, find_entity, list_entities
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from tests.support.engines import ENGINES, new_engines
 
@@ -37,23 +37,23 @@ def write(bus: Engine, entity: str, word: str) -> None:
 
 
 def test_an_entity_is_the_fold_of_its_records(bus: Engine) -> None:
-    assert run(bus, creating(WORDS, "a", {"word": "one"})) == ["a", "one"]
+    assert run_sync(bus, create_entity, WORDS, "a", {"word": "one"}) == ["a", "one"]
 
-    assert run(bus, changing(WORDS, "a", lambda words: {"word": str(len(words))})) == ["a", "one", "2"]
-    assert run(bus, finding(WORDS, "a")).state == ["a", "one", "2"]
+    assert run_sync(bus, change_entity, WORDS, "a", lambda words: {"word": str(len(words))}) == ["a", "one", "2"]
+    assert run_sync(bus, find_entity, WORDS, "a").state == ["a", "one", "2"]
 
 
 def test_an_id_is_taken_once(bus: Engine) -> None:
-    run(bus, creating(WORDS, "a", {"word": "one"}))
+    run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
 
     with pytest.raises(NameTaken):
-        run(bus, creating(WORDS, "a", {"word": "two"}))
+        run_sync(bus, create_entity, WORDS, "a", {"word": "two"})
 
-    assert run(bus, finding(WORDS, "a")).state == ["a", "one"]
+    assert run_sync(bus, find_entity, WORDS, "a").state == ["a", "one"]
 
 
 def test_a_decision_on_an_old_state_is_taken_anew(bus: Engine) -> None:
-    run(bus, creating(WORDS, "a", {"word": "one"}))
+    run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
     seen: list[int] = []
 
     def decide(words: list[str]) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def test_a_decision_on_an_old_state_is_taken_anew(bus: Engine) -> None:
         seen.append(len(words))
         return {"word": str(len(words))}
 
-    assert run(bus, changing(WORDS, "a", decide)) == ["a", "one", "meanwhile", "3"]
+    assert run_sync(bus, change_entity, WORDS, "a", decide) == ["a", "one", "meanwhile", "3"]
     assert seen == [2, 3]
 
 
 def test_a_decision_that_never_gets_through_is_given_up(bus: Engine) -> None:
-    run(bus, creating(WORDS, "a", {"word": "one"}))
+    run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
     tries: list[int] = []
 
     def decide(words: list[str]) -> dict[str, Any]:
@@ -76,42 +76,42 @@ def test_a_decision_that_never_gets_through_is_given_up(bus: Engine) -> None:
         return {"word": "late"}
 
     with pytest.raises(ConditionFailed, match="keeps changing"):
-        run(bus, changing(WORDS, "a", decide))
+        run_sync(bus, change_entity, WORDS, "a", decide)
     assert len(tries) == TRIES_MAX
 
 
 def test_no_change_writes_nothing(bus: Engine) -> None:
-    run(bus, creating(WORDS, "a", {"word": "one"}))
+    run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
 
-    run(bus, changing(WORDS, "a", lambda _: None))
+    run_sync(bus, change_entity, WORDS, "a", lambda _: None)
 
-    assert run(bus, finding(WORDS, "a")).seq == 1
+    assert run_sync(bus, find_entity, WORDS, "a").seq == 1
 
 
 def test_what_nobody_made_and_what_is_gone_are_told_apart(bus: Engine) -> None:
-    run(bus, creating(WORDS, "a", {"word": "one"}))
+    run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
     bus.call(Delete((WORDS.topic("a"),)))
 
     with pytest.raises(UnknownEntity):
-        run(bus, finding(WORDS, "b"))
+        run_sync(bus, find_entity, WORDS, "b")
     with pytest.raises(TopicDeleted):
-        run(bus, finding(WORDS, "a"))
+        run_sync(bus, find_entity, WORDS, "a")
     with pytest.raises(NameTaken):
-        run(bus, creating(WORDS, "a", {"word": "two"}))
+        run_sync(bus, create_entity, WORDS, "a", {"word": "two"})
 
 
 def test_a_long_life_is_folded_whole(bus: Engine) -> None:
     words = [NewRecord(WORDS.topic("a"), {"word": str(number)}) for number in range(PAGE + 7)]
     bus.call(Append(records=tuple(words)))
 
-    found = run(bus, finding(WORDS, "a"))
+    found = run_sync(bus, find_entity, WORDS, "a")
 
     assert (len(found.state), found.seq) == (PAGE + 8, PAGE + 7)
 
 
 def test_a_list_has_every_entity_of_the_kind_and_no_other(bus: Engine) -> None:
     for name in ("c", "a", "b"):
-        run(bus, creating(WORDS, name, {"word": "x"}))
-    run(bus, creating(Kind("word2", _begin, _apply), "d", {"word": "x"}))
+        run_sync(bus, create_entity, WORDS, name, {"word": "x"})
+    run_sync(bus, create_entity, Kind("word2", _begin, _apply), "d", {"word": "x"})
 
-    assert [words[0] for words in run(bus, listing(WORDS))] == ["a", "b", "c"]
+    assert [words[0] for words in run_sync(bus, list_entities, WORDS)] == ["a", "b", "c"]

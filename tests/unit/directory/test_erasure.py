@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from magent2.bus.flow import arun, run
+from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.directory.erasure import SESSIONS_PAGE, erasing_user
-from magent2.directory.keys import listing_keys
-from magent2.sessions.store import creating
+from magent2.directory.erasure import SESSIONS_PAGE, erase_user
+from magent2.directory.keys import list_keys
+from magent2.sessions.store import create_session
 from tests.support.api import everything
 from tests.support.gateway import calling, message
 from tests.support.keys import ACCESS, ADMIN, person
@@ -29,7 +29,7 @@ async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: Me
             await client.post("/send", json=message(f"a secret {n}", f"a{n}"), headers=ann.headers)
         await client.post("/send", json=message("kept", "b0", sender=BOB), headers=bob.headers)
 
-        erased = await arun(bus, erasing_user(ANN))
+        erased = await erase_user(Log(bus), ANN)
 
         async with asyncio.timeout(DEADLINE_S):  # the gateway hears of it from the log
             while (await client.get("/conversations", headers=ann.headers)).status_code != 401:
@@ -49,13 +49,13 @@ async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: Me
 
 def test_more_conversations_than_a_page_go_too(bus: MemoryBus) -> None:
     for n in range(SESSIONS_PAGE + 1):
-        run(bus, creating(f"a{n}", ANN))
-    run(bus, creating("b0", BOB))
+        run_sync(bus, create_session, f"a{n}", ANN)
+    run_sync(bus, create_session, "b0", BOB)
 
-    assert len(run(bus, erasing_user(ANN)).conversations) == SESSIONS_PAGE + 1
-    assert run(bus, erasing_user(BOB)).conversations == ("b0",)
+    assert len(run_sync(bus, erase_user, ANN).conversations) == SESSIONS_PAGE + 1
+    assert run_sync(bus, erase_user, BOB).conversations == ("b0",)
 
 
 def test_somebody_who_left_nothing_is_not_there(bus: MemoryBus) -> None:
-    assert not run(bus, erasing_user("user:nobody"))
-    assert run(bus, listing_keys()) == []
+    assert not run_sync(bus, erase_user, "user:nobody")
+    assert run_sync(bus, list_keys) == []

@@ -4,22 +4,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.directory.friends import (
     COOL_DOWN_S,
     Friendship,
-    accepting,
+    accept_friendship,
     decide_accept,
     decide_refuse,
     decide_remove,
     decide_request,
-    finding_friendship,
+    find_friendship,
     friendship_id,
-    listing_friendships,
-    refusing,
-    removing,
-    requesting,
+    list_friendships,
+    refuse_friendship,
+    remove_friendship,
+    request_friendship,
 )
 from magent2.errors import InvalidInput, NotFriends
 from tests.support.engines import ENGINES, new_engines
@@ -93,36 +93,36 @@ def test_nobody_is_a_friend_of_their_own() -> None:
 
 
 def test_both_must_agree(bus: Engine) -> None:
-    run(bus, requesting("ann", "bob"))
+    run_sync(bus, request_friendship, "ann", "bob")
     with pytest.raises(NotFriends):
-        run(bus, finding_friendship("bob", "ann"))
+        run_sync(bus, find_friendship, "bob", "ann")
 
-    run(bus, accepting("bob", "ann"))
+    run_sync(bus, accept_friendship, "bob", "ann")
 
-    assert run(bus, finding_friendship("bob", "ann")).state.status == "friends"
-    assert [friendship.id for friendship in run(bus, listing_friendships("bob"))] == ["ann|bob"]
-    assert run(bus, listing_friendships("cat")) == []
+    assert run_sync(bus, find_friendship, "bob", "ann").state.status == "friends"
+    assert [friendship.id for friendship in run_sync(bus, list_friendships, "bob")] == ["ann|bob"]
+    assert run_sync(bus, list_friendships, "cat") == []
 
 
 def test_whoever_was_refused_waits_a_week(bus: Engine) -> None:
-    run(bus, requesting("ann", "bob"))
-    apart = run(bus, refusing("bob", "ann"))
+    run_sync(bus, request_friendship, "ann", "bob")
+    apart = run_sync(bus, refuse_friendship, "bob", "ann")
 
     with pytest.raises(InvalidInput, match="again in 7 days"):
-        run(bus, requesting("ann", "bob"))
+        run_sync(bus, request_friendship, "ann", "bob")
     with pytest.raises(InvalidInput, match="again in 1 h"):
-        run(bus, requesting("ann", "bob", apart.cool_ms - 1000))
-    assert run(bus, requesting("ann", "bob", apart.cool_ms)).status == "pending"
+        run_sync(bus, request_friendship, "ann", "bob", apart.cool_ms - 1000)
+    assert run_sync(bus, request_friendship, "ann", "bob", apart.cool_ms).status == "pending"
 
 
 def test_whoever_refused_may_ask_at_once(bus: Engine) -> None:
-    run(bus, requesting("ann", "bob"))
-    run(bus, refusing("bob", "ann"))
+    run_sync(bus, request_friendship, "ann", "bob")
+    run_sync(bus, refuse_friendship, "bob", "ann")
 
-    assert run(bus, requesting("bob", "ann")).asked_by == "bob"
+    assert run_sync(bus, request_friendship, "bob", "ann").asked_by == "bob"
 
 
 def test_what_never_was_cannot_be_ended(bus: Engine) -> None:
     with pytest.raises(NotFriends):
-        run(bus, removing("ann", "bob"))
-    assert run(bus, listing_friendships()) == []
+        run_sync(bus, remove_friendship, "ann", "bob")
+    assert run_sync(bus, list_friendships) == []

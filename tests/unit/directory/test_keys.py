@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.directory.keys import SECRET_CHARS, listing_keys, making_key, revoking_key, split_key
+from magent2.directory.keys import SECRET_CHARS, create_key, list_keys, revoke_key, split_key
 from magent2.errors import AddressError, InvalidInput, UnknownEntity
 from magent2.models.principal import Principal
 
@@ -20,7 +20,7 @@ def bus() -> Iterator[MemoryBus]:
 
 
 def test_a_key_opens_by_its_secret_and_by_no_other(bus: MemoryBus) -> None:
-    made = run(bus, making_key(["user:ann"], "laptop"))
+    made = run_sync(bus, create_key, ["user:ann"], "laptop")
 
     parts = split_key(made.text)
     assert parts is not None
@@ -31,7 +31,7 @@ def test_a_key_opens_by_its_secret_and_by_no_other(bus: MemoryBus) -> None:
 
 
 def test_the_log_does_not_know_the_secret(bus: MemoryBus) -> None:
-    made = run(bus, making_key(["user:ann"]))
+    made = run_sync(bus, create_key, ["user:ann"])
 
     (record,) = bus.read(f"entity:key:{made.key.id}")
     assert made.text.rpartition("_")[2] not in orjson.dumps(record.payload).decode()
@@ -40,22 +40,22 @@ def test_the_log_does_not_know_the_secret(bus: MemoryBus) -> None:
 
 
 def test_a_revoked_key_opens_nothing_and_stays_on_the_list(bus: MemoryBus) -> None:
-    made = run(bus, making_key(["user:ann"], "laptop"))
-    other = run(bus, making_key(["admin"]))
+    made = run_sync(bus, create_key, ["user:ann"], "laptop")
+    other = run_sync(bus, create_key, ["admin"])
 
-    revoked = run(bus, revoking_key(made.key.id))
-    again = run(bus, revoking_key(made.key.id))
+    revoked = run_sync(bus, revoke_key, made.key.id)
+    again = run_sync(bus, revoke_key, made.key.id)
 
     assert revoked == again
     assert not revoked.opens(made.text.rpartition("_")[2])
-    listed = {key.id: key for key in run(bus, listing_keys())}
+    listed = {key.id: key for key in run_sync(bus, list_keys)}
     assert (listed[made.key.id].label, listed[made.key.id].revoked_at) == ("laptop", revoked.revoked_at)
     assert listed[other.key.id].revoked_at is None
 
 
 def test_an_unknown_key_cannot_be_revoked(bus: MemoryBus) -> None:
     with pytest.raises(UnknownEntity):
-        run(bus, revoking_key("000000000000"))
+        run_sync(bus, revoke_key, "000000000000")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_unknown_key_cannot_be_revoked(bus: MemoryBus) -> None:
     ],
 )
 def test_scopes_say_who_the_key_stands_for(bus: MemoryBus, scopes: list[str], principal: Principal) -> None:
-    assert run(bus, making_key(scopes)).key.principal == principal
+    assert run_sync(bus, create_key, scopes).key.principal == principal
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_scopes_say_who_the_key_stands_for(bus: MemoryBus, scopes: list[str], pr
 )
 def test_a_scope_that_means_nothing_is_refused(bus: MemoryBus, scopes: list[str]) -> None:
     with pytest.raises(InvalidInput):
-        run(bus, making_key(scopes))
+        run_sync(bus, create_key, scopes)
 
 
 def test_a_user_that_cannot_be_a_name_is_refused(bus: MemoryBus) -> None:
     with pytest.raises(AddressError):
-        run(bus, making_key(["user:ann "]))
+        run_sync(bus, create_key, ["user:ann "])
 
 
 @pytest.mark.parametrize(

@@ -5,25 +5,31 @@ from collections.abc import Iterator
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
-from magent2.directory.agents import AgentEntry, finding_agent, listing_agents, placing_agent, removing_agent
+from magent2.bus.log import run_sync
+from magent2.directory.agents import AgentEntry, find_agent, list_agents, place_agent, remove_agent
 from magent2.directory.channels import (
     MEMBERS_MAX,
     Channel,
     Member,
+    create_channel,
     decide_join,
     decide_leader,
     decide_leave,
-    finding_channel,
+    find_channel,
     hearers,
-    joining,
-    leaving,
-    making_channel,
+    join_channel,
+    leave_channel,
     new_member,
     parse_channel,
 )
-from magent2.directory.connectors import Capabilities, finding_connector, reading_roll, registering, unregistering
+from magent2.directory.connectors import (
+    Capabilities,
+    find_connector,
+    list_connector_ids,
+    register_connector,
+    unregister_connector,
+)
 from magent2.directory.nametags import parse_nametag
 from magent2.directory.swarms import (
     Contact,
@@ -31,11 +37,11 @@ from magent2.directory.swarms import (
     check_may_answer,
     check_may_write,
     contact_change,
-    making_swarm,
+    create_swarm,
 )
-from magent2.directory.users import changing_user, finding_by_nametag, finding_user, making_user, removing_user
+from magent2.directory.users import change_user, create_user, find_user, find_user_by_nametag, remove_user
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, NotAContact, NotAMember, UnknownEntity
-from magent2.sessions.store import creating
+from magent2.sessions.store import create_session
 from tests.support.engines import ENGINES, new_engines
 
 
@@ -64,17 +70,17 @@ def test_what_is_no_nametag_is_refused(text: str) -> None:
 
 
 def test_a_nametag_is_one_persons_for_ever(bus: Engine) -> None:
-    run(bus, making_user("ann", "ann"))
+    run_sync(bus, create_user, "ann", "ann")
 
     with pytest.raises(NameTaken):
-        run(bus, making_user("anna", "ANN"))
+        run_sync(bus, create_user, "anna", "ANN")
     with pytest.raises(UnknownEntity):
-        run(bus, finding_user("anna"))
-    run(bus, removing_user("ann"))
+        run_sync(bus, find_user, "anna")
+    run_sync(bus, remove_user, "ann")
     with pytest.raises(NameTaken):
-        run(bus, making_user("anna", "ann"))
+        run_sync(bus, create_user, "anna", "ann")
     with pytest.raises(NameTaken):
-        run(bus, making_swarm("ann", "bob", "Desk"))
+        run_sync(bus, create_swarm, "ann", "bob", "Desk")
 
 
 def test_of_many_who_want_one_nametag_at_once_one_gets_it(bus: Engine) -> None:
@@ -84,7 +90,7 @@ def test_of_many_who_want_one_nametag_at_once_one_gets_it(bus: Engine) -> None:
     def want(entity: str) -> None:
         begin.wait()
         try:
-            got.append(run(bus, making_user(entity, "star")).id)
+            got.append(run_sync(bus, create_user, entity, "star").id)
         except NameTaken:
             return
 
@@ -95,47 +101,47 @@ def test_of_many_who_want_one_nametag_at_once_one_gets_it(bus: Engine) -> None:
         thread.join()
 
     assert len(got) == 1
-    assert run(bus, finding_by_nametag("@star")).state.id == got[0]
+    assert run_sync(bus, find_user_by_nametag, "@star").state.id == got[0]
 
 
 def test_a_user_changes_and_goes(bus: Engine) -> None:
-    made = run(bus, making_user("user:ann", "ann", {"agent": "Ada"}))
+    made = run_sync(bus, create_user, "user:ann", "ann", {"agent": "Ada"})
     assert (made.id, made.principal, made.connector) == ("ann", "user:ann", "web")
 
-    assert run(bus, changing_user("ann", {"agent": "Bo", "target": None})).agent == "Bo"
-    assert run(bus, finding_user("ann")).state.home == made.home
+    assert run_sync(bus, change_user, "ann", {"agent": "Bo", "target": None}).agent == "Bo"
+    assert run_sync(bus, find_user, "ann").state.home == made.home
     with pytest.raises(InvalidInput, match="no color"):
-        run(bus, changing_user("ann", {"color": "red"}))
-    run(bus, removing_user("ann"))
+        run_sync(bus, change_user, "ann", {"color": "red"})
+    run_sync(bus, remove_user, "ann")
     with pytest.raises(UnknownEntity, match="gone"):
-        run(bus, finding_by_nametag("ann"))
+        run_sync(bus, find_user_by_nametag, "ann")
     with pytest.raises(UnknownEntity, match="gone"):
-        run(bus, changing_user("ann", {"agent": "Cleo"}))
+        run_sync(bus, change_user, "ann", {"agent": "Cleo"})
 
 
 # --- agents
 
 
 def test_agents_have_a_role_and_subs_a_parent(bus: Engine) -> None:
-    assert run(bus, finding_agent("Ada")) == AgentEntry("Ada", "background", None)
-    assert run(bus, placing_agent("Sub", "sub", "Ada")).parent == "Ada"
-    assert run(bus, removing_agent("Sub")).removed
-    assert not run(bus, placing_agent("Sub", "sub", "Ada")).removed
-    assert [entry.name for entry in run(bus, listing_agents())] == ["Sub"]
+    assert run_sync(bus, find_agent, "Ada") == AgentEntry("Ada", "background", None)
+    assert run_sync(bus, place_agent, "Sub", "sub", "Ada").parent == "Ada"
+    assert run_sync(bus, remove_agent, "Sub").removed
+    assert not run_sync(bus, place_agent, "Sub", "sub", "Ada").removed
+    assert [entry.name for entry in run_sync(bus, list_agents)] == ["Sub"]
 
 
 @pytest.mark.parametrize(("role", "parent"), [("sub", None), ("foreground", "Ada"), ("king", None), ("sub", "Sub")])
 def test_what_an_agent_cannot_be(bus: Engine, role: str, parent: str | None) -> None:
     with pytest.raises(InvalidInput):
-        run(bus, placing_agent("Sub", role, parent))
+        run_sync(bus, place_agent, "Sub", role, parent)
 
 
 def test_nobody_is_above_themselves(bus: Engine) -> None:
-    run(bus, placing_agent("B", "sub", "A"))
-    run(bus, placing_agent("C", "sub", "B"))
+    run_sync(bus, place_agent, "B", "sub", "A")
+    run_sync(bus, place_agent, "C", "sub", "B")
 
     with pytest.raises(InvalidInput, match="above itself"):
-        run(bus, placing_agent("A", "sub", "C"))
+        run_sync(bus, place_agent, "A", "sub", "C")
 
 
 # --- channels
@@ -193,14 +199,14 @@ def test_what_is_no_channel_is_refused(text: str) -> None:
 
 
 def test_a_channel_is_the_fold_of_its_log(bus: Engine) -> None:
-    run(bus, making_channel("#Launch", new_member("ann", "ann", "Ada")))
-    run(bus, joining("launch", new_member("bob", "bob", "Bo")))
-    run(bus, leaving("launch", "bob"))
+    run_sync(bus, create_channel, "#Launch", new_member("ann", "ann", "Ada"))
+    run_sync(bus, join_channel, "launch", new_member("bob", "bob", "Bo"))
+    run_sync(bus, leave_channel, "launch", "bob")
 
-    channel = run(bus, finding_channel("launch")).state
+    channel = run_sync(bus, find_channel, "launch").state
     assert (channel.leader, [member.username for member in channel.members]) == ("ann", ["ann"])
     with pytest.raises(UnknownEntity, match="channels add"):
-        run(bus, joining("nowhere", new_member("bob", "bob", "Bo")))
+        run_sync(bus, join_channel, "nowhere", new_member("bob", "bob", "Bo"))
 
 
 # --- swarms
@@ -257,23 +263,23 @@ def test_the_rooms_of_a_swarm_cannot_be_guessed() -> None:
 
 
 def test_connectors_are_set_up_once_and_taken_away(bus: Engine) -> None:
-    made = run(bus, registering("hook", "console", Capabilities()))
+    made = run_sync(bus, register_connector, "hook", "console", Capabilities())
 
-    assert run(bus, finding_connector("hook")).state == made
-    assert run(bus, reading_roll()) == ["hook"]
+    assert run_sync(bus, find_connector, "hook").state == made
+    assert run_sync(bus, list_connector_ids) == ["hook"]
     for taken in ("hook", "web"):
         with pytest.raises((NameTaken, InvalidInput)):
-            run(bus, registering(taken, "console", Capabilities()))
-    run(bus, unregistering("hook"))
+            run_sync(bus, register_connector, taken, "console", Capabilities())
+    run_sync(bus, unregister_connector, "hook")
     with pytest.raises(UnknownEntity, match="removed"):
-        run(bus, finding_connector("hook"))
+        run_sync(bus, find_connector, "hook")
 
 
 def test_no_conversation_can_take_the_name_of_an_outbox(bus: Engine) -> None:
-    run(bus, registering("hook", "console", Capabilities()))
+    run_sync(bus, register_connector, "hook", "console", Capabilities())
     with pytest.raises(NameTaken):
-        run(bus, creating("outbox:hook", "user:eve"))
+        run_sync(bus, create_session, "outbox:hook", "user:eve")
 
-    run(bus, creating("outbox:other", "user:eve"))
+    run_sync(bus, create_session, "outbox:other", "user:eve")
     with pytest.raises((NameTaken, ConditionFailed)):
-        run(bus, registering("other", "console", Capabilities()))
+        run_sync(bus, register_connector, "other", "console", Capabilities())

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import httpx2
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim
 from magent2.mail.dead_letters import bury
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from tests.support.gateway import message
 
 
 async def bury_one(bus: MemoryBus, client: httpx2.AsyncClient, text: str = "hard", agent: str = "Ada") -> None:
-    await arun(bus, enlisting(agent))
+    await register_agent(Log(bus), agent)
     sent = await client.post("/send", json=message(text, f"c-{text}", recipient=f"agent:{agent}", id=f"m-{text}"))
     assert sent.status_code == 200
     (lane,) = bus.call(Claim(worker="w1", agents=(agent,), limit=1, lease_s=60)).lanes
@@ -21,7 +21,7 @@ async def bury_one(bus: MemoryBus, client: httpx2.AsyncClient, text: str = "hard
 async def test_agents_are_those_that_enlisted_and_those_that_are_served(
     bus: MemoryBus, client: httpx2.AsyncClient
 ) -> None:
-    await arun(bus, enlisting("Idle"))
+    await register_agent(Log(bus), "Idle")
     await client.post("/send", json=message())
     bus.call(Claim(worker="w1", agents=("Ada",), limit=1, lease_s=60))
     await client.post("/send", json=message("more"))

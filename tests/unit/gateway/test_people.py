@@ -9,16 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
 from magent2.connectors.builtin import shown
 from magent2.connectors.interface import Attachment, Outgoing
 from magent2.connectors.outbox import queued
-from magent2.directory.connectors import finding_connector
+from magent2.directory.connectors import find_connector
 from magent2.gateway.app import create_app
-from magent2.sessions.store import creating
+from magent2.sessions.store import create_session
 from tests.support.gateway import calling_app
 from tests.support.keys import ACCESS, ADMIN, Person, person
 from tests.support.messaging import inbox, open_channel, settle, talk
@@ -125,7 +125,7 @@ async def test_connectors_are_set_up_without_showing_their_secret(site: Site) ->
 async def test_what_is_stuck_in_an_outbox_is_seen_and_decided(site: Site) -> None:
     await site.ask(None, "POST", "/api/connectors", id="out", kind="console")
     message = Outgoing("m-1", "out", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
-    site.bus.call(Append(records=queued(message, run(site.bus, finding_connector("out")).state)))
+    site.bus.call(Append(records=queued(message, run_sync(site.bus, find_connector, "out").state)))
     site.bus.call(Append(records=(NewRecord("outbox:out", {"event": "unknown", "of": "m-1", "reason": "lost"}),)))
 
     items = (await site.ask(None, "GET", "/api/outbox?state=unknown"))[1]["items"]
@@ -166,7 +166,7 @@ async def test_what_could_run_is_served_as_bytes(site: Site) -> None:
 
 
 async def test_only_what_the_session_itself_shows_is_a_file_of_it(site: Site) -> None:
-    run(site.bus, creating("bobs", "user:bob"))
+    run_sync(site.bus, create_session, "bobs", "user:bob")
     sha256 = attach(site.bus, "bobs", "secret.txt", "text/plain", b"bob's own")
 
     assert (await site.file(site.ann, "one", sha256)).status_code == 404

@@ -6,12 +6,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete, Read
 from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.limits.limits import Limits
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.events import UserMessageEvent
 from tests.support.gateway import calling, message
 from tests.support.moody import Moody
@@ -154,7 +154,7 @@ async def test_a_missing_field_is_named(client: httpx2.AsyncClient) -> None:
 
 
 async def test_a_conversation_cannot_have_the_name_of_an_agent(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
-    await arun(bus, enlisting("Ada"))
+    await register_agent(Log(bus), "Ada")
 
     answer = await client.post("/send", json=message(conversation="Ada", recipient="agent:Bob"))
 

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Claim, Delete
+from magent2.bus.operations import Claim, Delete, Erase
 from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import UnknownCursor
-from magent2.mail.dead_letters import bury, dropping_dead, listing_dead, retrying_dead
-from magent2.mail.delivery import delivering
+from magent2.mail.dead_letters import bury, drop_dead_letter, list_dead_letters, retry_dead_letter
+from magent2.mail.delivery import deliver
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
+from tests.support.broken import DiesBefore, ProcessDied
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def claimed(bus: MemoryBus) -> ClaimedLane:
 
 def buried(bus: MemoryBus) -> MessageEnvelope:
     sent = MessageEnvelope(conversation_id="conv", sender="user:ann", recipient="agent:Dev", content="hi")
-    run(bus, delivering(sent))
+    run_sync(bus, deliver, sent)
     lane = claimed(bus)
     told = NewRecord("stream:conv", {"event": "error", "conversation_id": "conv"})
     bus.call(bury(lane.owner, lane.mail[0], "model refused", lane.attempt, (told,)))
@@ -39,7 +40,7 @@ def buried(bus: MemoryBus) -> MessageEnvelope:
 def test_a_dead_letter_holds_the_mail_as_it_was_and_why(bus: MemoryBus) -> None:
     sent = buried(bus)
 
-    (letter,) = run(bus, listing_dead("Dev"))
+    (letter,) = run_sync(bus, list_dead_letters, "Dev")
 
     assert (letter.reason, letter.attempts, letter.conversation_id) == ("model refused", 1, "conv")
     assert letter.mail["payload"] == sent.model_dump(mode="json")
@@ -56,22 +57,22 @@ def test_burying_settles_the_mail_and_tells_the_conversation(bus: MemoryBus) -> 
 def test_a_retried_letter_is_mail_again_and_off_the_list(bus: MemoryBus) -> None:
     sent = buried(bus)
 
-    run(bus, retrying_dead("Dev", 1))
+    run_sync(bus, retry_dead_letter, "Dev", 1)
 
     lane = claimed(bus)
     assert lane.mail[0].payload["id"] == sent.id
     assert lane.mail[0].headers["retry_of"] == 1
-    assert run(bus, listing_dead("Dev")) == ()
+    assert run_sync(bus, list_dead_letters, "Dev") == ()
 
 
 def test_a_letter_is_retried_once(bus: MemoryBus) -> None:
     buried(bus)
-    flow = retrying_dead("Dev", 1)
-    bus.call(flow.send(bus.call(next(flow))))  # the process ends before the letter is erased
+    with pytest.raises(ProcessDied):
+        run_sync(DiesBefore(bus, Erase), retry_dead_letter, "Dev", 1)
 
-    run(bus, retrying_dead("Dev", 1))
+    run_sync(bus, retry_dead_letter, "Dev", 1)
     with pytest.raises(UnknownCursor, match="retried or dropped"):
-        run(bus, retrying_dead("Dev", 1))
+        run_sync(bus, retry_dead_letter, "Dev", 1)
 
     assert len(bus.read("chat:Dev")) == 2
 
@@ -79,11 +80,11 @@ def test_a_letter_is_retried_once(bus: MemoryBus) -> None:
 def test_a_dropped_letter_is_gone(bus: MemoryBus) -> None:
     buried(bus)
 
-    run(bus, dropping_dead("Dev", 1))
+    run_sync(bus, drop_dead_letter, "Dev", 1)
 
-    assert run(bus, listing_dead("Dev")) == ()
+    assert run_sync(bus, list_dead_letters, "Dev") == ()
     with pytest.raises(UnknownCursor):
-        run(bus, dropping_dead("Dev", 1))
+        run_sync(bus, drop_dead_letter, "Dev", 1)
 
 
 def test_deleting_the_conversation_empties_its_letters(bus: MemoryBus) -> None:
@@ -91,5 +92,5 @@ def test_deleting_the_conversation_empties_its_letters(bus: MemoryBus) -> None:
 
     bus.call(Delete(conversation_topics("conv"), conversation="conv"))
 
-    assert run(bus, listing_dead("Dev")) == ()
+    assert run_sync(bus, list_dead_letters, "Dev") == ()
     assert bus.read("dead:Dev")[0].erased

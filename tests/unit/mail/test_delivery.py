@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import arun, run
+from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
 from magent2.bus.records import ClaimedLane, NewRecord
-from magent2.errors import AddressError, ConditionFailed, HopsExceeded, IdConflict, NameTaken
-from magent2.mail.delivery import HOPS_MAX, Delivered, Sending, delivering
+from magent2.errors import AddressError, HopsExceeded, IdConflict, NameTaken
+from magent2.mail import delivery
+from magent2.mail.delivery import HOPS_MAX, Delivered, Sending
 from magent2.mail.headers import MAIL_SEEN
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
+from tests.support.broken import BeforeFirst
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def envelope(recipient: str = "agent:Dev", **fields: Any) -> MessageEnvelope:
 
 
 def deliver(bus: MemoryBus, message: MessageEnvelope, **sending: Any) -> Delivered:
-    return run(bus, delivering(message, Sending(**sending)))
+    return run_sync(bus, delivery.deliver, message, Sending(**sending))
 
 
 def claim(bus: MemoryBus, agent: str = "Dev") -> tuple[ClaimedLane, ...]:
@@ -170,7 +172,7 @@ def test_an_event_rides_in_the_same_append(bus: MemoryBus) -> None:
 
 
 def test_a_conversation_cannot_take_the_name_of_an_agent(bus: MemoryBus) -> None:
-    run(bus, enlisting("Dev"))
+    run_sync(bus, register_agent, "Dev")
 
     with pytest.raises(NameTaken):
         deliver(bus, envelope("agent:Ops", conversation_id="Dev"))
@@ -184,14 +186,14 @@ def test_an_agent_cannot_take_the_name_of_a_conversation(bus: MemoryBus) -> None
     deliver(bus, envelope())
 
     with pytest.raises(NameTaken):
-        run(bus, enlisting("conv"))
+        run_sync(bus, register_agent, "conv")
 
 
 def test_an_agent_can_be_enlisted_again_with_mail_waiting(bus: MemoryBus) -> None:
     deliver(bus, envelope())
 
-    run(bus, enlisting("Dev", {"model": "one"}))
-    run(bus, enlisting("Dev", {"model": "two"}))
+    run_sync(bus, register_agent, "Dev", {"model": "one"})
+    run_sync(bus, register_agent, "Dev", {"model": "two"})
 
     assert bus.call(Describe(("agent:Dev",)))[0].last == 1
 
@@ -209,25 +211,19 @@ def test_a_recipient_of_another_conversation_is_refused(bus: MemoryBus) -> None:
 
 def test_a_switch_of_agents_under_a_delivery_is_seen(bus: MemoryBus) -> None:
     deliver(bus, envelope("agent:Dev"))
-    flow = delivering(envelope("chat:conv"))
-    state = bus.call(next(flow))
-    late = flow.send(state)
-    switch = NewRecord("stream:conv", {"event": "handoff"})
-    bus.call(Append(records=(switch,), heads=(SetHead("stream:conv", {"active_agent": "Ops"}),)))
 
-    with pytest.raises(ConditionFailed) as moved:
-        bus.call(late)
-    again = flow.throw(moved.value)
-    flow.send(bus.call(again))  # is there an agent of the conversation's name? there is not
-    with pytest.raises(StopIteration) as end:
-        flow.send(bus.call(flow.send(bus.call(Describe(("stream:conv",))))))
+    def switch() -> None:
+        handoff = NewRecord("stream:conv", {"event": "handoff"})
+        bus.call(Append(records=(handoff,), heads=(SetHead("stream:conv", {"active_agent": "Ops"}),)))
 
-    assert end.value.value.agent == "Ops"
+    delivered = run_sync(BeforeFirst(bus, Append, switch), delivery.deliver, envelope("chat:conv"))
+
+    assert delivered.agent == "Ops"
     assert bus.read("chat:Ops")[0].payload["recipient"] == "chat:conv"
 
 
 async def test_the_same_flow_runs_on_a_loop(bus: MemoryBus) -> None:
-    delivered = await arun(bus, delivering(envelope()))
+    delivered = await delivery.deliver(Log(bus), envelope())
 
     page = await bus.acall(Read("chat:Dev"))
     assert page.records[0].id == delivered.envelope_id

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Delete, Describe
-from magent2.errors import ConditionFailed, IdConflict, NameTaken, NotYours, TopicDeleted
+from magent2.errors import IdConflict, NameTaken, NotYours, TopicDeleted
 from magent2.mail.conversation_state import ActiveAgents
-from magent2.mail.delivery import Delivered, Sending, delivering
-from magent2.mail.registration import enlisting
+from magent2.mail.delivery import Delivered, Sending, deliver
+from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
+from tests.support.broken import BeforeFirst, Counting
 from tests.support.engines import ENGINES, new_engines
 
 ANN, BOB = "user:ann", "user:bob"
@@ -33,7 +34,7 @@ def mail(principal: str | None, **fields: Any) -> MessageEnvelope:
 
 
 def post(bus: Engine, principal: str | None, guesses: ActiveAgents | None = None, **fields: Any) -> Delivered:
-    return run(bus, delivering(mail(principal, **fields), Sending(principal=principal), guesses))
+    return run_sync(bus, deliver, mail(principal, **fields), Sending(principal=principal), guesses)
 
 
 def head(bus: Engine, conversation: str = "conv") -> Mapping[str, Any]:
@@ -132,7 +133,7 @@ def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveA
 
 
 def test_names_of_agents_and_deleted_conversations_are_told_as_such(bus: Engine, guesses: ActiveAgents | None) -> None:
-    run(bus, enlisting("Ops"))
+    run_sync(bus, register_agent, "Ops")
     post(bus, ANN, guesses)
     bus.call(Delete(("stream:conv", "chat:conv", "history:conv"), conversation="conv"))
 
@@ -149,51 +150,24 @@ def test_the_inbox_of_an_agent_that_is_not_enlisted_is_nobodys_conversation(bus:
         post(bus, BOB, conversation_id="Dev", recipient="chat:Dev")
 
 
-def upto_append(bus: Engine, flow: Flow[Delivered]) -> Append:
-    """Go through the flow until it would write."""
-    operation = next(flow)
-    while not isinstance(operation, Append):
-        operation = flow.send(bus.call(operation))
-    return operation
-
-
 def test_of_two_who_begin_at_the_same_moment_one_owns_it_and_the_other_is_refused(bus: Engine) -> None:
-    flow = delivering(mail(BOB), Sending(principal=BOB))
-    late = upto_append(bus, flow)
-    post(bus, ANN)
+    racing = BeforeFirst(bus, Append, lambda: post(bus, ANN))
 
     with pytest.raises(NotYours):
-        _go_on(bus, flow, late)
+        run_sync(racing, deliver, mail(BOB), Sending(principal=BOB))
 
     assert head(bus)["owner"] == ANN
     assert count(bus, "chat:conv") == 1
 
 
-def _go_on(bus: Engine, flow: Flow[Delivered], operation: Any) -> None:
-    while True:
-        try:
-            result = bus.call(operation)
-        except ConditionFailed as error:
-            operation = flow.throw(error)
-        else:
-            operation = flow.send(result)
-
-
 def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
     guesses = ActiveAgents()
-    asked: list[str] = []
+    counting = Counting(bus)
 
     for number in range(3):
-        flow = delivering(mail(ANN, id=f"m{number}"), Sending(principal=ANN), guesses)
-        operation = next(flow)
-        while True:
-            asked.append(type(operation).__name__)
-            try:
-                operation = flow.send(bus.call(operation))
-            except StopIteration:
-                break
+        run_sync(counting, deliver, mail(ANN, id=f"m{number}"), Sending(principal=ANN), guesses)
 
-    assert asked == ["Append"] * 3
+    assert counting.kinds == ["Append"] * 3
 
 
 @pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
@@ -209,11 +183,9 @@ def test_a_guess_that_a_conversation_is_new_takes_nothing_that_is_there(bus: Eng
 
 @pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
 def test_what_trusted_code_begins_at_the_same_moment_is_not_for_the_taking(bus: Engine, recipient: str) -> None:
-    flow = delivering(mail(BOB, recipient="chat:conv"), Sending(principal=BOB))
-    late = upto_append(bus, flow)
-    post(bus, None, recipient=recipient)
+    racing = BeforeFirst(bus, Append, lambda: post(bus, None, recipient=recipient))
 
     with pytest.raises(NotYours):
-        _go_on(bus, flow, late)
+        run_sync(racing, deliver, mail(BOB, recipient="chat:conv"), Sending(principal=BOB))
 
     assert count(bus, "chat:conv") == 1

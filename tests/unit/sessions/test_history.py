@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Operation, Read, Trim
 from magent2.bus.records import Page
 from magent2.models.address import conversation_topics
 from magent2.sessions.folds import input_of
-from magent2.sessions.history import Histories, History, RunKey, reading_history
+from magent2.sessions.history import Histories, History, RunKey, read_history
 
 ENVELOPE = {"sender": "user:ann", "content": "hello"}
 
@@ -72,10 +72,10 @@ async def test_a_history_that_was_handed_out_does_not_change(bus: CountingBus) -
 async def test_a_log_that_was_trimmed_is_read_from_what_is_left(bus: CountingBus) -> None:
     for number in range(5):
         write_run(bus, f"r{number}")
-    behind = History(run(bus, reading_history("one")).runs, 2)
+    behind = History(run_sync(bus, read_history, "one").runs, 2)
     bus.call(Trim("history:one", keep=2))
 
-    history = run(bus, reading_history("one", behind))
+    history = run_sync(bus, read_history, "one", behind)
 
     assert list(history.runs) == ["r4"]
 
@@ -111,7 +111,7 @@ def test_a_run_that_is_taken_over_sees_the_conversation_as_it_was_at_its_start(b
     write_run(bus, "r1")
     write_run(bus, "r2", seen=2, end=False)
     write_run(bus, "r3", seen=3)
-    history = run(bus, reading_history("one"))
+    history = run_sync(bus, read_history, "one")
 
     shown = input_of(history, "Ann", history.runs["r2"], 10)
 
@@ -123,7 +123,7 @@ def test_pages_are_joined(bus: CountingBus, monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(5):
         write_run(bus, f"r{number}")
 
-    history = run(bus, reading_history("one"))
+    history = run_sync(bus, read_history, "one")
 
     assert len(history.runs) == 5
     assert history.last == bus.call(Read("history:one")).last

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Describe
 from magent2.errors import NameTaken, TopicDeleted
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.address import conversation_topics
 from magent2.models.principal import Principal
 from magent2.sessions.folds import input_of
-from magent2.sessions.history import History, RunKey, reading_history, settings_record
-from magent2.sessions.settings import Change, Configured, changes, configuring
+from magent2.sessions.history import History, RunKey, read_history, settings_record
+from magent2.sessions.settings import Change, Configured, changes, configure_session
 from tests.support.audit import whole_log
 
 ANN = Principal("ann")
@@ -34,11 +34,11 @@ def bus() -> Iterator[MemoryBus]:
 
 def configure(bus: MemoryBus, **change: Any) -> Configured:
     given = {"agent": "desk", "scenario_id": "house", **change}
-    return run(bus, configuring("one", ANN, Change(**given)))
+    return run_sync(bus, configure_session, "one", ANN, Change(**given))
 
 
 def settings(bus: MemoryBus) -> Mapping[str, Any]:
-    return run(bus, reading_history("one")).settings
+    return run_sync(bus, read_history, "one").settings
 
 
 def events(bus: MemoryBus) -> list[tuple[str, list[str]]]:
@@ -114,9 +114,9 @@ def test_a_deleted_session_and_the_name_of_an_agent_are_refused(bus: MemoryBus) 
     with pytest.raises(TopicDeleted):
         configure(bus)
 
-    run(bus, enlisting("desk"))
+    run_sync(bus, register_agent, "desk")
     with pytest.raises(NameTaken):
-        run(bus, configuring("desk", ANN, Change("desk", "house")))
+        run_sync(bus, configure_session, "desk", ANN, Change("desk", "house"))
 
 
 def test_changes_are_told_by_name() -> None:
@@ -129,13 +129,13 @@ def test_changes_are_told_by_name() -> None:
 
 def write(bus: MemoryBus, name: str, agent: str, spec: Mapping[str, Any], said: str = "hi") -> None:
     key = RunKey("one", name, agent)
-    seen = run(bus, reading_history("one")).last
+    seen = run_sync(bus, read_history, "one").last
     bus.call(Append(records=(key.start(ENVELOPE, spec, seen), key.end("finished", said))))
 
 
 def shown(bus: MemoryBus, agent: str, spec: Mapping[str, Any]) -> list[str]:
     write(bus, "last", agent, spec)
-    history = run(bus, reading_history("one"))
+    history = run_sync(bus, read_history, "one")
     return [item["content"] for item in input_of(history, agent, history.runs["last"], 10).items]
 
 
@@ -144,7 +144,7 @@ def test_settings_do_not_disturb_runs_and_the_last_count(bus: MemoryBus) -> None
     write(bus, "r1", "desk", {})
     bus.call(Append(records=(settings_record("one", {"scenario_id": "new"}),)))
 
-    history = run(bus, reading_history("one"))
+    history = run_sync(bus, read_history, "one")
 
     assert (list(history.runs), history.settings) == (["r1"], {"scenario_id": "new"})
     assert History().settings == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation, SetHead
 from magent2.bus.records import NewRecord
@@ -15,12 +15,12 @@ from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextT
 from magent2.mail.delivery import Sending
 from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.sessions.history import EndStatus, History, RunKey
-from magent2.sessions.receipts import finding_fate, receipts_of
-from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, steering, under_way
+from magent2.sessions.receipts import find_fate, receipts_of
+from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, under_way
 from tests.support.audit import whole_log
 from tests.support.broken import Broken
 from tests.support.journalled import letters
-from tests.support.serving import envelope, send
+from tests.support.serving import send
 from tests.support.steered import steer
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_ends_meanwhile_is_not_steered_where_one_under_way_was_wanted
     key = begin(bus, "Ada", mail)
 
     with pytest.raises(NoActiveRun):
-        run(EndsMeanwhile(bus, key, mail), steering(envelope("hurry", recipient="chat:one"), require_active=True))
+        steer(EndsMeanwhile(bus, key, mail), "hurry", require_active=True)
 
     assert letters(bus, "chat:one") == ["go"]
 
@@ -194,7 +194,7 @@ def test_the_fate_of_a_message_is_told_step_by_step(bus: MemoryBus) -> None:
     name = steer(bus, "hurry").envelope_id
 
     def status(envelope_id: str) -> str:
-        fate = run(bus, finding_fate("one", envelope_id))
+        fate = run_sync(bus, find_fate, "one", envelope_id)
         assert fate is not None
         return fate.status
 
@@ -203,7 +203,7 @@ def test_the_fate_of_a_message_is_told_step_by_step(bus: MemoryBus) -> None:
     assert status(name) == "seen"
     end(bus, key, mail)
     assert (status(mail), status(name)) == ("answered", "answered")
-    assert run(bus, finding_fate("one", "never")) is None
+    assert run_sync(bus, find_fate, "one", "never") is None
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped"])
@@ -222,7 +222,7 @@ def test_a_message_to_two_is_waited_for_by_whoever_has_not_seen_it(bus: MemoryBu
     name = steer(bus, "both").envelope_id
     see(bus, ada, 0, name)
 
-    fate = run(bus, finding_fate("one", name))
+    fate = run_sync(bus, find_fate, "one", name)
 
     assert fate is not None
     assert (fate.status, fate.waiting, [one.agent for one in fate.receipts]) == ("seen", 1, ["Ada"])

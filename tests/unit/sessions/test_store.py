@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import Claim
 from magent2.errors import IdConflict, NameTaken, TopicDeleted
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, SessionStore, title_of
 
@@ -42,7 +42,7 @@ async def test_creating_again_finds_the_first_and_another_owner_is_refused(store
 
 
 async def test_a_session_cannot_take_the_name_of_an_agent(store: InMemorySessionStore) -> None:
-    await arun(store.bus, enlisting("Dev"))
+    await register_agent(Log(store.bus), "Dev")
 
     with pytest.raises(NameTaken):
         await store.create("Dev", "ann")

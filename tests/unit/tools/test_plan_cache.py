@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from magent2.bus.flow import run
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete, Describe, Operation
-from magent2.directory.friends import removing
+from magent2.directory.friends import remove_friendship
 from magent2.errors import NameTaken, NotFriends
 from magent2.models.address import conversation_topics
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import CallScope
 from magent2.tools.messaging import messaging_tools
-from magent2.tools.sending import joined, planning_rest
+from magent2.tools.sending import joined, plan_held_sends
 from tests.support.messaging import home_of, settle
 from tests.support.sending import Facts, commit, scope_of
 
@@ -53,7 +53,7 @@ def hold(tool: ToolDefinition, scope: CallScope, **arguments: Any) -> dict[str, 
 
 def texts_of(scope: CallScope) -> list[tuple[str, str]]:
     """Id and text of what would leave, as it lies in the inbox."""
-    sends, _ = run(scope.run.bus, planning_rest(scope.sends))
+    sends, _ = run_sync(scope.run.bus, plan_held_sends, scope.sends)
     records, _, _ = joined(sends)
     return [(record.id or "", record.payload["content"]) for record in records if record.topic == "chat:Bea"]
 
@@ -76,7 +76,7 @@ def test_a_message_that_was_not_planned_fails_by_name_if_it_cannot_leave_any_mor
 
     bus.call(Delete(conversation_topics("side"), "side"))
 
-    sends, failures = run(bus, planning_rest(scope.sends))
+    sends, failures = run_sync(bus, plan_held_sends, scope.sends)
     assert (len(sends), len(failures)) == (2, 1)
     assert "was deleted" in failures[0].reason
 
@@ -123,9 +123,9 @@ def test_of_a_friend_the_log_is_asked_once(bus: Counting) -> None:
 def test_after_anything_else_the_log_is_looked_at_again(bus: Counting) -> None:
     scope = scope_of(settle(bus))
     hold(FRIEND_SEND, scope, nametag="@bob", text="first")
-    run(bus, removing("ann", "bob"))
+    run_sync(bus, remove_friendship, "ann", "bob")
 
-    scope.outlook.forget()
+    scope.plan_cache.forget()
 
     with pytest.raises(NotFriends):
         hold(FRIEND_SEND, scope, nametag="@bob", text="second")

@@ -9,14 +9,14 @@ import pytest
 from agents import Agent, function_tool
 from agents.testing import assistant_message, function_call
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import AlreadyDecided, UnknownCall
-from magent2.mail.delivery import delivering
+from magent2.mail.delivery import deliver
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sessions.approvals import Approval, Decision, deciding, finding_approvals
+from magent2.sessions.approvals import Approval, Decision, decide_approval, find_approvals
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.journalled import Improviser, Items, Mortal, work_and_die
@@ -68,11 +68,11 @@ class Desk:
 
 
 def decide(bus: Engine, call: str, decision: Decision = "approve", reason: str | None = None, **more: Any) -> Approval:
-    return run(bus, deciding("one", call, decision, "user:ann", reason, **more))
+    return run_sync(bus, decide_approval, "one", call, decision, "user:ann", reason, **more)
 
 
 def pending(bus: Engine) -> list[str]:
-    return [call.call_id for call in run(bus, finding_approvals("one")) if call.status == "pending"]
+    return [call.call_id for call in run_sync(bus, find_approvals, "one") if call.status == "pending"]
 
 
 def told(bus: Engine) -> list[tuple[str, str]]:
@@ -191,7 +191,7 @@ async def test_other_mail_waits_behind_the_decision_its_sender_is_told_and_a_ste
     send(bus, "pay")
     async with serving(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
-        assert run(bus, delivering(envelope("another thing"))).paused
+        assert run_sync(bus, deliver, envelope("another thing")).paused
         steer(bus, "hurry")
         assert waiting(bus) in (1, 3), "it is sorted when somebody claims"
         decide(bus, "pay-0")

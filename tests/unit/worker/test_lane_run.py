@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import BusMessage, Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Settle
 from magent2.errors import BusUnavailable, StorageCorrupt, TransientError
-from magent2.mail.dead_letters import listing_dead
+from magent2.mail.dead_letters import list_dead_letters
 from magent2.mail.delivery import Sending
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -350,7 +350,7 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
     (error,) = errors(bus)
     assert (error["code"], error["message"]) == ("run_failed", "LookupError: no such page")
     assert "retry_in_s" not in error
-    (letter,) = run(bus, listing_dead(AGENT))
+    (letter,) = run_sync(bus, list_dead_letters, AGENT)
     assert (letter.reason, letter.attempts, letter.mail["payload"]["content"]) == (error["message"], 1, "hello")
     assert kinds(history(bus)) == ["start", "failed"]
     assert lanes(bus) == 0

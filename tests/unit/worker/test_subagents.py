@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Delete, Describe, Operation
+from magent2.bus.log import run_sync
+from magent2.bus.operations import Delete, Describe
 from magent2.errors import Refused
-from magent2.sessions.store import creating, deleting
+from magent2.sessions.store import create_session, delete_session
 from magent2.sessions.subagents import DEPTH_MAX
 from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.lane_run import Outcome
 from tests.support.api import team_at_work
+from tests.support.broken import BeforeFirst
 from tests.support.engines import ENGINES, new_engines
 from tests.support.serving import history, outputs, send, stream, until
 from tests.support.subagents import subagent_team
@@ -41,7 +42,7 @@ def head(bus: Engine, conversation: str) -> Mapping[str, Any]:
 async def test_a_subagent_is_started_spoken_to_and_waited_for_without_a_slot(bus: Engine) -> None:
     digging: list[bool] = []
     gate: list[bool] = []
-    run(bus, creating("one", "user:ann"))
+    run_sync(bus, create_session, "one", "user:ann")
     runner = subagent_team(lambda: bool(gate), lambda: digging.append(True))
     send(bus, "dig for gold", recipient="agent:boss")
     async with team_at_work(bus, runner=runner) as service:
@@ -100,20 +101,20 @@ def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -
 def test_a_subagent_is_spoken_to_from_the_conversation_that_has_started_it_alone(bus: Engine) -> None:
     child = start(bus)["subagent_id"]
 
-    assert run(bus, own_subagent(Facts(bus), child))["parent"] == "one"
+    assert run_sync(bus, own_subagent, Facts(bus), child)["parent"] == "one"
     with pytest.raises(Refused, match="nobody has started"):
-        run(bus, own_subagent(Facts(bus, "two"), child))
+        run_sync(bus, own_subagent, Facts(bus, "two"), child)
     with pytest.raises(Refused, match="nobody has started"):
-        run(bus, own_subagent(Facts(bus), "one~helper-00000000"))
+        run_sync(bus, own_subagent, Facts(bus), "one~helper-00000000")
 
 
 def test_subagents_are_deleted_with_the_conversation_and_nobody_elses(bus: Engine) -> None:
-    run(bus, creating("one", "user:ann"))
-    run(bus, creating("one~mine", "user:bob"))
+    run_sync(bus, create_session, "one", "user:ann")
+    run_sync(bus, create_session, "one~mine", "user:bob")
     child = start(bus)["subagent_id"]
     grandchild = start(bus, conversation=child)["subagent_id"]
 
-    run(bus, deleting("one"))
+    run_sync(bus, delete_session, "one")
 
     names = ("one", child, grandchild, "one~mine")
     found = bus.call(Describe(tuple(f"stream:{name}" for name in names)))
@@ -121,23 +122,10 @@ def test_subagents_are_deleted_with_the_conversation_and_nobody_elses(bus: Engin
 
 
 def test_a_subagent_that_is_started_while_its_conversation_is_deleted_goes_with_it(bus: Engine) -> None:
-    run(bus, creating("one", "user:ann"))
-    flow = deleting("one")
-    operation = next(flow)
-    while not isinstance(operation, Delete):
-        operation = flow.send(bus.call(operation))
-    child = start(bus)["subagent_id"]
+    run_sync(bus, create_session, "one", "user:ann")
+    children: list[str] = []
+    racing = BeforeFirst(bus, Delete, lambda: children.append(start(bus)["subagent_id"]))
 
-    run(bus, resumed(flow, operation))
+    run_sync(racing, delete_session, "one")
 
-    assert bus.call(Describe((f"stream:{child}",)))[0].deleted
-
-
-def resumed(flow: Flow[None], operation: Operation[Any]) -> Flow[None]:
-    """The rest of a flow that has come to this."""
-    while True:
-        found = yield operation
-        try:
-            operation = flow.send(found)
-        except StopIteration:
-            return
+    assert bus.call(Describe((f"stream:{children[0]}",)))[0].deleted

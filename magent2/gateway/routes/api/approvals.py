@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.records import ID_MAX_CHARS
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
@@ -24,7 +24,7 @@ from magent2.gateway.routes.api.dependencies import (
 from magent2.gateway.services import House
 from magent2.mail.delivery import Sending
 from magent2.models.api.messages import ApprovalInfo, ApprovalList, DecisionRequest
-from magent2.sessions.approvals import Approval, deciding, finding_approvals
+from magent2.sessions.approvals import Approval, decide_approval, find_approvals
 
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 
@@ -41,7 +41,7 @@ def _listing(routes: APIRouter, house: House) -> None:
     async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
         """The calls that a person was asked about, oldest first. A run goes on when all of its calls are decided on."""
         await existing(house, session_id, asked_by(request))
-        found = await arun(house.bus, finding_approvals(session_id, house.histories.reading))
+        found = await find_approvals(Log(house.bus), session_id, house.histories.read_with)
         return ApprovalList(session_id=session_id, approvals=[_shown(approval) for approval in found])
 
 
@@ -56,16 +56,16 @@ def _deciding(routes: APIRouter, house: House) -> None:
         wanted = await parsed(request, house, DecisionRequest)
         principal = asked_by(request)
         await existing(house, session_id, principal)
-        flow = deciding(
+        approval = await decide_approval(
+            Log(house.bus),
             session_id,
             call_id,
             wanted.decision,
             principal.name,
             wanted.reason,
             sending=Sending(principal=principal.bound),
-            reading=house.histories.reading,
+            history_reader=house.histories.read_with,
         )
-        approval = await arun(house.bus, flow)
         audit.name(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)
         return _shown(approval)
 

@@ -6,21 +6,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from magent2.bus.flow import Flow, arun
+from magent2.bus.log import Log
 from magent2.directory.channels import (
     HISTORY_PAGE,
     Channel,
-    finding_channel,
-    joining,
-    leading,
-    leaving,
-    listing_channels,
-    making_channel,
+    create_channel,
+    find_channel,
+    join_channel,
+    leave_channel,
+    list_channels,
     new_member,
-    reading_channel,
-    removing_channel,
+    read_channel,
+    remove_channel,
+    set_leader,
 )
-from magent2.directory.users import finding_user
+from magent2.directory.users import find_user
 from magent2.errors import UnknownEntity
 from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, asked_by, json_body, parsed
@@ -38,7 +38,7 @@ def router(house: House) -> APIRouter:
     async def channels(request: Request) -> ChannelList:
         """Channels with an agent of the caller's in them; an admin sees all."""
         principal = asked_by(request)
-        found = await arun(house.bus, listing_channels(None if principal.admin else listed_for(principal)))
+        found = await list_channels(Log(house.bus), None if principal.admin else listed_for(principal))
         return ChannelList(channels=[shown_channel(channel) for channel in found])
 
     @routes.post(
@@ -51,8 +51,8 @@ def router(house: House) -> APIRouter:
         """Make a channel, change who is in it or leads it, or end it."""
         asked = await parsed(request, house, ChannelRequest)
         if asked.action in ("create", "join"):
-            await arun(house.bus, finding_user(needed(asked.user, "user")))
-        return shown_channel(await arun(house.bus, _change(asked)))
+            await find_user(Log(house.bus), needed(asked.user, "user"))
+        return shown_channel(await _change(Log(house.bus), asked))
 
     @routes.get("/channels/{name}/messages", responses=problems(*OF_HOUSE, 404, 422))
     async def messages(
@@ -60,7 +60,7 @@ def router(house: House) -> APIRouter:
     ) -> ChannelMessages:
         """What was said in a channel, the last of it, oldest first."""
         channel = await _own_channel(house, asked_by(request), name)
-        found = await arun(house.bus, reading_channel(channel.name, before))
+        found = await read_channel(Log(house.bus), channel.name, before)
         told = [{"seq": record.seq, **record.payload} for record in found]
         more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
         return ChannelMessages(messages=told, before=more)
@@ -68,19 +68,27 @@ def router(house: House) -> APIRouter:
     return routes
 
 
-def _change(asked: ChannelRequest) -> Flow[Channel]:
+async def _change(log: Log, asked: ChannelRequest) -> Channel:
     if asked.action == "remove":
-        return removing_channel(asked.name)
+        return await remove_channel(log, asked.name)
     username = needed(asked.username, "username")
     if asked.action in ("create", "join"):
         member = new_member(username, needed(asked.user, "user"), needed(asked.agent, "agent"))
-        return making_channel(asked.name, member) if asked.action == "create" else joining(asked.name, member)
-    return leaving(asked.name, username) if asked.action == "leave" else leading(asked.name, username)
+        return (
+            await create_channel(log, asked.name, member)
+            if asked.action == "create"
+            else await join_channel(log, asked.name, member)
+        )
+    return (
+        await leave_channel(log, asked.name, username)
+        if asked.action == "leave"
+        else await set_leader(log, asked.name, username)
+    )
 
 
 async def _own_channel(house: House, principal: Principal, name: str) -> Channel:
     """A channel with the caller in it; another is as unknown as one that never was."""
-    channel = (await arun(house.bus, finding_channel(name))).state
+    channel = (await find_channel(Log(house.bus), name)).state
     if not principal.admin and user_of(principal) not in [member.user for member in channel.members]:
         raise UnknownEntity(f"there is no channel {name[:80]!r}")
     return channel

@@ -10,7 +10,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Find, Read
 from magent2.bus.records import Page, Record
 from magent2.errors import UnknownCursor
@@ -30,7 +30,7 @@ from magent2.gateway.routes.api.dependencies import (
 )
 from magent2.gateway.routes.api.messages import JSON
 from magent2.gateway.services import House
-from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retrying_dead
+from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import Sending
 from magent2.models.address import dead_topic, stream_topic
 from magent2.models.api.messages import AcceptedResponse, RetryRequest
@@ -169,7 +169,7 @@ async def _revive(house: House, session: Session, run: RunRecord, letter: DeadLe
     )
     try:
         told = replace(stream_record(event), id=_mark(run))
-        appended = await arun(house.bus, retrying_dead(letter.agent, letter.seq, (told,)))
+        appended = await retry_dead_letter(Log(house.bus), letter.agent, letter.seq, (told,))
     except UnknownCursor:
         raise Problem(409, "in_progress", "somebody else has retried the message just now") from None
     return _accepted(session.session_id, message_id, appended.seqs[-1])

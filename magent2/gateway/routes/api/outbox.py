@@ -7,10 +7,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.connectors.builtin import capabilities_of
-from magent2.connectors.outbox import Item, dropping_item, reading_outbox, retrying_item
-from magent2.directory.connectors import Registration, listing_connectors, reading_roll, registering, unregistering
+from magent2.connectors.outbox import Item, drop_item, read_outbox, retry_item
+from magent2.directory.connectors import (
+    Registration,
+    list_connector_ids,
+    list_connectors,
+    register_connector,
+    unregister_connector,
+)
 from magent2.gateway.openapi import problems
 from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, json_body, parsed
 from magent2.gateway.routes.api.people import ADMINS, Name
@@ -39,7 +45,7 @@ def _connectors(routes: APIRouter, house: House) -> None:
     @routes.get("/connectors", responses=problems(*OF_HOUSE))
     async def connectors() -> ConnectorList:
         """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
-        found = await arun(house.bus, listing_connectors())
+        found = await list_connectors(Log(house.bus))
         return ConnectorList(connectors=[shown_connector(known) for known in found])
 
     @routes.post(
@@ -49,12 +55,14 @@ def _connectors(routes: APIRouter, house: House) -> None:
         """Set a connector up."""
         asked = await parsed(request, house, ConnectorRequest)
         capabilities = capabilities_of(asked.kind, asked.config)
-        return shown_connector(await arun(house.bus, registering(asked.id, asked.kind, capabilities, asked.config)))
+        return shown_connector(
+            await register_connector(Log(house.bus), asked.id, asked.kind, capabilities, asked.config)
+        )
 
     @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 422, 507))
     async def drop_connector(connector: Name) -> ConnectorInfo:
         """Take a connector away; what waits in its outbox is not sent."""
-        return shown_connector(await arun(house.bus, unregistering(connector)))
+        return shown_connector(await unregister_connector(Log(house.bus), connector))
 
 
 def _outboxes(routes: APIRouter, house: House) -> None:
@@ -64,20 +72,20 @@ def _outboxes(routes: APIRouter, house: House) -> None:
         state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
     ) -> OutboxItemList:
         """Messages to places outside and what became of them, the last 1,000, oldest first."""
-        names = await arun(house.bus, reading_roll()) if connector is None else [connector]
-        items = [item for name in names for item in await arun(house.bus, reading_outbox(name))]
+        names = await list_connector_ids(Log(house.bus)) if connector is None else [connector]
+        items = [item for name in names for item in await read_outbox(Log(house.bus), name)]
         chosen = [item for item in items if state in (None, item.state)]
         return OutboxItemList(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
 
     @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Send a message again that is dead, or whose outcome nobody knows."""
-        return shown_item(await arun(house.bus, retrying_item(connector, item)))
+        return shown_item(await retry_item(Log(house.bus), connector, item))
 
     @routes.delete("/outbox/{connector}/{item}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
     async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Give such a message up for good."""
-        return shown_item(await arun(house.bus, dropping_item(connector, item)))
+        return shown_item(await drop_item(Log(house.bus), connector, item))
 
 
 def shown_connector(known: Registration) -> ConnectorInfo:

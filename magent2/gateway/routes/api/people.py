@@ -6,31 +6,38 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from magent2.bus.flow import Flow, arun
-from magent2.directory.friends import Friendship, accepting, listing_friendships, refusing, removing, requesting
+from magent2.bus.log import Log
+from magent2.directory.friends import (
+    Friendship,
+    accept_friendship,
+    list_friendships,
+    refuse_friendship,
+    remove_friendship,
+    request_friendship,
+)
 from magent2.directory.swarms import (
     Contact,
     Swarm,
-    blocking,
-    finding_swarm,
-    letting_in,
-    listing_contacts,
-    listing_swarms,
-    making_swarm,
-    opening_swarm,
-    putting_out,
-    removing_swarm,
+    add_guest,
+    create_swarm,
+    find_swarm,
+    list_contacts,
+    list_swarms,
+    remove_guest,
+    remove_swarm,
+    set_contact_blocked,
+    set_swarm_open,
 )
 from magent2.directory.users import (
     PRINCIPAL_PREFIX,
     User,
-    changing_user,
+    change_user,
     check_user_id,
-    finding_by_nametag,
-    finding_user,
-    listing_users,
-    making_user,
-    removing_user,
+    create_user,
+    find_user,
+    find_user_by_nametag,
+    list_users,
+    remove_user,
 )
 from magent2.errors import UnknownEntity
 from magent2.gateway.openapi import problems
@@ -68,7 +75,7 @@ def _users(routes: APIRouter, house: House) -> None:
     @routes.get("/users", dependencies=ADMINS, responses=problems(*OF_HOUSE))
     async def users() -> UserList:
         """Everybody who has a nametag."""
-        return UserList(users=[shown_user(user) for user in await arun(house.bus, listing_users())])
+        return UserList(users=[shown_user(user) for user in await list_users(Log(house.bus))])
 
     @routes.post(
         "/users",
@@ -81,13 +88,13 @@ def _users(routes: APIRouter, house: House) -> None:
         asked = await parsed(request, house, UserRequest)
         facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
         if asked.nametag is None:
-            return shown_user(await arun(house.bus, changing_user(asked.id, facts)))
-        return shown_user(await arun(house.bus, making_user(asked.id, asked.nametag, facts)))
+            return shown_user(await change_user(Log(house.bus), asked.id, facts))
+        return shown_user(await create_user(Log(house.bus), asked.id, asked.nametag, facts))
 
     @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 422, 507))
     async def drop_user(user: Name) -> UserInfo:
         """Nobody can write to them any more; the nametag stays theirs."""
-        return shown_user(await arun(house.bus, removing_user(user)))
+        return shown_user(await remove_user(Log(house.bus), user))
 
 
 def shown_user(user: User) -> UserInfo:
@@ -100,7 +107,7 @@ def _friends(routes: APIRouter, house: House) -> None:
     async def friends(request: Request) -> FriendList:
         """The caller's friends, and who has asked whom."""
         own = listed_for(asked_by(request))
-        found = await arun(house.bus, listing_friendships(own))
+        found = await list_friendships(Log(house.bus), own)
         return FriendList(friends=[await _shown_friend(house, own, friendship) for friendship in found])
 
     @routes.post(
@@ -109,11 +116,15 @@ def _friends(routes: APIRouter, house: House) -> None:
     async def befriend(request: Request) -> FriendInfo:
         """Ask for a friendship, agree to one, refuse one, or end one."""
         asked = await parsed(request, house, FriendRequest)
-        own = (await arun(house.bus, finding_user(user_of(asked_by(request))))).state.id
-        other = (await arun(house.bus, finding_by_nametag(asked.nametag))).state.id
-        doing = {"request": requesting, "accept": accepting, "refuse": refusing, "remove": removing}[asked.action]
-        flow: Flow[Friendship] = doing(own, other)
-        return await _shown_friend(house, own, await arun(house.bus, flow))
+        own = (await find_user(Log(house.bus), user_of(asked_by(request)))).state.id
+        other = (await find_user_by_nametag(Log(house.bus), asked.nametag)).state.id
+        doing = {
+            "request": request_friendship,
+            "accept": accept_friendship,
+            "refuse": refuse_friendship,
+            "remove": remove_friendship,
+        }[asked.action]
+        return await _shown_friend(house, own, await doing(Log(house.bus), own, other))
 
 
 def user_of(principal: Principal) -> str:
@@ -127,7 +138,7 @@ def listed_for(principal: Principal) -> str:
 
 async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendInfo:
     try:
-        nametag = (await arun(house.bus, finding_user(friendship.other(own)))).state.nametag
+        nametag = (await find_user(Log(house.bus), friendship.other(own))).state.nametag
     except UnknownEntity:
         nametag = ""  # gone meanwhile
     return FriendInfo(
@@ -143,7 +154,7 @@ def _swarms(routes: APIRouter, house: House) -> None:
     async def swarms(request: Request) -> SwarmList:
         """The caller's swarms; an admin sees all."""
         principal = asked_by(request)
-        found = await arun(house.bus, listing_swarms(None if principal.admin else listed_for(principal)))
+        found = await list_swarms(Log(house.bus), None if principal.admin else listed_for(principal))
         return SwarmList(swarms=[shown_swarm(swarm) for swarm in found])
 
     @routes.post(
@@ -154,37 +165,36 @@ def _swarms(routes: APIRouter, house: House) -> None:
         asked = await parsed(request, house, SwarmRequest)
         principal = asked_by(request)
         if asked.action == "create":
-            own = (await arun(house.bus, finding_user(user_of(principal)))).state.id
-            made = making_swarm(asked.nametag, own, needed(asked.agent, "agent"))
-            return shown_swarm(await arun(house.bus, made))
+            own = (await find_user(Log(house.bus), user_of(principal))).state.id
+            return shown_swarm(await create_swarm(Log(house.bus), asked.nametag, own, needed(asked.agent, "agent")))
         await _own_swarm(house, principal, asked.nametag)
         if asked.action in ("block", "unblock"):
             user, blocked = needed(asked.user, "user"), asked.action == "block"
-            await arun(house.bus, blocking(asked.nametag, user, blocked=blocked))
+            await set_contact_blocked(Log(house.bus), asked.nametag, user, blocked=blocked)
             return shown_swarm(await _own_swarm(house, principal, asked.nametag))
-        return shown_swarm(await arun(house.bus, _swarm_change(asked)))
+        return shown_swarm(await _swarm_change(Log(house.bus), asked))
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*OF_HOUSE, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
         """Who has written to a swarm of the caller's."""
         swarm = await _own_swarm(house, asked_by(request), nametag)
-        found = await arun(house.bus, listing_contacts(swarm.nametag))
+        found = await list_contacts(Log(house.bus), swarm.nametag)
         return SwarmContactList(contacts=[shown_contact(contact) for contact in found])
 
 
-def _swarm_change(asked: SwarmRequest) -> Flow[Swarm]:
+async def _swarm_change(log: Log, asked: SwarmRequest) -> Swarm:
     if asked.action in ("open", "close"):
-        return opening_swarm(asked.nametag, is_open=asked.action == "open")
+        return await set_swarm_open(log, asked.nametag, is_open=asked.action == "open")
     if asked.action == "let_in":
-        return letting_in(asked.nametag, needed(asked.user, "user"))
+        return await add_guest(log, asked.nametag, needed(asked.user, "user"))
     if asked.action == "put_out":
-        return putting_out(asked.nametag, needed(asked.user, "user"))
-    return removing_swarm(asked.nametag)
+        return await remove_guest(log, asked.nametag, needed(asked.user, "user"))
+    return await remove_swarm(log, asked.nametag)
 
 
 async def _own_swarm(house: House, principal: Principal, nametag: str) -> Swarm:
     """A swarm of the caller's; somebody else's is as unknown as one that never was."""
-    swarm = (await arun(house.bus, finding_swarm(nametag))).state
+    swarm = (await find_swarm(Log(house.bus), nametag)).state
     if not principal.admin and swarm.owner != user_of(principal):
         raise UnknownEntity(f"nobody is called {nametag[:80]!r}")
     return swarm

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from magent2.bus.flow import arun
+from magent2.bus.log import Log
 from magent2.bus.records import ID_MAX_CHARS, Record
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
@@ -31,7 +31,7 @@ from magent2.models.address import check_name
 from magent2.models.api.messages import MessageReceipt, SteerRequest, SteerResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.receipts import Fate, finding_fate
+from magent2.sessions.receipts import Fate, find_fate
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -70,7 +70,7 @@ def _steering(routes: APIRouter, house: House) -> None:
             envelope,
             sending_of(house, session, principal),
             require_active=wanted.require_active,
-            reading=house.histories.reading,
+            history_reader=house.histories.read_with,
         )
         (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
         answer: dict[str, Any] = {
@@ -118,7 +118,7 @@ def _receipts(routes: APIRouter, house: House) -> None:
 
 
 async def _fate(house: House, session_id: str, receipt_id: str) -> Fate:
-    fate = await arun(house.bus, finding_fate(session_id, receipt_id, house.histories.reading))
+    fate = await find_fate(Log(house.bus), session_id, receipt_id, house.histories.read_with)
     if fate is None:
         raise Problem(404, "unknown_message", f"this session has no message {receipt_id[:80]!r}")
     return fate

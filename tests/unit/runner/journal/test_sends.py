@@ -11,13 +11,13 @@ from agents import (
     function_tool,
 )
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Operation, OwnedAppend, SetHead
 from magent2.bus.records import NewRecord
 from magent2.mail.headers import ACTIVE_AGENT
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.tools.chat import chat_send, send_message
 from magent2.tools.interface import current_scope
 from tests.support.audit import whole_log
@@ -121,7 +121,7 @@ async def test_sends_go_where_they_belong_when_the_active_agent_has_changed_mean
 
 
 async def test_a_send_to_a_conversation_that_is_an_agent_is_an_error_to_the_model(bus: MemoryBus) -> None:
-    run(bus, enlisting("Cy"))
+    run_sync(bus, register_agent, "Cy")
     shown = asking("chat_send", recipient="chat:Cy", content="news")
 
     await work(bus, shown.agent(chat_send))
@@ -132,7 +132,7 @@ async def test_a_send_to_a_conversation_that_is_an_agent_is_an_error_to_the_mode
 
 
 async def test_a_name_that_is_taken_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
-    spying = Spying(bus, lambda: run(bus, enlisting("new")))
+    spying = Spying(bus, lambda: run_sync(bus, register_agent, "new"))
     shown = asking("post")
 
     await work(spying, shown.agent(posting(("agent:Cy", "first", "new"))))

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from magent2.bus.flow import run
 from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.directory.agents import removing_agent
-from magent2.directory.channels import leaving
-from magent2.directory.friends import removing
-from magent2.directory.swarms import opening_swarm
-from magent2.directory.users import removing_user
-from magent2.mail.registration import enlisting
+from magent2.directory.agents import remove_agent
+from magent2.directory.channels import leave_channel
+from magent2.directory.friends import remove_friendship
+from magent2.directory.swarms import set_swarm_open
+from magent2.directory.users import remove_user
+from magent2.mail.registration import register_agent
 from magent2.tools.messaging.channel_send import ChannelSend
 from magent2.tools.messaging.friend_send import FriendSend
 from magent2.tools.messaging.say import Say
@@ -76,7 +76,7 @@ class TestFriendSend(SendingToolContract):
             ],
             arrived=lambda: inbox(bus, "Bo"),
             wanted=["user:ann: one", "user:ann: two"],
-            revoke=lambda: run(bus, removing("bob", "ann")),
+            revoke=lambda: run_sync(bus, remove_friendship, "bob", "ann"),
         )
 
 
@@ -104,7 +104,7 @@ class TestChannelSend(SendingToolContract):
                 "channel:launch: @ann in #launch: two",
                 "channel:launch: @ann in #launch: two",
             ],
-            revoke=lambda: run(bus, leaving("launch", "ann")),
+            revoke=lambda: run_sync(bus, leave_channel, "launch", "ann"),
         )
 
 
@@ -147,7 +147,7 @@ class TestSendUserMessage(SendingToolContract):
             bad=[{"text": ""}, {"text": "hi", "nametag": "@bob"}, {"text": "hi", "wait": True, "timeout_s": 0}],
             arrived=lambda: inbox(bus, "Ada"),
             wanted=["agent:Ada@one: one", "agent:Ada@one: two"],
-            revoke=lambda: run(bus, removing_user("ann")),
+            revoke=lambda: run_sync(bus, remove_user, "ann"),
         )
 
 
@@ -163,7 +163,7 @@ class TestSendUserMessageToASwarm(SendingToolContract):
             bad=[{"text": " ", "nametag": "@desk"}, {"text": "hi", "nametag": "@nobody"}],
             arrived=lambda: inbox(bus, "Desk"),
             wanted=["user:ann: one", "user:ann: two"],
-            revoke=lambda: run(bus, opening_swarm("desk", is_open=False)),
+            revoke=lambda: run_sync(bus, set_swarm_open, "desk", is_open=False),
         )
 
 
@@ -175,7 +175,7 @@ class TestSendAgentMessage(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
         facts = settle(bus)
-        run(bus, enlisting("Cleo"))
+        run_sync(bus, register_agent, "Cleo")
         return World(
             facts,
             definition_of(SendAgentMessage()),
@@ -189,5 +189,5 @@ class TestSendAgentMessage(SendingToolContract):
             ],
             arrived=lambda: inbox(bus, "Cleo"),
             wanted=["agent:Ada: one", "agent:Ada: two"],
-            revoke=lambda: run(bus, removing_agent("Cleo")),
+            revoke=lambda: run_sync(bus, remove_agent, "Cleo"),
         )

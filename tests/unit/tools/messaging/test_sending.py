@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from magent2.bus.flow import Flow, run
 from magent2.bus.interface import Engine
+from magent2.bus.log import Log, run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
-from magent2.connectors.outbox import reading_outbox
-from magent2.directory.agents import placing_agent, removing_agent
-from magent2.directory.channels import leaving
-from magent2.directory.connectors import Capabilities, registering, unregistering
-from magent2.directory.friends import removing
-from magent2.directory.swarms import blocking, finding_swarm, listing_contacts, opening_swarm, removing_swarm
-from magent2.directory.users import changing_user, removing_user
+from magent2.connectors.outbox import read_outbox
+from magent2.directory.agents import place_agent, remove_agent
+from magent2.directory.channels import leave_channel
+from magent2.directory.connectors import Capabilities, register_connector, unregister_connector
+from magent2.directory.friends import remove_friendship
+from magent2.directory.swarms import find_swarm, list_contacts, remove_swarm, set_contact_blocked, set_swarm_open
+from magent2.directory.users import change_user, remove_user
 from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.mail.headers import STEER
-from magent2.mail.registration import enlisting
+from magent2.mail.registration import register_agent
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
 from magent2.sessions.stream import stream_record
@@ -81,12 +81,12 @@ async def test_what_is_said_names_the_message_it_answers(bus: Engine, ann: Facts
 
 
 async def test_a_user_who_is_reached_elsewhere_is_told_there_and_on_the_page(bus: Engine, ann: Facts) -> None:
-    run(bus, registering("hook", "console", Capabilities(text=True)))
-    run(bus, changing_user("ann", {"connector": "hook", "target": "+1"}))
+    run_sync(bus, register_connector, "hook", "console", Capabilities(text=True))
+    run_sync(bus, change_user, "ann", {"connector": "hook", "target": "+1"})
 
     await call("say", ann, text="hello")
 
-    (item,) = run(bus, reading_outbox("hook"))
+    (item,) = run_sync(bus, read_outbox, "hook")
     assert (item.message.text, item.message.target, item.state) == ("hello", "+1", "waiting")
     assert said(bus) == ["hello"]
 
@@ -97,24 +97,24 @@ async def test_a_user_who_is_reached_elsewhere_is_told_there_and_on_the_page(bus
 async def test_what_a_connector_cannot_take_is_refused(
     bus: Engine, ann: Facts, tool: str, arguments: dict[str, Any]
 ) -> None:
-    run(bus, registering("hook", "console", Capabilities(text=True)))
-    run(bus, changing_user("ann", {"connector": "hook"}))
+    run_sync(bus, register_connector, "hook", "console", Capabilities(text=True))
+    run_sync(bus, change_user, "ann", {"connector": "hook"})
 
     with pytest.raises(InvalidInput, match="takes no"):
         await call(tool, ann, **arguments)
 
 
 async def test_a_connector_that_is_removed_after_the_hold_fails_the_send(bus: Engine, ann: Facts) -> None:
-    run(bus, registering("hook", "console", Capabilities(text=True)))
-    run(bus, changing_user("ann", {"connector": "hook"}))
+    run_sync(bus, register_connector, "hook", "console", Capabilities(text=True))
+    run_sync(bus, change_user, "ann", {"connector": "hook"})
     scope = scope_of(ann)
     with call_scope(scope):
         await call("say", ann, text="hello")
 
-    run(bus, unregistering("hook"))
+    run_sync(bus, unregister_connector, "hook")
 
     assert [failure.reason for failure in commit(scope)] == ["the connector 'hook' was removed"]
-    assert (said(bus), run(bus, reading_outbox("hook"))) == ([], [])
+    assert (said(bus), run_sync(bus, read_outbox, "hook")) == ([], [])
 
 
 # --- revocation between hold and commit: that send fails by name, the others go
@@ -131,8 +131,8 @@ async def test_of_many_held_sends_only_the_revoked_fail(bus: Engine, ann: Facts)
         await call("send_user_message", ann, nametag="@desk", text="to desk")
         await call("say", ann, text="to ann")
 
-    run(bus, removing("bob", "ann"))
-    run(bus, leaving("launch", "ann"))
+    run_sync(bus, remove_friendship, "bob", "ann")
+    run_sync(bus, leave_channel, "launch", "ann")
     failures = commit(scope)
 
     assert [(failure.send.prepared.tool, failure.send.prepared.target, failure.reason) for failure in failures] == [
@@ -254,7 +254,7 @@ async def desk_of(bus: Engine, ann: Facts) -> Facts:
     """A run of the swarm, after ann has written to it."""
     open_swarm(bus)
     await call("send_user_message", ann, nametag="@desk", text="help")
-    room = run(bus, finding_swarm("desk")).state.room("ann")
+    room = run_sync(bus, find_swarm, "desk").state.room("ann")
     return Facts(bus, room, "Desk", principal="user:bob")
 
 
@@ -266,7 +266,7 @@ async def test_a_swarm_answers_whoever_wrote_where_they_wrote_from(bus: Engine, 
 
     assert inbox(bus, "Ada") == ["agent:Desk: we are on it", "agent:Desk: by name"]
     assert mail(bus, "Ada").payload["conversation_id"] == "one"
-    assert [contact.user for contact in run(bus, listing_contacts("desk"))] == ["ann"]
+    assert [contact.user for contact in run_sync(bus, list_contacts, "desk")] == ["ann"]
 
 
 async def test_a_swarm_writes_to_nobody_who_has_not_written(bus: Engine, ann: Facts) -> None:
@@ -283,7 +283,7 @@ async def test_a_blocked_contact_gets_and_sends_nothing(bus: Engine, ann: Facts)
     scope = scope_of(desk)
     with call_scope(scope):
         await call("send_agent_message", desk, text="held")
-    run(bus, blocking("desk", "ann", blocked=True))
+    run_sync(bus, set_contact_blocked, "desk", "ann", blocked=True)
 
     assert ["blocked" in failure.reason for failure in commit(scope)] == [True]
     with pytest.raises(NotAContact):
@@ -296,21 +296,21 @@ async def test_a_blocked_contact_gets_and_sends_nothing(bus: Engine, ann: Facts)
 @pytest.mark.parametrize(
     ("ends", "reason"),
     [
-        (lambda: removing_user("ann"), "user 'ann' is gone"),
-        (lambda: removing_agent("Ada"), "the agent 'Ada' is gone"),
-        (lambda: removing_swarm("desk"), "the swarm @desk is gone"),
+        (lambda log: remove_user(log, "ann"), "user 'ann' is gone"),
+        (lambda log: remove_agent(log, "Ada"), "the agent 'Ada' is gone"),
+        (lambda log: remove_swarm(log, "desk"), "the swarm @desk is gone"),
     ],
     ids=["user", "agent", "swarm"],
 )
 async def test_what_a_swarm_answers_fails_when_who_asked_is_gone(
-    bus: Engine, ann: Facts, ends: Callable[[], Flow[Any]], reason: str
+    bus: Engine, ann: Facts, ends: Callable[[Log], Coroutine[Any, Any, Any]], reason: str
 ) -> None:
     desk = await desk_of(bus, ann)
     scope = scope_of(desk)
     with call_scope(scope):
         await call("send_agent_message", desk, text="held")
 
-    run(bus, ends())
+    run_sync(bus, ends)
 
     assert [failure.reason for failure in commit(scope)] == [reason]
     assert inbox(bus, "Ada") == []
@@ -318,7 +318,7 @@ async def test_what_a_swarm_answers_fails_when_who_asked_is_gone(
 
 async def test_a_swarm_that_is_closed_takes_nothing_from_strangers(bus: Engine, ann: Facts) -> None:
     open_swarm(bus)
-    run(bus, opening_swarm("desk", is_open=False))
+    run_sync(bus, set_swarm_open, "desk", is_open=False)
 
     with pytest.raises(NotAContact, match="not open to ann"):
         await call("send_user_message", ann, nametag="@desk", text="hello")
@@ -331,7 +331,7 @@ async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) 
     foreground = Facts(bus, home, "Ada", run_id="run-2", principal="user:ann")
     waiting = Facts(bus, "one", "Ada", run_id="run-1", principal="user:ann")
     lane = Lane("Ada", "one")
-    bus.call(run(bus, with_wait(foreground, lane, Append(records=(NewRecord("stream:x", {}),)))))
+    bus.call(run_sync(bus, with_wait, foreground, lane, Append(records=(NewRecord("stream:x", {}),))))
 
     with pytest.raises(WouldDeadlock):
         await call("send_user_message", waiting, text="hello", wait=True)
@@ -343,8 +343,8 @@ async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) 
 
 async def test_a_sub_agent_writes_to_its_parent_unless_it_names_another(bus: Engine, ann: Facts) -> None:
     for name in ("Boss", "Peer"):
-        run(bus, enlisting(name))
-    run(bus, placing_agent("Ada", "sub", "Boss"))
+        run_sync(bus, register_agent, name)
+    run_sync(bus, place_agent, "Ada", "sub", "Boss")
 
     await call("send_agent_message", ann, text="up")
     await call("send_agent_message", ann, text="across", agent="Peer")
@@ -354,7 +354,7 @@ async def test_a_sub_agent_writes_to_its_parent_unless_it_names_another(bus: Eng
 
 async def test_without_a_parent_it_goes_to_whoever_wrote_last(bus: Engine, ann: Facts) -> None:
     for name in ("Cleo", "Ada"):
-        run(bus, enlisting(name))
+        run_sync(bus, register_agent, name)
     cleo = Facts(bus, "one", "Cleo", principal="user:ann")
     await call("send_agent_message", cleo, text="how far?", agent="Ada")
 
@@ -364,7 +364,7 @@ async def test_without_a_parent_it_goes_to_whoever_wrote_last(bus: Engine, ann: 
 
 
 async def test_a_steer_goes_at_once_and_is_marked(bus: Engine, ann: Facts) -> None:
-    run(bus, enlisting("Cleo"))
+    run_sync(bus, register_agent, "Cleo")
     scope = scope_of(ann)
     with call_scope(scope):
         await call("send_agent_message", ann, text="turn left", agent="Cleo", steering=True)
@@ -374,7 +374,7 @@ async def test_a_steer_goes_at_once_and_is_marked(bus: Engine, ann: Facts) -> No
 
 
 async def test_a_long_text_is_attached(bus: Engine, ann: Facts) -> None:
-    run(bus, enlisting("Cleo"))
+    run_sync(bus, register_agent, "Cleo")
     text = "word " * SPILL_CHARS
 
     await call("send_agent_message", ann, text=text, agent="Cleo")

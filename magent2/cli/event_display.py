@@ -41,7 +41,7 @@ def tool_step_text(data: EventData) -> str:
     """The call of a tool, its result, or its error."""
     status, name = data.get("status"), data.get("name")
     if status == "start":
-        return f"calls {name} {shortened(json.dumps(data.get('args') or {}), ARGUMENTS_MAX_CHARS)}"
+        return f"calls {name} {_arguments(data)}"
     if status == "error":
         return f"{name} failed: {shortened(_str(data, 'error'), RESULT_MAX_CHARS)}"
     return f"{name} → {shortened(_str(data, 'result_summary'), RESULT_MAX_CHARS)}"
@@ -49,6 +49,10 @@ def tool_step_text(data: EventData) -> str:
 
 def _str(data: EventData, field: str) -> str:
     return str(data.get(field) or "")
+
+
+def _arguments(data: EventData) -> str:
+    return shortened(json.dumps(data.get("args") or {}), ARGUMENTS_MAX_CHARS)
 
 
 def _agent(data: EventData) -> str:
@@ -64,6 +68,31 @@ def _run(data: EventData) -> str:
     return f"{_agent(data)} run {data.get('status')}{reason}"
 
 
+def _receipt(data: EventData) -> str:
+    messages = data.get("messages")
+    outcomes = [f"{one['source']} {one['outcome']}" for one in messages] if isinstance(messages, list) else []
+    return f"{_agent(data)} received: {', '.join(outcomes)}"
+
+
+def _approval(data: EventData) -> str:
+    call = f"{data.get('name')} {_arguments(data)} ({data.get('tool_call_id')})"
+    if data.get("status") == "requested":
+        return f"{_agent(data)} needs approval for {call}"
+    by = f" by {data['decided_by']}" if data.get("decided_by") else ""
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return f"{data.get('status')}{by}: {call}{reason}"
+
+
+def _block(data: EventData) -> str:
+    held = f", {data.get('sent')} of {data['held']} messages sent" if data.get("held") else ""
+    return f"{_agent(data)} ran a Python block: {data.get('status')}{held}"
+
+
+def _subagent(data: EventData) -> str:
+    task = shortened(_str(data, "task"), RESULT_MAX_CHARS)
+    return f"{_agent(data)} started {data.get('name')} in {data.get('subagent_id')}: {task}"
+
+
 def _error(data: EventData) -> str:
     retry_s = data.get("retry_in_s")
     retry = f" (retry in {retry_s:g} s)" if isinstance(retry_s, int | float) else ""
@@ -76,6 +105,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
     "output": _spoken,
     "message": _spoken,
     "tool_step": lambda data: f"{_agent(data)} {tool_step_text(data)}",
+    "message_received": _receipt,
+    "approval": _approval,
+    "block": _block,
+    "subagent": _subagent,
     "run": _run,
     "handoff": lambda data: f"{_str(data, 'source') or 'no agent'} hands over to {data.get('target')}",
     "session": lambda data: f"conversation {data.get('status')}",

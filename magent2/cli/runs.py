@@ -83,7 +83,7 @@ def stop(conversation_id: str, agent: str | None, as_json: bool, gateway: Gatewa
     with gateway.connect() as client:
         stopping = client.stop(conversation_id, agent)
     if as_json:
-        print_json(stopping)
+        print_json({"agent": stopping.agent, "envelope_id": stopping.envelope_id, "seq": stopping.seq})
     else:
         print_data(f"asked {stopping.agent} to stop")
 

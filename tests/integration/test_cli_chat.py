@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from magent2.client import Client
-from tests.support.command_line import CommandLine, House
+from tests.support.command_line import CommandLine, RunningServer
 from tests.support.forked import ROOT
 from tests.support.processes import Crew
 from tests.support.waiting import eventually
@@ -34,20 +34,20 @@ main()
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with Crew() as crew:
-        yield House(crew, tmp_path_factory.mktemp("house"))
+        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
-def magent2(house: House) -> Iterator[CommandLine]:
-    with CommandLine(house.data_dir, MAGENT2_URL=house.url) as commands:
+def magent2(server: RunningServer) -> Iterator[CommandLine]:
+    with CommandLine(server.data_dir, MAGENT2_URL=server.url) as commands:
         yield commands
 
 
 @pytest.fixture
-def client(house: House) -> Iterator[Client]:
-    with Client(house.url, house.token) as client:
+def client(server: RunningServer) -> Iterator[Client]:
+    with Client(server.url, server.token) as client:
         yield client
 
 
@@ -72,7 +72,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def read_until(self, words: str) -> str:
-        """What is on the screen up to these words, which are then taken off it."""
+        """Read the screen up to these words and return what came before them."""
         end = time.monotonic() + DEADLINE_S
         while words not in self._seen:
             ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
@@ -82,7 +82,7 @@ class Terminal:
         return before
 
     def leave(self, words: str) -> None:
-        """Ctrl-C at the prompt; once more where it came just as `input` began, which then waits for the next key."""
+        """Press Ctrl-C at the prompt, and again if it came just as `input` began, which then waits for another key."""
         for _ in range(PRESSES_MAX):
             self.type(CTRL_C)
             if select.select([self._ours], [], [], PRESS_AGAIN_S)[0]:
@@ -138,7 +138,7 @@ def test_at_a_terminal_answers_are_rendered(terminal: Terminal) -> None:
     assert terminal.process.wait(DEADLINE_S) == 0
 
 
-def test_ctrl_c_stops_the_run_first_and_leaves_at_the_prompt(terminal: Terminal, client: Client) -> None:
+def test_ctrl_c_stops_the_run_and_at_the_prompt_exits(terminal: Terminal, client: Client) -> None:
     terminal.read_until("> ")
     terminal.type("slow question\n")
     terminal.read_until("thinking")
@@ -155,18 +155,18 @@ def test_ctrl_c_stops_the_run_first_and_leaves_at_the_prompt(terminal: Terminal,
 
 def test_chat_survives_a_gateway_that_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Crew() as crew:
-        house = House(crew, tmp_path_factory.mktemp("mortal"))
-        with CommandLine(house.data_dir, MAGENT2_URL=house.url) as magent2:
+        server = RunningServer(crew, tmp_path_factory.mktemp("mortal"))
+        with CommandLine(server.data_dir, MAGENT2_URL=server.url) as magent2:
             process = magent2.start("chat")
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write("before\n")
             process.stdin.flush()
             assert process.stdout.readline() == "before\n"
-            house.kill()
+            server.kill()
             process.stdin.write("after\n")
             process.stdin.flush()
-            house.restart()
+            server.restart()
             assert process.stdout.readline() == "after\n"
             process.stdin.close()
             assert eventually(lambda: process.poll() is not None)

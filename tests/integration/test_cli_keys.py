@@ -1,4 +1,4 @@
-"""`magent2 keys` in processes of its own, on a log that a gateway serves meanwhile."""
+"""`magent2 keys` and `magent2 erase`, also on a bus that a running gateway serves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 
 from magent2.client import Client
-from tests.support.command_line import CommandLine, House
+from tests.support.command_line import CommandLine, RunningServer
 from tests.support.processes import Crew
 from tests.support.waiting import eventually
 
@@ -29,7 +29,7 @@ def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(tmp_path: Pat
     assert revoked.json["revoked_at"] is not None
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
+def test_an_error_is_one_line(tmp_path: Path) -> None:
     with CommandLine(tmp_path) as cli:
         bad = cli.run("keys", "create", "--scope", "root")
         none = cli.run("keys", "create")
@@ -42,25 +42,25 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         assert done.err.count("\n") == 1
 
 
-def test_a_key_made_and_revoked_beside_a_running_gateway_counts_there(crew: Crew, tmp_path: Path) -> None:
-    house = House(crew, tmp_path, worker=False)
-    with CommandLine(tmp_path, MAGENT2_BUS_URL=house.bus_url) as cli:
+def test_a_running_gateway_honours_a_created_and_a_revoked_key(crew: Crew, tmp_path: Path) -> None:
+    server = RunningServer(crew, tmp_path, worker=False)
+    with CommandLine(tmp_path, MAGENT2_BUS_URL=server.bus_url) as cli:
         made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
-        with Client(house.url, made["key"]) as client:
+        with Client(server.url, made["key"]) as client:
             sent = client.send("Ada", "hello")
             assert client.conversation(sent.conversation_id).last_seq == sent.seq
 
         assert cli.run("keys", "revoke", made["id"]).code == 0
 
         headers = {"authorization": f"Bearer {made['key']}"}
-        eventually(lambda: httpx2.get(f"{house.url}/conversations", headers=headers).status_code == 401)
+        eventually(lambda: httpx2.get(f"{server.url}/conversations", headers=headers).status_code == 401)
 
 
-def test_erasing_a_user_is_asked_for_done_and_told(crew: Crew, tmp_path: Path) -> None:
-    house = House(crew, tmp_path, worker=False)
-    with CommandLine(tmp_path, MAGENT2_BUS_URL=house.bus_url) as cli:
+def test_erase_needs_confirmation_and_reports_what_it_deleted(crew: Crew, tmp_path: Path) -> None:
+    server = RunningServer(crew, tmp_path, worker=False)
+    with CommandLine(tmp_path, MAGENT2_BUS_URL=server.bus_url) as cli:
         made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
-        with Client(house.url, made["key"]) as client:
+        with Client(server.url, made["key"]) as client:
             sent = client.send("Ada", "a secret")
 
         unsure = cli.run("erase", "user:ann")

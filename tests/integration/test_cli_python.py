@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLi
             yield commands, client
 
 
-def test_a_file_is_run_as_a_block_and_its_messages_leave(served: tuple[CommandLine, Client], tmp_path: Path) -> None:
+def test_a_file_runs_as_a_block_and_its_messages_are_sent(served: tuple[CommandLine, Client], tmp_path: Path) -> None:
     commands, client = served
     (tmp_path / "good.py").write_text(GOOD)
 
@@ -45,7 +45,7 @@ def test_a_file_is_run_as_a_block_and_its_messages_leave(served: tuple[CommandLi
     assert texts[0] == "[agent:general]: note 0"
 
 
-def test_a_block_that_fails_says_so_and_ends_with_code_1(served: tuple[CommandLine, Client]) -> None:
+def test_a_failed_block_prints_its_error_and_exits_with_code_1(served: tuple[CommandLine, Client]) -> None:
     commands, client = served
 
     done = commands.run("python", "-", "--agent", "general", stdin=GOOD.replace('"notes"', '"never"') + "1/0")

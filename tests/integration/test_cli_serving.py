@@ -1,4 +1,4 @@
-"""`serve`, `gateway`, `worker` and `demo` as a person starts and stops them, and what they say when they cannot."""
+"""`serve`, `gateway`, `worker` and `demo` from start to exit, and the errors of commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from magent2.bus.sqlite import SqliteBus
 from magent2.client import Client, ConversationEvent
 from magent2.errors import GatewayUnreachable, Unauthorized
-from tests.support.command_line import CommandLine, Done, House, ended
+from tests.support.command_line import CommandLine, Done, RunningServer, ended
 from tests.support.processes import Crew
 from tests.support.serving import send
 from tests.support.waiting import eventually
@@ -34,7 +34,7 @@ def magent2(tmp_path: Path) -> Iterator[CommandLine]:
 
 
 def greeting(process: subprocess.Popen[str]) -> tuple[str, str, str]:
-    """All that is said at the start; the URL and the token in it."""
+    """The text that is printed at the start, and the URL and the token in it."""
     assert process.stdout is not None
     said = ""
     while "/send" not in said:
@@ -51,14 +51,14 @@ def leave(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> Done:
     return ended(process)
 
 
-def test_serve_says_how_to_begin_answers_and_goes_home_on_sigterm(magent2: CommandLine) -> None:
+def test_serve_prints_a_first_command_answers_and_exits_on_sigterm(magent2: CommandLine) -> None:
     process = magent2.start_cold("serve", "--port", "0")
     said, url, token = greeting(process)
     with Client(url, token) as client:
         answer = client.ask("general", "hello", timeout_s=DEADLINE_S)
     sent = magent2.run("send", "general", "hello", "--wait", MAGENT2_URL=url)
     (curl,) = re.findall(r"curl .*\n.*/send", said)
-    typed = re.sub(r"\$\([^)]*\)", token, curl)  # the command in it is on no PATH here
+    typed = re.sub(r"\$\([^)]*\)", token, curl)  # 'magent2' is not on PATH here
     posted = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=False)
 
     done = leave(process)
@@ -70,42 +70,42 @@ def test_serve_says_how_to_begin_answers_and_goes_home_on_sigterm(magent2: Comma
     assert (done.code, len(done.err.splitlines())) == (0, 1)
 
 
-def test_a_drain_lets_the_run_end_and_then_ends_the_streams(tmp_path: Path) -> None:
+def test_a_drain_finishes_the_run_before_it_closes_the_streams(tmp_path: Path) -> None:
     with Crew() as crew:
-        house = House(crew, tmp_path)
-        with Client(house.url, house.token) as client:
+        server = RunningServer(crew, tmp_path)
+        with Client(server.url, server.token) as client:
             client.send("general", "slow question", conversation_id="drained")
             eventually(lambda: client.conversation("drained").run_status == "running")
-            with _stream(house, "drained") as events:
+            with _stream(server, "drained") as events:
                 assert next(events) == "user_message"
-                os.kill(house.child.pid, signal.SIGTERM)
-                eventually(lambda: "press Ctrl-C again" in house.child.errors())
-                client.stop("drained")  # the gateway is there as long as runs are
+                os.kill(server.child.pid, signal.SIGTERM)
+                eventually(lambda: "press Ctrl-C again" in server.child.errors())
+                client.stop("drained")  # the gateway serves as long as runs do
                 seen = list(events)
 
         assert seen[-2:] == ["run", "end"]
-        assert house.child.finish() == 0
+        assert server.child.finish() == 0
 
 
 @contextmanager
-def _stream(house: House, conversation: str) -> Iterator[Iterator[str]]:
+def _stream(server: RunningServer, conversation: str) -> Iterator[Iterator[str]]:
     """The names of the events of one connection."""
-    headers = {"Authorization": f"Bearer {house.token}"}
-    with httpx2.stream("GET", f"{house.url}/stream/{conversation}", headers=headers, timeout=DEADLINE_S) as response:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    with httpx2.stream("GET", f"{server.url}/stream/{conversation}", headers=headers, timeout=DEADLINE_S) as response:
         yield (frame.event for frame in httpx2.EventSource(response) if frame.data)
 
 
-def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+def test_the_second_signal_exits_immediately(tmp_path: Path) -> None:
     with Crew() as crew:
-        house = House(crew, tmp_path)
-        with Client(house.url, house.token) as client:
+        server = RunningServer(crew, tmp_path)
+        with Client(server.url, server.token) as client:
             client.send("general", "slow question", conversation_id="stuck")
             eventually(lambda: client.conversation("stuck").run_status == "running")
-        os.kill(house.child.pid, signal.SIGTERM)
-        eventually(lambda: "press Ctrl-C again" in house.child.errors())
-        os.kill(house.child.pid, signal.SIGTERM)
+        os.kill(server.child.pid, signal.SIGTERM)
+        eventually(lambda: "press Ctrl-C again" in server.child.errors())
+        os.kill(server.child.pid, signal.SIGTERM)
 
-        assert house.child.finish() == 1
+        assert server.child.finish() == 1
 
 
 def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
@@ -131,11 +131,11 @@ def test_gateway_and_worker_share_a_bus_and_a_stream_ends_with_the_gateway(
 
 
 def _collect(client: Client, events: list[ConversationEvent]) -> None:
-    with suppress(GatewayUnreachable):  # what it comes to without patience
+    with suppress(GatewayUnreachable):  # the client does not retry
         events.extend(client.follow("c1"))
 
 
-def test_the_demo_shows_words_a_tool_and_a_handoff(magent2: CommandLine) -> None:
+def test_the_demo_shows_tokens_a_tool_call_and_a_handoff(magent2: CommandLine) -> None:
     done = magent2.run("demo", "--pause", "0")
 
     assert done.code == 0
@@ -146,7 +146,7 @@ def test_the_demo_shows_words_a_tool_and_a_handoff(magent2: CommandLine) -> None
     assert "serve" in done.err
 
 
-def test_a_rotated_token_locks_out_the_old_one(magent2: CommandLine) -> None:
+def test_a_rotated_token_invalidates_the_old_one(magent2: CommandLine) -> None:
     process = magent2.start("gateway", "--port", "0")
     _, url, old = greeting(process)
     shown = magent2.run("token", "show")
@@ -186,9 +186,7 @@ def test_a_rotated_token_locks_out_the_old_one(magent2: CommandLine) -> None:
         (["token", "show"], "there is no token", 1),
     ],
 )
-def test_what_cannot_be_done_is_one_clear_line(
-    magent2: CommandLine, arguments: list[str], words: str, code: int
-) -> None:
+def test_an_error_is_one_clear_line(magent2: CommandLine, arguments: list[str], words: str, code: int) -> None:
     done = magent2.run(*arguments)
 
     assert (done.code, done.out) == (code, ""), done.err
@@ -197,7 +195,7 @@ def test_what_cannot_be_done_is_one_clear_line(
     assert len([line for line in done.err.splitlines() if not line.startswith("checking")]) == 1
 
 
-def test_a_taken_port_is_one_clear_line(magent2: CommandLine) -> None:
+def test_a_port_in_use_is_reported_in_one_line(magent2: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -209,7 +207,7 @@ def test_a_taken_port_is_one_clear_line(magent2: CommandLine) -> None:
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_name_that_a_conversation_has_is_one_clear_line(magent2: CommandLine, tmp_path: Path) -> None:
+def test_an_agent_named_like_a_conversation_is_reported_in_one_line(magent2: CommandLine, tmp_path: Path) -> None:
     bus = SqliteBus(tmp_path / "log.db")
     send(bus, "hello", "general", recipient="agent:Bob")
     bus.close()
@@ -222,18 +220,18 @@ def test_a_name_that_a_conversation_has_is_one_clear_line(magent2: CommandLine, 
     )
 
 
-def test_a_variable_that_cannot_be_used_is_one_clear_line(magent2: CommandLine) -> None:
+def test_an_invalid_variable_is_reported_in_one_line(magent2: CommandLine) -> None:
     done = magent2.run("token", "show", MAGENT2_PORT="many")
 
     assert (done.code, len(done.err.splitlines())) == (2, 1)
 
 
-def test_a_log_goes_through_backup_export_and_import(magent2: CommandLine, crew: Crew, tmp_path: Path) -> None:
-    house = House(crew, tmp_path)
+def test_a_log_survives_backup_export_and_import(magent2: CommandLine, crew: Crew, tmp_path: Path) -> None:
+    server = RunningServer(crew, tmp_path)
     copy, file, second = tmp_path / "copy.db", tmp_path / "log.jsonl", f"sqlite:///{tmp_path / 'second.db'}"
-    with Client(house.url, house.token) as client:
+    with Client(server.url, server.token) as client:
         client.ask("general", "remember me", conversation_id="c1", timeout_s=DEADLINE_S)
-    backed_up = magent2.run("backup", str(copy), "--bus", house.bus_url, "--json")
+    backed_up = magent2.run("backup", str(copy), "--bus", server.bus_url, "--json")
     exported = magent2.run("export", str(file), "--bus", f"sqlite:///{copy}", "--json")
     imported = magent2.run("import", str(file), "--bus", second, "--json")
     again = magent2.run("import", str(file), "--bus", second)
@@ -249,7 +247,7 @@ def test_a_log_goes_through_backup_export_and_import(magent2: CommandLine, crew:
     assert leave(process).code == 0
 
 
-def test_doctor_says_what_to_mend(magent2: CommandLine, tmp_path: Path) -> None:
+def test_doctor_reports_what_to_fix(magent2: CommandLine, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "token").write_text("0123456789abcdef\n")

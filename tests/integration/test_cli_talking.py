@@ -1,4 +1,4 @@
-"""The commands that talk to a gateway, as a person types them."""
+"""Commands that talk to a running gateway."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import pytest
 
 from magent2.client import AsyncClient, Client
 from magent2.errors import RunStopped
-from tests.support.command_line import CommandLine, House, ended
+from tests.support.command_line import CommandLine, RunningServer, ended
 from tests.support.processes import Crew
 from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with Crew() as crew:
-        yield House(crew, tmp_path_factory.mktemp("house"))
+        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
-def magent2(house: House) -> Iterator[CommandLine]:
-    with CommandLine(house.data_dir, MAGENT2_URL=house.url) as commands:
+def magent2(server: RunningServer) -> Iterator[CommandLine]:
+    with CommandLine(server.data_dir, MAGENT2_URL=server.url) as commands:
         yield commands
 
 
 @pytest.fixture
-def client(house: House) -> Iterator[Client]:
-    with Client(house.url, house.token) as client:
+def client(server: RunningServer) -> Iterator[Client]:
+    with Client(server.url, server.token) as client:
         yield client
 
 
-def test_send_says_where_the_message_is(magent2: CommandLine, client: Client) -> None:
+def test_send_prints_conversation_and_sequence_number(magent2: CommandLine, client: Client) -> None:
     done = magent2.run("send", "general", "hello", "-c", "plain")
 
     assert (done.code, done.out, done.err) == (0, "conversation plain seq 1\n", "")
@@ -46,7 +46,7 @@ def test_send_waits_for_the_answer_and_prints_nothing_else_on_stdout(magent2: Co
     assert (done.code, done.out) == (0, "good morning\n")
 
 
-def test_send_streams_the_answer_as_it_comes(magent2: CommandLine) -> None:
+def test_send_streams_the_answer_while_it_is_written(magent2: CommandLine) -> None:
     readable = magent2.run("send", "general", "one two three", "--stream")
     events = magent2.run("send", "general", "one two", "--stream", "--json").json_lines
 
@@ -72,7 +72,7 @@ def test_the_same_id_sends_once(magent2: CommandLine, client: Client) -> None:
     assert len(other.err.splitlines()) == 1
 
 
-def test_the_sender_to_nobody_is_told_on_stderr(magent2: CommandLine) -> None:
+def test_a_message_to_an_agent_without_a_worker_prints_a_notice(magent2: CommandLine) -> None:
     done = magent2.run("send", "bob", "hello", "--json")
 
     assert done.code == 0
@@ -115,7 +115,7 @@ def test_stop_stops_the_run(magent2: CommandLine, client: Client) -> None:
         client.wait(sent, 10)
 
 
-def test_tail_shows_what_is_there_and_follows_until_ctrl_c(magent2: CommandLine, client: Client) -> None:
+def test_tail_prints_recorded_events_and_follows_until_ctrl_c(magent2: CommandLine, client: Client) -> None:
     client.ask("general", "first words", conversation_id="tailed")
     process = magent2.start("tail", "tailed")
     assert process.stdout is not None
@@ -131,7 +131,7 @@ def test_tail_shows_what_is_there_and_follows_until_ctrl_c(magent2: CommandLine,
     assert ended(process).code == 130
 
 
-def test_tail_begins_where_it_is_told_and_shows_what_is_asked_for(magent2: CommandLine, client: Client) -> None:
+def test_tail_starts_after_since_and_filters_by_kind(magent2: CommandLine, client: Client) -> None:
     answer = client.ask("general", "some words", conversation_id="asked")
     rest = magent2.run("tail", "asked", "--no-follow", "--since", str(answer.seq), "--json").json_lines
     tokens = magent2.run("tail", "asked", "--no-follow", "--kinds", "token", "--json").json_lines
@@ -158,7 +158,7 @@ def test_conversations_are_listed_shown_exported_and_deleted(
     assert len(gone.err.splitlines()) == 1
 
 
-def test_replay_plays_a_conversation_again(magent2: CommandLine, client: Client) -> None:
+def test_replay_prints_a_recorded_conversation(magent2: CommandLine, client: Client) -> None:
     client.ask("general", "play me", conversation_id="played")
 
     done = magent2.run("replay", "played", "--speed", "100")
@@ -181,15 +181,15 @@ def test_bench_measures_and_loses_nothing(magent2: CommandLine) -> None:
     assert "bench-" not in magent2.run("conversations", "ls", "--json").out
 
 
-def test_bench_says_what_was_lost(magent2: CommandLine) -> None:
+def test_bench_reports_lost_messages(magent2: CommandLine) -> None:
     done = magent2.run("bench", "--agent", "bob", "-n", "2", "-c", "2", "--timeout", "0.1")
 
     assert done.code == 1
     assert done.err.count("accepted but not answered") == 2
 
 
-def test_doctor_finds_everything_in_order(magent2: CommandLine, house: House) -> None:
-    done = magent2.run("doctor", "--bus", house.bus_url, "--json")
+def test_doctor_finds_everything_in_order(magent2: CommandLine, server: RunningServer) -> None:
+    done = magent2.run("doctor", "--bus", server.bus_url, "--json")
     by_name = {finding["what"]: finding for finding in done.json["findings"]}
 
     assert done.code == 0, done.out
@@ -197,7 +197,7 @@ def test_doctor_finds_everything_in_order(magent2: CommandLine, house: House) ->
     assert "OPENAI_API_KEY is not set" in by_name["key"]["text"]
 
 
-def test_steer_waits_until_an_agent_has_seen_it(magent2: CommandLine, client: Client) -> None:
+def test_steer_waits_until_an_agent_has_read_it(magent2: CommandLine, client: Client) -> None:
     client.ask("general", "hello", conversation_id="steered")
 
     refused = magent2.run("steer", "steered", "hurry", "--require-active")
@@ -213,8 +213,8 @@ def test_steer_waits_until_an_agent_has_seen_it(magent2: CommandLine, client: Cl
     assert client.receipt("steered", plain.json["receipt_id"], 10.0).status in ("seen", "answered")
 
 
-async def test_the_asynchronous_client_steers_as_the_other_does(house: House) -> None:
-    async with AsyncClient(house.url, house.token) as client:
+async def test_the_asynchronous_client_steers_like_the_synchronous_one(server: RunningServer) -> None:
+    async with AsyncClient(server.url, server.token) as client:
         await client.ask("general", "hello", conversation_id="steered-too")
         steered = await client.steer("steered-too", "and now?")
         found = await client.seen(steered, 30.0)

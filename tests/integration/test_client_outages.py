@@ -27,7 +27,7 @@ from magent2.errors import (
     Unauthorized,
 )
 from tests.support.audit import whole_log
-from tests.support.command_line import House
+from tests.support.command_line import RunningServer
 from tests.support.processes import Crew
 from tests.support.proxy import LossyProxy
 from tests.support.waiting import eventually
@@ -37,13 +37,13 @@ EVENTS = 300
 
 
 @pytest.fixture
-def gateway(crew: Crew, tmp_path: Path) -> House:
+def gateway(crew: Crew, tmp_path: Path) -> RunningServer:
     """A gateway without a worker."""
-    return House(crew, tmp_path, worker=False)
+    return RunningServer(crew, tmp_path, worker=False)
 
 
 @pytest.fixture
-def bus(gateway: House) -> Iterator[SqliteBus]:
+def bus(gateway: RunningServer) -> Iterator[SqliteBus]:
     bus = SqliteBus(gateway.bus_url.removeprefix("sqlite:///"))
     yield bus
     bus.close()
@@ -83,7 +83,7 @@ class Collector:
         assert not self._thread.is_alive()
 
 
-def test_a_follower_sees_every_event_once_over_gateways_that_are_killed(gateway: House, bus: SqliteBus) -> None:
+def test_a_follower_sees_every_event_once_over_gateways_that_are_killed(gateway: RunningServer, bus: SqliteBus) -> None:
     with Client(gateway.url, gateway.token) as client:
         collector = Collector(lambda: client.follow("c1"))
         for part in range(3):
@@ -99,7 +99,7 @@ def test_a_follower_sees_every_event_once_over_gateways_that_are_killed(gateway:
     assert [event.text for event in collector.events] == [str(number) for number in range(EVENTS)]
 
 
-async def test_so_does_a_follower_on_a_loop(gateway: House, bus: SqliteBus) -> None:
+async def test_so_does_a_follower_on_a_loop(gateway: RunningServer, bus: SqliteBus) -> None:
     seqs: list[int] = []
     write(bus, 0, 50)
     async with AsyncClient(gateway.url, gateway.token) as client, aclosing(client.follow("c1")) as events:
@@ -115,7 +115,7 @@ async def test_so_does_a_follower_on_a_loop(gateway: House, bus: SqliteBus) -> N
     assert seqs == list(range(1, 101))
 
 
-def test_a_message_sent_during_an_outage_arrives_once(gateway: House, bus: SqliteBus) -> None:
+def test_a_message_sent_during_an_outage_arrives_once(gateway: RunningServer, bus: SqliteBus) -> None:
     sent: list[SentMessage] = []
     with Client(gateway.url, gateway.token) as client:
         client.health()
@@ -128,7 +128,7 @@ def test_a_message_sent_during_an_outage_arrives_once(gateway: House, bus: Sqlit
     assert [record.id for record in whole_log(bus, "chat:bob")] == [sent[0].envelope_id]
 
 
-def test_a_message_whose_reply_was_lost_arrives_once(gateway: House, bus: SqliteBus) -> None:
+def test_a_message_whose_reply_was_lost_arrives_once(gateway: RunningServer, bus: SqliteBus) -> None:
     with (
         LossyProxy(gateway.port, random.Random(7), reply_loss=0.3) as proxy,
         Client(f"http://127.0.0.1:{proxy.port}", gateway.token) as client,
@@ -140,7 +140,7 @@ def test_a_message_whose_reply_was_lost_arrives_once(gateway: House, bus: Sqlite
     assert [record.id for record in whole_log(bus, "chat:bob")] == [one.envelope_id for one in sent]
 
 
-def test_a_follower_behind_a_bad_line_sees_every_event_once(gateway: House, bus: SqliteBus) -> None:
+def test_a_follower_behind_a_bad_line_sees_every_event_once(gateway: RunningServer, bus: SqliteBus) -> None:
     write(bus, 0, 150)
     with (
         LossyProxy(gateway.port, random.Random(3)) as proxy,
@@ -156,7 +156,7 @@ def test_a_follower_behind_a_bad_line_sees_every_event_once(gateway: House, bus:
     assert [event.seq for event in collector.events] == list(range(1, EVENTS + 1))
 
 
-def test_what_retention_took_shows_as_a_gap(gateway: House, bus: SqliteBus) -> None:
+def test_what_retention_took_shows_as_a_gap(gateway: RunningServer, bus: SqliteBus) -> None:
     write(bus, 0, 20)
     bus.call(Trim("stream:c1", keep=5))
     with Client(gateway.url, gateway.token) as client:
@@ -168,7 +168,7 @@ def test_what_retention_took_shows_as_a_gap(gateway: House, bus: SqliteBus) -> N
     assert first.seq == 16
 
 
-def test_a_conversation_that_is_deleted_ends_its_followers_and_its_waiters(gateway: House) -> None:
+def test_a_conversation_that_is_deleted_ends_its_followers_and_its_waiters(gateway: RunningServer) -> None:
     with Client(gateway.url, gateway.token) as client:
         sent = client.send("bob", "hello", conversation_id="c1")
         collector = Collector(lambda: client.follow("c1"))
@@ -185,7 +185,7 @@ def test_a_conversation_that_is_deleted_ends_its_followers_and_its_waiters(gatew
     assert [(event.kind, event.data["reason"]) for event in late] == [("end", "deleted")]
 
 
-def test_patience_has_an_end(gateway: House) -> None:
+def test_patience_has_an_end(gateway: RunningServer) -> None:
     gateway.kill()
     with Client(gateway.url, gateway.token, patience_s=0.2) as client:
         with pytest.raises(GatewayUnreachable, match="magent2 serve"):
@@ -194,7 +194,7 @@ def test_patience_has_an_end(gateway: House) -> None:
             next(client.follow("c1"))
 
 
-def test_the_wrong_token_is_not_tried_again(gateway: House) -> None:
+def test_the_wrong_token_is_not_tried_again(gateway: RunningServer) -> None:
     with Client(gateway.url, "wrong-wrong-wrong-wrong") as client:
         with pytest.raises(Unauthorized) as caught:
             client.agents()
@@ -204,7 +204,7 @@ def test_the_wrong_token_is_not_tried_again(gateway: House) -> None:
     assert caught.value.status == 401
 
 
-def test_waiting_ends_in_time_also_on_a_stream_that_is_alive(gateway: House, bus: SqliteBus) -> None:
+def test_waiting_ends_in_time_also_on_a_stream_that_is_alive(gateway: RunningServer, bus: SqliteBus) -> None:
     with Client(gateway.url, gateway.token) as client:
         sent = client.send("nobody", "hello", conversation_id="c1")
         writing = threading.Timer(0.1, lambda: write(bus, 0, 3))
@@ -214,7 +214,7 @@ def test_waiting_ends_in_time_also_on_a_stream_that_is_alive(gateway: House, bus
         writing.join()
 
 
-async def test_waiting_on_a_loop_ends_in_time(gateway: House) -> None:
+async def test_waiting_on_a_loop_ends_in_time(gateway: RunningServer) -> None:
     async with AsyncClient(gateway.url, gateway.token) as client:
         sent = await client.send("nobody", "hello")
         with pytest.raises(AnswerPending):
@@ -225,14 +225,14 @@ async def test_waiting_on_a_loop_ends_in_time(gateway: House) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with Crew() as crew:
-        yield House(crew, tmp_path_factory.mktemp("house"))
+        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(house.url, house.token) as client:
+async def client(server: RunningServer) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server.url, server.token) as client:
         yield client
 
 

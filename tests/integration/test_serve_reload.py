@@ -1,4 +1,4 @@
-"""A file of agents that changes under a real `magent2 serve`."""
+"""An agents file that changes while `magent2 serve` runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BACK = '[[scenario.agent]]\nname = "back"\n'
 
 
 class Serving:
-    """The process, a client of it, and all that it says on stderr."""
+    """The process, a client of it, and the lines of its stderr."""
 
     def __init__(self, process: subprocess.Popen[str], file: Path) -> None:
         self.process, self.file = process, file
@@ -123,7 +123,7 @@ def _notice(serving: Serving, conversation: str) -> str:
 
 
 def _tools_of_next_run(serving: Serving) -> tuple[int, int]:
-    """What running the tool that the agent had, and the one that it has now, is answered with."""
+    """The statuses of running the tool that the agent had before, and the one that it has now."""
     serving.http.post("/api/sdk/session/create", json={"session_id": "s1", "agent_name": "front"})
     bodies = [
         {"session_id": "s1", "tool": "echo_context", "args": {}, "client_message_id": "k1"},
@@ -134,7 +134,7 @@ def _tools_of_next_run(serving: Serving) -> tuple[int, int]:
 
 
 def _until_done(serving: Serving, body: dict[str, Any]) -> int:
-    """The answer, once there is one: the gateway of this file does not wait long."""
+    """The status of the result. The gateway of this test waits only briefly, so it is asked again."""
 
     def look() -> int:
         code = serving.http.post("/api/tools/execute", json=body).status_code
@@ -143,7 +143,7 @@ def _until_done(serving: Serving, body: dict[str, Any]) -> int:
     return eventually(look, DEADLINE_S)
 
 
-def test_limits_of_the_file_hold_and_the_environment_goes_first(serving: Serving) -> None:
+def test_limits_of_the_file_apply_and_the_environment_overrides_them(serving: Serving) -> None:
     long = serving.send("front", "x" * 21, "long")
     serving.send("nobody", "wait for ever", "slow")
     slow = serving.http.post("/api/sdk/session/message", json={"session_id": "slow", "user_input": "hello"})
@@ -155,7 +155,7 @@ def test_limits_of_the_file_hold_and_the_environment_goes_first(serving: Serving
     assert (slow.status_code, slow.json()["status"]) == (
         202,
         "in_progress",
-    )  # the file's ten minutes are not waited for
+    )  # not after the ten minutes of the file
     assert sends == [200, 200, 200, 429]
 
 

@@ -1,4 +1,4 @@
-"""`python -m magent2.worker` as a person starts and stops it."""
+"""`python -m magent2.worker` from start to exit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def serves(bus: SqliteBus) -> bool:
     return bool(bus.call(Workers()))
 
 
-def test_it_says_what_it_is_answers_and_goes_home_on_sigterm(start: Start, bus: SqliteBus, url: str) -> None:
+def test_it_prints_its_setup_answers_and_exits_on_sigterm(start: Start, bus: SqliteBus, url: str) -> None:
     send(bus, "hello", recipient="agent:general")
     process = start(cold=True)
     eventually(lambda: outputs(bus) == ["hello"], START_DEADLINE_S)
@@ -98,7 +98,7 @@ def test_the_demo_model_answers_without_a_key(start: Start, bus: SqliteBus) -> N
     assert {"token", "output"} <= {event["event"] for event in stream(bus)}
 
 
-def test_ctrl_c_is_as_good_as_sigterm(start: Start, bus: SqliteBus) -> None:
+def test_ctrl_c_drains_like_sigterm(start: Start, bus: SqliteBus) -> None:
     process = start()
     eventually(lambda: serves(bus), START_DEADLINE_S)
     process.send_signal(signal.SIGINT)
@@ -111,7 +111,7 @@ def test_ctrl_c_is_as_good_as_sigterm(start: Start, bus: SqliteBus) -> None:
     ]
 
 
-def test_the_second_signal_leaves_at_once_and_the_mail_is_for_the_next(url: str, bus: SqliteBus, crew: Crew) -> None:
+def test_the_second_signal_exits_immediately_and_the_mail_stays_pending(url: str, bus: SqliteBus, crew: Crew) -> None:
     send(bus, "hello")
     child = crew.spawn(STUCK, url=url)
     assert child.hear() == {"begun": True}
@@ -134,7 +134,7 @@ def test_the_second_signal_leaves_at_once_and_the_mail_is_for_the_next(url: str,
         ([], {"AGENT_INSTRUCTIONS": "a", "AGENT_INSTRUCTIONS_FILE": "b"}, "both set"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_one_clear_line(
+def test_an_invalid_setting_is_reported_in_one_line(
     start: Start, arguments: list[str], variables: dict[str, str], words: str
 ) -> None:
     code, _, err = ended(start(*arguments, **variables))
@@ -145,7 +145,7 @@ def test_a_setting_that_cannot_be_used_is_one_clear_line(
     assert len(err.splitlines()) == 1
 
 
-def test_a_bus_that_is_not_there_is_one_clear_line_without_the_password(start: Start) -> None:
+def test_an_unreachable_bus_is_reported_in_one_line_without_the_password(start: Start) -> None:
     address = "redis://:open-sesame@127.0.0.1:1/0"  # pragma: allowlist secret
 
     code, out, err = ended(start(bus_url=address))
@@ -156,7 +156,7 @@ def test_a_bus_that_is_not_there_is_one_clear_line_without_the_password(start: S
     assert "open-sesame" not in out + err
 
 
-def test_a_name_that_a_conversation_has_is_one_clear_line(start: Start, bus: SqliteBus) -> None:
+def test_an_agent_named_like_a_conversation_is_reported_in_one_line(start: Start, bus: SqliteBus) -> None:
     send(bus, "hello", "general", recipient="agent:Bob")
 
     code, _, err = ended(start())

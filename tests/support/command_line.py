@@ -15,13 +15,13 @@ from tests.support.forked import PYCACHE, start_module
 from tests.support.processes import Child, Crew
 
 END_DEADLINE_S = 30.0
-HOUSE = "tests.integration.children.house"
+SERVER = "tests.integration.children.server"
 OURS = ("MAGENT2_", "AGENT_", "OTEL_", "OPENAI_", "REDIS_URL", "COVERAGE_", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -41,7 +41,7 @@ class Done:
 
 
 class CommandLine:
-    """Runs commands with an environment that says nothing but what the test says."""
+    """Runs commands with the settings of the test and no others."""
 
     def __init__(self, data_dir: Path, **variables: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
@@ -57,7 +57,7 @@ class CommandLine:
         return self._start(arguments, variables)
 
     def start_cold(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """A program that has to import all that it needs."""
+        """Start the program without the preloaded imports of the fork server."""
         return self._start(arguments, variables, cold=True)
 
     def run(self, *arguments: str, stdin: str = "", **variables: str) -> Done:
@@ -93,8 +93,8 @@ def ended(process: subprocess.Popen[str], stdin: str | None = None) -> Done:
     return Done(process.returncode, out, err)
 
 
-class House:
-    """A running gateway, which can be killed and started again at the same place."""
+class RunningServer:
+    """A gateway, by default with a worker, in a process that a test can kill and start again on the same port."""
 
     def __init__(self, crew: Crew, folder: Path, *, worker: bool = True, bus_url: str | None = None) -> None:
         self.bus_url = bus_url or f"sqlite:///{folder / 'log.db'}"
@@ -105,7 +105,7 @@ class House:
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
-        child = self._crew.spawn(HOUSE, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker)
+        child = self._crew.spawn(SERVER, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker)
         return child, child.hear()
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""The commands for people and places, on a log of their own."""
+"""The commands that manage users, friends, swarms, channels, connectors and the outbox."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_agents_are_placed_and_retired(shell: Shell) -> None:
     assert "digger" in shell("agents retire digger")
 
 
-def test_friends_ask_agree_refuse_and_part(shell: Shell) -> None:
+def test_friendships_are_requested_accepted_and_removed(shell: Shell) -> None:
     assert shell.json("friends request ann bob")["status"] == "pending"
     assert shell.json("friends accept bob ann")["status"] == "friends"
     assert "friends already" in shell("friends request ann bob", 2)
@@ -67,7 +67,7 @@ def test_friends_ask_agree_refuse_and_part(shell: Shell) -> None:
     assert shell.json("friends ls ann")[0]["users"] == ["ann", "bob"]
 
 
-def test_swarms_and_their_contacts(shell: Shell) -> None:
+def test_swarms_are_added_changed_listed_and_removed(shell: Shell) -> None:
     shell("swarms add desk --owner bob --agent support")
     assert shell.json("swarms set desk --open --let-in ann")["guests"] == ["ann"]
     assert shell.json("swarms contacts desk") == []
@@ -77,7 +77,7 @@ def test_swarms_and_their_contacts(shell: Shell) -> None:
     assert "take another" in shell("swarms add ann --owner bob --agent x", 1)
 
 
-def test_channels_and_their_members(shell: Shell) -> None:
+def test_channels_gain_and_lose_members_and_change_leaders(shell: Shell) -> None:
     shell("channels add launch ann --user ann --agent general")
     assert len(shell.json("channels join launch bob --user bob --agent support")["members"]) == 2
     assert "first" in shell("channels leave launch ann", 2)
@@ -88,7 +88,7 @@ def test_channels_and_their_members(shell: Shell) -> None:
     assert shell.json("channels ls") == []
 
 
-def test_connectors_and_outboxes(shell: Shell, tmp_path: Path) -> None:
+def test_connectors_are_added_and_dead_messages_of_their_outbox_retried(shell: Shell, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("a-secret-for-tests-only\n")  # pragma: allowlist secret
     hook = f"connectors add hook --kind webhook --url https://example.com/ --secret-file {secret}"

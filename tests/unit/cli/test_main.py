@@ -1,4 +1,4 @@
-"""Every command can be asked for help, and light ones start without what they do not need."""
+"""Every command has help, light commands import little, and errors are short."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_list_shows_the_sentence_of_the_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_that_is_a_setting_shows_its_variable(name: str) -> None:
+def test_every_option_with_a_variable_shows_it(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     variables = {
@@ -98,7 +98,7 @@ def test_a_light_command_imports_nothing_heavy(arguments: list[str], tmp_path: P
 @pytest.mark.parametrize(
     ("shell", "words"), [("bash", "complete -o"), ("zsh", "#compdef magent2"), ("fish", "complete ")]
 )
-def test_the_completion_of_a_shell_is_a_script_for_it(shell: str, words: str) -> None:
+def test_completion_prints_a_script_for_the_shell(shell: str, words: str) -> None:
     result = CliRunner().invoke(cli, ["completion", shell])
 
     assert result.exit_code == 0
@@ -106,7 +106,7 @@ def test_the_completion_of_a_shell_is_a_script_for_it(shell: str, words: str) ->
     assert "_MAGENT2_COMPLETE" in result.output
 
 
-def test_a_shell_is_told_the_commands() -> None:
+def test_a_shell_completes_the_commands() -> None:
     result = CliRunner().invoke(
         cli,
         [],

@@ -1,7 +1,7 @@
-"""A gateway and a worker in one process, as `magent2 serve` runs them, with a runner that does as it is told.
+"""A gateway and a worker in one process, as `magent2 serve` runs them, with a scripted runner.
 
 Settings: `url` of the bus, `data_dir`, `port` (0 for a free one), `worker` (whether there is one).
-A message that begins with `fail` cannot be answered, one that begins with `slow` is not before it is stopped, and all
+A run of a message that begins with `fail` fails. One of a message that begins with `slow` never ends by itself. All
 others are echoed.
 """
 
@@ -26,7 +26,7 @@ from tests.support.runners import token
 AGENT = "general"
 
 
-class Obedient:
+class ScriptedRunner:
     def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]:
         raise AssertionError("the worker prefers astream_run")
 
@@ -45,7 +45,7 @@ async def main() -> None:
     given = settings()
     os.environ["MAGENT2_DATA_DIR"] = given["data_dir"]
     resources = GatewayResources.open(ListenOptions("127.0.0.1", given["port"]), given["url"])
-    worker = (lambda: WorkerService(resources.bus, {AGENT: Obedient()})) if given["worker"] else None
+    worker = (lambda: WorkerService(resources.bus, {AGENT: ScriptedRunner()})) if given["worker"] else None
     await run_gateway(
         resources,
         worker,

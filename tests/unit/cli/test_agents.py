@@ -12,7 +12,7 @@ from magent2.cli.agents import check, check_file, init, starter_text
 from tests.unit.roster.agents_files import PAIR, write_agents_file
 
 
-def test_what_init_writes_can_be_used(tmp_path: Path) -> None:
+def test_the_files_of_init_pass_the_check(tmp_path: Path) -> None:
     result = CliRunner().invoke(init, [str(tmp_path / "new")])
 
     assert result.exit_code == 0
@@ -23,7 +23,7 @@ def test_what_init_writes_can_be_used(tmp_path: Path) -> None:
     assert report.roster.agent_names() == ("reception", "librarian")
 
 
-def test_everything_that_the_new_file_only_mentions_can_be_used_too(tmp_path: Path) -> None:
+def test_the_commented_settings_of_the_new_file_pass_the_check(tmp_path: Path) -> None:
     lines = [_bared(line) for line in starter_text("magent2.toml").splitlines()]
     text = "\n".join(lines).replace('supervisor = "router"', "").replace('shared = ["reception"]', "")
     (tmp_path / "magent2.toml").write_text(text.replace('instructions_file = "reception.md"', ""))
@@ -43,7 +43,7 @@ def _bared(line: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["magent2.toml", "tools.py"])
-def test_init_does_not_write_over_a_file(tmp_path: Path, name: str) -> None:
+def test_init_does_not_overwrite_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
 
     result = CliRunner().invoke(init, [str(tmp_path)])
@@ -53,7 +53,7 @@ def test_init_does_not_write_over_a_file(tmp_path: Path, name: str) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_init_writes_over_a_file_when_told_to(tmp_path: Path) -> None:
+def test_init_overwrites_a_file_with_force(tmp_path: Path) -> None:
     (tmp_path / "magent2.toml").write_text("mine")
 
     assert CliRunner().invoke(init, [str(tmp_path), "--force"]).exit_code == 0
@@ -71,7 +71,7 @@ def test_check_lists_the_agents(tmp_path: Path) -> None:
     ]
 
 
-def test_check_prints_one_fault_per_line(tmp_path: Path) -> None:
+def test_check_prints_each_error_on_a_line(tmp_path: Path) -> None:
     path = write_agents_file(tmp_path, PAIR.replace('"bob"]', '"bop"]').replace("weather", "wether"))
 
     result = CliRunner().invoke(check, [str(path)], standalone_mode=False)

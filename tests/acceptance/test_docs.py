@@ -71,7 +71,8 @@ def test_every_module_that_a_page_names_exists(page: str) -> None:
     assert [path for path in named if not (ROOT / "magent2" / path).exists()] == []
 
 
-def test_every_page_but_the_index_is_in_the_index() -> None:
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs/README.md").read_text()))
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_every_page_but_the_index_is_in_the_index(folder: str) -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / folder / "README.md").read_text()))
 
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} - linked == {"README.md"}
+    assert {page.name for page in (ROOT / folder).glob("*.md")} - linked == {"README.md"}

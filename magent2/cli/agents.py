@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -172,15 +172,10 @@ def check_file(path: Path, *, import_tools: bool = True, environ: Mapping[str, s
         roster = load_agents_file(path, known_tools(), os.environ if environ is None else environ).roster
     except RosterError as error:
         return AgentsFileReport(str(path), error.faults)
-    faults = tuple(_import_errors(roster, path.absolute().parent)) if import_tools else ()
+    tools = roster.tools if import_tools else {}
+    errors = {name: _import_error(name, place, path.absolute().parent) for name, place in tools.items()}
+    faults = tuple(f"tools.{name}: {tools[name]!r}: {error}" for name, error in errors.items() if error is not None)
     return AgentsFileReport(str(path), faults, roster)
-
-
-def _import_errors(roster: Roster, folder: Path) -> Iterator[str]:
-    for name, place in roster.tools.items():
-        error = _import_error(name, place, folder)
-        if error is not None:
-            yield f"tools.{name}: {place!r}: {error}"
 
 
 def _import_error(name: str, place: str, folder: Path) -> str | None:

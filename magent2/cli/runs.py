@@ -11,7 +11,7 @@ from magent2.cli.options import GatewayOptions, gateway_options, json_option
 from magent2.cli.output import print_data, print_json, print_note
 
 if TYPE_CHECKING:
-    from magent2.client import AgentReceipt, ApprovalInfo
+    from magent2.client import ApprovalInfo
 
 
 @click.command(epilog="Example: magent2 steer c-1a2b 'in Celsius, please' --wait")
@@ -62,12 +62,8 @@ def steer(  # noqa: PLR0913  one parameter per option
         print_data(f"receipt {steered.receipt_id} seq {steered.seq}")
     else:
         for line in receipt.receipts:
-            print_data(_receipt_line(line))
-
-
-def _receipt_line(line: AgentReceipt) -> str:
-    where = "answers it in a new run" if line.turn is None else f"read it in turn {line.turn}"
-    return f"{line.agent_id} {where}: {line.status}"
+            where = "answers it in a new run" if line.turn is None else f"read it in turn {line.turn}"
+            print_data(f"{line.agent_id} {where}: {line.status}")
 
 
 @click.command(epilog="Example: magent2 stop c-1a2b")

@@ -52,7 +52,7 @@ def test_an_operators_day_goes_as_the_page_says(newcomer: Newcomer) -> None:
     assert "magent2_requests_total{" in watched
     assert re.search(r"^ok +gateway", watched, re.M)
     assert "rows sha256" in restored
-    assert erased.splitlines()[-1] == "erased 0 conversations, 1 keys and 0 entries of user:ann"
+    assert erased.splitlines()[-1] == "erased 0 conversations, 1 API keys and 0 directory entries of user:ann"
     assert json.loads(shown) == []
     assert serving.stop() == 0
 

@@ -1,4 +1,4 @@
-"""The table of duties in docs/builtin-tools.md: every name in it, of code or of a test, is there."""
+"""The requirements in docs/builtin-tools.md: every module member and every test that they name exists."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from magent2.tools.builtins import BUILTINS
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "builtin-tools.md").read_text()
 TESTS = "tests/unit/tools/test_builtins.py"
+ENTRY = re.compile(r"^- \*\*(.+?)\.\*\*\n  Code: (.+?)\n  Tests: (.+?)(?=\n- |\n\n|\Z)", re.M | re.S)
 SETTINGS = {*re.findall(r"[A-Z_]{4,}", (ROOT / "magent2/tools/builtins.py").read_text()), "OPENAI_API_KEY"}
 
 
 def _names(path: Path) -> Iterator[str]:
-    """What a module defines, as pages name it."""
+    """Yield the names that a module defines, as pages write them."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from (node.name, f"{path.stem}.{node.name}")
@@ -38,13 +39,17 @@ NAMES = {name for path in (ROOT / "magent2").rglob("*.py") for name in _names(pa
 
 
 def duties() -> list[tuple[str, str, str, str]]:
-    lines = PAGE.partition("| tool | duty |")[2].splitlines()[2:]
-    found = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")]
-    return [(tool, duty, code, test) for tool, duty, code, test in found]
+    """Return (tool, duty, code, tests) of each entry below the headings of "Requirements"."""
+    found = []
+    for section in PAGE.partition("## Requirements")[2].split("\n### ")[1:]:
+        tool, _, entries = section.partition("\n")
+        for duty, code, tests in ENTRY.findall(entries):
+            found.append((tool, duty, code, tests))
+    return found
 
 
 def test_every_tool_has_a_duty() -> None:
-    assert {tool for tool, *_ in duties()} == {"all", *BUILTINS}
+    assert {tool for tool, *_ in duties()} == {"All tools", *BUILTINS}
 
 
 @pytest.mark.parametrize("duty", duties(), ids=lambda duty: f"{duty[0]}, {duty[1]}")
@@ -64,5 +69,5 @@ def test_the_code_and_the_test_of_a_duty_are_there(duty: tuple[str, str, str, st
 
 
 def _is_there(name: str) -> bool:
-    """Something of the package: `name`, `Class.name` or `module.name`, or a setting that the tools read."""
+    """Say whether the package defines `name`, `Class.name` or `module.name`, or the tools read such a setting."""
     return name in NAMES or (name.isupper() and name in SETTINGS)

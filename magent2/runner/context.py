@@ -12,7 +12,7 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.steers import Steer, no_steers
 from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
-from magent2.tools.interface import Wait
+from magent2.tools.interface import WaitHook
 
 if TYPE_CHECKING:
     from magent2.telemetry.runs import ObservedRun
@@ -61,7 +61,7 @@ class RunContext:
     observed: ObservedRun | None = None  # where somebody looks on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
     waiting: list[WaitingCall] = field(default_factory=list)
-    waits: tuple[Wait, ...] = ()  # what the run gives up while a tool of it waits for an answer
+    waits: tuple[WaitHook, ...] = ()  # what the run gives up while a tool of it waits for an answer
 
     @property
     def conversation_id(self) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magent2.models.events import BlockEvent
-from magent2.sandbox.interface import Ended, Failed
-from magent2.tools.interface import CallScope, Failure, HeldSend, Told
+from magent2.sandbox.interface import BlockFailure, BlockResult
+from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend
 
 NOTHING_PRINTED = "(nothing was printed)"
 
 
-def sent_text(sent: int, failures: Sequence[Failure] = ()) -> str:
+def sent_text(sent: int, failures: Sequence[FailedSend] = ()) -> str:
     """The status line of a block that ended well; nothing when it held nothing."""
     if not sent and not failures:
         return ""
@@ -27,33 +27,33 @@ def not_sent_text(held: int) -> str:
     return f"\n\n[Messages: {held} NOT sent (script failed)]" if held else ""
 
 
-def failure_lines(failures: Sequence[Failure]) -> list[str]:
+def failure_lines(failures: Sequence[FailedSend]) -> list[str]:
     return [f"{failure.send.prepared.tool} to {failure.send.prepared.target}: {failure.reason}" for failure in failures]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockClosing:
+class BlockOutcome:
     """How a block is told, once it is known what became of what it held. `held` is what it held when it ended."""
 
     conversation_id: str
     code: str
-    ended: Ended
+    ended: BlockResult
     held: int
     duration_ms: int
 
-    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told:
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
         failure = self.ended.failure
         if failure is not None:
             text = self._said(failure.text) + not_sent_text(self.held)
-            return Told(text, f"{failure.kind}: {_last_line(failure.text)}", self._event(text, 0, ()))
+            return CallOutcome(text, f"{failure.kind}: {_last_line(failure.text)}", self._event(text, 0, ()))
         text = self._said() + sent_text(len(sends), failures)
-        return Told(text, None, self._event(text, len(sends), failures))
+        return CallOutcome(text, None, self._event(text, len(sends), failures))
 
     def _said(self, error: str = "") -> str:
         parts = (self.ended.output.rstrip("\n"), self.ended.value or "", error)
         return "\n".join(part for part in parts if part) or NOTHING_PRINTED
 
-    def _event(self, text: str, sent: int, failures: Sequence[Failure]) -> BlockEvent:
+    def _event(self, text: str, sent: int, failures: Sequence[FailedSend]) -> BlockEvent:
         failure = self.ended.failure
         return BlockEvent(
             conversation_id=self.conversation_id,
@@ -70,15 +70,15 @@ class BlockClosing:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOff:
+class InterruptedBlock:
     """How a block is told that is still at work when its run is stopped."""
 
     code: str
     scope: CallScope
 
-    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told:
-        ended = Ended("", failure=Failed("stopped", "the run was stopped before the block had ended"))
-        closing = BlockClosing(self.scope.run.conversation_id, self.code, ended, len(self.scope.held), 0)
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
+        ended = BlockResult("", failure=BlockFailure("stopped", "the run was stopped before the block had ended"))
+        closing = BlockOutcome(self.scope.run.conversation_id, self.code, ended, len(self.scope.held), 0)
         return closing.told((), ())
 
 

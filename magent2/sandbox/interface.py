@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
-from magent2.tools.interface import Parking
+from magent2.tools.interface import ReleasableSlot
 
 CODE_MAX_BYTES = 64 << 10
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ FailureKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BlockLimits:
     """What one block may take. Time that it waits for a call is not its own, but for `whole_s`."""
 
     run_s: float = 10.0  # of its own work
@@ -43,7 +43,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class BlockFailure:
     """Why a block did not end well, in words that whoever wrote it can act on."""
 
     kind: FailureKind
@@ -51,32 +51,32 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class BlockResult:
     """How a block has ended: what it printed, the value of its last line as text, and why it failed, if it did."""
 
     output: str
     value: str | None = None
-    failure: Failed | None = None
+    failure: BlockFailure | None = None
 
 
-class Abort(Exception):
+class AbortBlock(Exception):
     """Raised by a call to end the block there and then, whatever it would catch."""
 
-    def __init__(self, failure: Failed) -> None:
+    def __init__(self, failure: BlockFailure) -> None:
         super().__init__(failure.text)
         self.failure = failure
 
 
 # A call of a function: its name, its arguments. What it raises is raised inside the block.
-Call: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Awaitable[Any]]
+HostCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Awaitable[Any]]
 
 
 # A call that can be made on the thread of the block, at once; `None` when it cannot.
-QuickCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], "Quick | None"]
+QuickCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], "QuickResult | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quick:
+class QuickResult:
     """What a quick call gave."""
 
     value: Any
@@ -93,9 +93,9 @@ class Sandbox(Protocol):
     async def run(
         self,
         program: Program,
-        call: Call,
-        park: Callable[[Parking], None] | None = None,
+        call: HostCall,
+        park: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
-    ) -> Ended: ...
+    ) -> BlockResult: ...
 
     async def aclose(self) -> None: ...

@@ -19,9 +19,19 @@ from typing import Any, TypeVar
 
 from pydantic_monty import Monty, MontyError
 
-from magent2.sandbox.interface import CODE_MAX_BYTES, Abort, Call, Ended, Failed, Limits, Program, QuickCall, Sandbox
-from magent2.sandbox.monty_session import Asked, Feed, TooMuch, failure_of, raised
-from magent2.tools.interface import Parking
+from magent2.sandbox.interface import (
+    CODE_MAX_BYTES,
+    AbortBlock,
+    BlockFailure,
+    BlockLimits,
+    BlockResult,
+    HostCall,
+    Program,
+    QuickCall,
+    Sandbox,
+)
+from magent2.sandbox.monty_session import BlockSession, FunctionCall, TooManyCalls, failure_of, raised
+from magent2.tools.interface import ReleasableSlot
 
 R = TypeVar("R")
 
@@ -37,8 +47,8 @@ BLOCKS_PER_PROCESS = 200  # then a new one takes its place
 class MontySandbox:
     """A `Sandbox`. The processes start with the first block, and end with `aclose`."""
 
-    def __init__(self, limits: Limits | None = None, processes: int = PROCESSES_MAX) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: BlockLimits | None = None, processes: int = PROCESSES_MAX) -> None:
+        self.limits = limits or BlockLimits()
         self._places = asyncio.Semaphore(processes)
         self._threads = ThreadPoolExecutor(processes + 1, thread_name_prefix="python-block")
         self._processes = processes
@@ -49,13 +59,13 @@ class MontySandbox:
     async def run(
         self,
         program: Program,
-        call: Call,
-        park: Callable[[Parking], None] | None = None,
+        call: HostCall,
+        park: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
-    ) -> Ended:
+    ) -> BlockResult:
         refusal = _refusal(program)
         if refusal is not None:
-            return Ended("", failure=refusal)
+            return BlockResult("", failure=refusal)
         block = _Block(self, program, call, quick)
         if park is not None:
             park(block)
@@ -113,16 +123,16 @@ class MontySandbox:
 class _Block:
     """One program at work: it steps from call to call, each step on a thread."""
 
-    def __init__(self, sandbox: MontySandbox, program: Program, call: Call, quick: QuickCall | None) -> None:
+    def __init__(self, sandbox: MontySandbox, program: Program, call: HostCall, quick: QuickCall | None) -> None:
         self._sandbox = sandbox
         self._program = program
         self._call = call
-        self._feed = Feed(program, sandbox.limits, quick)
+        self._feed = BlockSession(program, sandbox.limits, quick)
         self._clock: asyncio.Timeout | None = None
         self._time_left_s = 0.0  # of the whole, while it waits
         self._placed = False
 
-    async def run(self) -> Ended:
+    async def run(self) -> BlockResult:
         """Its end, however it comes."""
         limits = self._sandbox.limits
         try:
@@ -131,37 +141,39 @@ class _Block:
                 return await self._drive()
         except MontyError as error:
             return self._feed.ended(failure_of(error, limits))
-        except TooMuch as error:
-            return self._feed.ended(Failed("calls", str(error)))
-        except Abort as end:
+        except TooManyCalls as error:
+            return self._feed.ended(BlockFailure("calls", str(error)))
+        except AbortBlock as end:
             return self._feed.ended(end.failure)
         except ENGINE_FAULTS as error:
             log.warning("the engine of blocks has failed", exc_info=error)
-            return self._feed.ended(Failed("crash", f"the block could not be run: {type(error).__name__}"))
+            return self._feed.ended(BlockFailure("crash", f"the block could not be run: {type(error).__name__}"))
         except TimeoutError:
             if self._clock is None or not self._clock.expired():
                 raise
-            return self._feed.ended(Failed("time", f"the block took longer than {limits.whole_s:g} s with its calls"))
+            return self._feed.ended(
+                BlockFailure("time", f"the block took longer than {limits.whole_s:g} s with its calls")
+            )
         finally:
             self._clock = None
             if self._feed.is_open:
                 await self._sandbox.in_thread(self._feed.close)
             self._give_place()
 
-    async def _drive(self) -> Ended:
+    async def _drive(self) -> BlockResult:
         sandbox, feed = self._sandbox, self._feed
         checked = sandbox.is_checked(self._program)
         step = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked), feed.kill)
         sandbox.note_checked(self._program)
-        while not isinstance(step, Ended):
+        while not isinstance(step, BlockResult):
             result = await self._result(step)
             step = await sandbox.in_thread(partial(feed.resume, result), feed.kill)
         return step
 
-    async def _result(self, asked: Asked) -> Any:
+    async def _result(self, asked: FunctionCall) -> Any:
         try:
             return {"return_value": await self._call(asked.name, asked.args, asked.kwargs)}
-        except Abort:
+        except AbortBlock:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
             return raised(error)
@@ -198,14 +210,20 @@ def _digest(program: Program) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _refusal(program: Program) -> Failed | None:
+def _refusal(program: Program) -> BlockFailure | None:
     try:
         size = len(program.code.encode())
     except UnicodeEncodeError:
-        return Failed("refused", "the code has half a character in it (a lone surrogate); write it without")
+        return BlockFailure("refused", "the code has half a character in it (a lone surrogate); write it without")
     if size > CODE_MAX_BYTES:
-        return Failed("refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; do it in several blocks")
-    return None if "\0" not in program.code else Failed("refused", "the code has a NUL character in it; leave it out")
+        return BlockFailure(
+            "refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; do it in several blocks"
+        )
+    return (
+        None
+        if "\0" not in program.code
+        else BlockFailure("refused", "the code has a NUL character in it; leave it out")
+    )
 
 
 # --- A sandbox for runs on several event loops, as a synchronous worker has them: one after another, or side by side.
@@ -221,10 +239,10 @@ class LoopSandbox:
     async def run(
         self,
         program: Program,
-        call: Call,
-        park: Callable[[Parking], None] | None = None,
+        call: HostCall,
+        park: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
-    ) -> Ended:
+    ) -> BlockResult:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             self._by_loop[loop] = self._make()

@@ -28,7 +28,7 @@ from pydantic_monty import (
     SyncSnapshot,
 )
 
-from magent2.sandbox.interface import Ended, Failed, Limits, Program, QuickCall
+from magent2.sandbox.interface import BlockFailure, BlockLimits, BlockResult, Program, QuickCall
 
 ERROR_MAX_CHARS = 4000
 VALUE_MAX_CHARS = 8000
@@ -49,12 +49,12 @@ NAMED = (
 )
 
 
-class TooMuch(Exception):
+class TooManyCalls(Exception):
     """The program has asked for more than it may."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FunctionCall:
     """A call that the program waits for."""
 
     name: str
@@ -62,10 +62,10 @@ class Asked:
     kwargs: Mapping[str, Any]
 
 
-class Feed:
+class BlockSession:
     """Steps one program. At most one thread is in it at a time."""
 
-    def __init__(self, program: Program, limits: Limits, quick: QuickCall | None = None) -> None:
+    def __init__(self, program: Program, limits: BlockLimits, quick: QuickCall | None = None) -> None:
         self._program = program
         self._quick_call = quick
         self._limits = limits
@@ -83,7 +83,7 @@ class Feed:
 
     # --- steps
 
-    def start(self, pool: Monty, *, checked: bool) -> Asked | Ended:
+    def start(self, pool: Monty, *, checked: bool) -> FunctionCall | BlockResult:
         program = self._program
         stubs = None if checked else program.stubs
         session = pool.checkout(
@@ -98,13 +98,13 @@ class Feed:
         self._pid = session.worker_pid
         return self._go_on(self._session.feed_start(program.code, print_callback=self._collector))
 
-    def resume(self, result: Any) -> Asked | Ended:
+    def resume(self, result: Any) -> FunctionCall | BlockResult:
         """Go on with what the call gave; a value that has no place in the program is an error there."""
         snapshot, self.snapshot = self.snapshot, None
         assert snapshot is not None  # noqa: S101  for the type checker: a call is answered once
         return self._go_on(snapshot.resume(result))
 
-    def _go_on(self, snapshot: SyncSnapshot) -> Asked | Ended:
+    def _go_on(self, snapshot: SyncSnapshot) -> FunctionCall | BlockResult:
         """As far as it goes without the host."""
         while not isinstance(snapshot, MontyComplete):
             self._count()
@@ -112,7 +112,7 @@ class Feed:
                 answer = self._quick(snapshot)
                 if answer is None:
                     self.snapshot = snapshot
-                    return Asked(str(snapshot.function_name), snapshot.args, snapshot.kwargs)
+                    return FunctionCall(str(snapshot.function_name), snapshot.args, snapshot.kwargs)
                 snapshot = snapshot.resume(answer)
             else:
                 snapshot = self._refuse_or_look_up(snapshot)
@@ -151,7 +151,7 @@ class Feed:
     def _count(self) -> None:
         self._calls += 1
         if self._calls > self._limits.calls:
-            raise TooMuch(f"the block made more than {self._limits.calls} calls; do the rest in another block")
+            raise TooManyCalls(f"the block made more than {self._limits.calls} calls; do the rest in another block")
 
     # --- waiting
 
@@ -188,10 +188,10 @@ class Feed:
 
     # --- the end
 
-    def ended(self, failure: Failed | None, done: MontyComplete | None = None) -> Ended:
+    def ended(self, failure: BlockFailure | None, done: MontyComplete | None = None) -> BlockResult:
         self._keep_prints()
         value = None if done is None else _shown(done)
-        return Ended("".join(self._printed), value, failure)
+        return BlockResult("".join(self._printed), value, failure)
 
     def _keep_prints(self) -> None:
         self._printed.append(self._collector.output)
@@ -241,37 +241,39 @@ def _shown(done: MontyComplete) -> str | None:
     return text[:VALUE_MAX_CHARS]
 
 
-def failure_of(error: MontyError, limits: Limits) -> Failed:
+def failure_of(error: MontyError, limits: BlockLimits) -> BlockFailure:
     """Why a program ended, as whoever wrote it should read it."""
     if isinstance(error, MontyTypingError):
-        return Failed("refused", _cut(f"nothing was run; mend this first:\n{error.display().strip()}"))
+        return BlockFailure("refused", _cut(f"nothing was run; mend this first:\n{error.display().strip()}"))
     if isinstance(error, MontySyntaxError):
-        return Failed("refused", _cut(f"nothing was run; mend this first:\n{_traceback(error)}"))
+        return BlockFailure("refused", _cut(f"nothing was run; mend this first:\n{_traceback(error)}"))
     if isinstance(error, MontyCrashedError):
         if error.timed_out:
-            return Failed("time", f"the block worked longer than {limits.run_s:g} s and was ended; do less at a time")
-        return Failed("crash", "the process that ran the block has died; do less at a time")
+            return BlockFailure(
+                "time", f"the block worked longer than {limits.run_s:g} s and was ended; do less at a time"
+            )
+        return BlockFailure("crash", "the process that ran the block has died; do less at a time")
     if isinstance(error, MontyRuntimeError):
         return _of_runtime(error, limits)
-    return Failed("exception", _cut(str(error)))
+    return BlockFailure("exception", _cut(str(error)))
 
 
-def _of_runtime(error: MontyRuntimeError, limits: Limits) -> Failed:
+def _of_runtime(error: MontyRuntimeError, limits: BlockLimits) -> BlockFailure:
     inner, text = error.exception(), str(error)
     if isinstance(inner, TimeoutError) and "time limit exceeded" in text:
         longest = f"{limits.run_s:g} s, or {limits.turn_s:g} s between two calls"
-        return Failed("time", f"the block worked longer than {longest}; do less at a time")
+        return BlockFailure("time", f"the block worked longer than {longest}; do less at a time")
     if isinstance(inner, MemoryError):
         if f"> {limits.memory_bytes} bytes" in text:
-            return Failed(
+            return BlockFailure(
                 "memory", f"the block used more than {limits.memory_bytes >> 20} MB of memory; do less at a time"
             )
-        return Failed("output", f"the block printed more than {limits.output_bytes} bytes; print less")
+        return BlockFailure("output", f"the block printed more than {limits.output_bytes} bytes; print less")
     if isinstance(inner, RuntimeError) and "suspension limit" in text:
-        return Failed("calls", f"the block made more than {limits.calls} calls; do the rest in another block")
+        return BlockFailure("calls", f"the block made more than {limits.calls} calls; do the rest in another block")
     if isinstance(inner, RecursionError):
-        return Failed("recursion", _cut(_traceback(error)))
-    return Failed("exception", _cut(_traceback(error)))
+        return BlockFailure("recursion", _cut(_traceback(error)))
+    return BlockFailure("exception", _cut(_traceback(error)))
 
 
 def _traceback(error: MontyRuntimeError | MontySyntaxError) -> str:

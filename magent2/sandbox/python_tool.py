@@ -14,12 +14,12 @@ import orjson
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.sandbox.block_outcome import BlockClosing, CutOff
-from magent2.sandbox.interface import Abort, Ended, Failed, Program, Quick, Sandbox
+from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
+from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.default_tools import DESCRIPTION, RUN_PYTHON, SCHEMA
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.interface import CallScope, Parking, call_scope
+from magent2.tools.interface import CallScope, ReleasableSlot, call_scope
 from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
@@ -28,7 +28,7 @@ COMMIT_TRIES_MAX = 8
 LATE = "Your tools that are called server__tool are functions too, under these names."
 
 # Tools that are only known when a block begins.
-Late: TypeAlias = Callable[[], Awaitable[Sequence[ToolDefinition]]]
+LateTools: TypeAlias = Callable[[], Awaitable[Sequence[ToolDefinition]]]
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class PythonTool:
 
     sandbox: Sandbox
     tools: Iterable[ToolDefinition]
-    late: Late | None = None
+    late: LateTools | None = None
     functions: dict[str, ToolFunction] = field(init=False)
     stubs: str = field(init=False)
 
@@ -65,7 +65,7 @@ class PythonTool:
         key = str(uuid4()) if outer is None else outer.key
         scope = CallScope(context.run, key, block=True) if outer is None else _block_scope(outer)
         if outer is not None:
-            outer.closing = CutOff(code, scope)
+            outer.closing = InterruptedBlock(code, scope)
         closing = await self._run(code, scope)
         if outer is None:
             text = await _commit(scope, closing)
@@ -75,14 +75,14 @@ class PythonTool:
             text = closing.told(outer.sends, ()).result
         return ToolExecutionResult(text, text, skip_turn=scope.skip_turn and closing.ended.failure is None)
 
-    async def _run(self, code: str, scope: CallScope) -> BlockClosing:
+    async def _run(self, code: str, scope: CallScope) -> BlockOutcome:
         """The whole block, up to what it means for what it holds."""
         begun = time.monotonic()
         with call_scope(scope):
             ended = await self._block(code, scope, scope.key)
         held = len(scope.held)
         took = round((time.monotonic() - begun) * 1000)
-        return BlockClosing(scope.run.conversation_id, code, ended, held, took)
+        return BlockOutcome(scope.run.conversation_id, code, ended, held, took)
 
     async def _inside(self, code: str, scope: CallScope) -> ToolExecutionResult[str]:
         """A block in a block: what it holds waits for the outer one; if it fails, that is forgotten and it raises."""
@@ -101,7 +101,7 @@ class PythonTool:
         text = "\n".join(part for part in (ended.output.rstrip("\n"), ended.value or "") if part)
         return ToolExecutionResult(text, text)
 
-    async def _block(self, code: str, scope: CallScope, seed: str) -> Ended:
+    async def _block(self, code: str, scope: CallScope, seed: str) -> BlockResult:
         functions, stubs = await self._callable_now()
         program = Program(code, tuple(functions), stubs, _clock_of(scope), seed)
         calls = _Calls(functions, scope, ToolExecutionContext(scope.run, scope))
@@ -128,9 +128,9 @@ class _Calls:
     functions: Mapping[str, ToolFunction]
     scope: CallScope
     context: ToolExecutionContext
-    parking: Parking | None = None
+    parking: ReleasableSlot | None = None
 
-    def park(self, parking: Parking) -> None:
+    def park(self, parking: ReleasableSlot) -> None:
         self.parking = parking
         self.scope.parked.append(parking)
 
@@ -138,7 +138,7 @@ class _Calls:
         if self.parking is not None:
             self.scope.parked.remove(self.parking)
 
-    def quick(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quick | None:
+    def quick(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> QuickResult | None:
         """A message that is to be held needs nobody: it is, on the thread of the block."""
         function = self.functions[name]
         tool = function.tool
@@ -146,7 +146,7 @@ class _Calls:
             return None
         arguments = _plain(name, function.bind(args, kwargs))
         answer = tool.hold(arguments, self.context)
-        return None if answer is None else Quick(answer)
+        return None if answer is None else QuickResult(answer)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.functions[name]
@@ -157,7 +157,7 @@ class _Calls:
         try:
             result = await tool.run(arguments, self.scope.run)
         except Diverged as error:
-            raise Abort(Failed("diverged", str(error))) from error
+            raise AbortBlock(BlockFailure("diverged", str(error))) from error
         finally:
             self.scope.plan_cache.forget()
         return _value(result.typed_result)
@@ -167,16 +167,16 @@ def _block_scope(outer: CallScope) -> CallScope:
     return CallScope(outer.run, outer.key, block=True, observed=outer.observed, pen=outer.pen, waits=outer.waits)
 
 
-def _divergence(scope: CallScope) -> Failed | None:
+def _divergence(scope: CallScope) -> BlockFailure | None:
     """An earlier attempt has sent at once what this one has not come to."""
     if scope.diverged is not None:
-        return Failed("diverged", scope.diverged)
+        return BlockFailure("diverged", scope.diverged)
     if scope.pen is None:
         return None
     missing = scope.pen.places() - scope.left
     if not missing:
         return None
-    return Failed("diverged", f"an earlier attempt has sent {len(missing)} at once that this one did not come to")
+    return BlockFailure("diverged", f"an earlier attempt has sent {len(missing)} at once that this one did not come to")
 
 
 def _clock_of(scope: CallScope) -> datetime:
@@ -210,7 +210,7 @@ def _as_json(value: Any) -> Any:
     return dump(mode="json") if callable(dump) else str(value)
 
 
-async def _commit(scope: CallScope, closing: BlockClosing) -> str:
+async def _commit(scope: CallScope, closing: BlockOutcome) -> str:
     """Outside a run: what was held leaves in one append, but for what is refused by now."""
     held = scope.sends if closing.ended.failure is None else ()
     sends, failures = await plan_held_sends(Log(scope.run.bus), held)

@@ -12,7 +12,7 @@ HELD_RECORDS_MAX = 900
 
 
 @dataclass(slots=True)
-class HeldWeight:
+class HoldBudget:
     """How much of one append is used up by what waits."""
 
     size: int = 0

@@ -19,7 +19,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
 from magent2.tools.call_writer import Pen
-from magent2.tools.hold_limit import HeldWeight
+from magent2.tools.hold_limit import HoldBudget
 from magent2.tools.plan_cache import PlanCache
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SendMark:
 Planning: TypeAlias = Callable[[Log, SendMark], Coroutine[Any, Any, Append]]
 
 
-class Kind(NamedTuple):
+class SendKind(NamedTuple):
     """What a send is besides its text: those of one tool that go the same `way` are planned alike."""
 
     way: Hashable
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedSend:
     """A send that was checked and has not left. Read only.
 
     `target` is whom it goes to in a person's words; `payload()` all that `planning` goes by, as JSON with a `version`.
@@ -88,7 +88,7 @@ class Prepared:
     planning: Planning
     now: bool = False
     digest: str = ""
-    kind: Kind | None = None
+    kind: SendKind | None = None
 
     @property
     def way(self) -> Hashable | None:
@@ -103,7 +103,7 @@ class HeldSend:
     """
 
     mark: SendMark
-    prepared: Prepared
+    prepared: PreparedSend
     append: Append
     planned: bool = True
 
@@ -117,7 +117,7 @@ class HeldSend:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedSend:
     """A held send that cannot leave any more, and why."""
 
     send: HeldSend
@@ -125,7 +125,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CallOutcome:
     """What a call comes to: its result, why it failed if it did, and an event of its own for the stream."""
 
     result: Any
@@ -133,13 +133,13 @@ class Told:
     event: BaseStreamEvent | None = None
 
 
-class Closing(Protocol):
+class OutcomeBuilder(Protocol):
     """Words the result of a call once it is known which of its sends leave: the others fail by name."""
 
-    def told(self, sends: Sequence[HeldSend], failures: Sequence[Failure]) -> Told: ...
+    def told(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome: ...
 
 
-class Parking(Protocol):
+class ReleasableSlot(Protocol):
     """A place that code can give up while it waits, and take again."""
 
     async def leave(self) -> None: ...
@@ -148,7 +148,7 @@ class Parking(Protocol):
 
 
 # Around a wait: what the run gives up meanwhile.
-Wait: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+WaitHook: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class CallScope:
     block: bool = False
     observed: ObservedCall | None = None
     pen: Pen | None = None
-    closing: Closing | None = None
+    closing: OutcomeBuilder | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
     plan_cache: PlanCache = field(default_factory=PlanCache)  # what its sends are planned by
     ended: bool = False
@@ -172,10 +172,10 @@ class CallScope:
     diverged: str | None = None  # how this attempt differs from an earlier one that has sent something
     left: set[int] = field(default_factory=set)  # places that something was sent from at once
     depth: int = 0  # blocks inside this one that are at work
-    parked: list[Parking] = field(default_factory=list)  # who gives up a place while a call of it waits
-    waits: tuple[Wait, ...] = ()
+    parked: list[ReleasableSlot] = field(default_factory=list)  # who gives up a place while a call of it waits
+    waits: tuple[WaitHook, ...] = ()
     _places: int = 0
-    _weight: HeldWeight = field(default_factory=HeldWeight)
+    _weight: HoldBudget = field(default_factory=HoldBudget)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)  # a tool may send from several threads
 
     @property

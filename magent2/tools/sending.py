@@ -22,28 +22,14 @@ from magent2.mail.delivery import Sending, plan_delivery
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import Pen
-from magent2.tools.interface import CallScope, Failure, HeldSend, Planning, Prepared, SendMark, current_scope
+from magent2.tools.interface import CallScope, FailedSend, HeldSend, Planning, PreparedSend, SendMark, current_scope
 from magent2.tools.plan_cache import PlanCache
-
-__all__ = [
-    "Failure",
-    "Sent",
-    "dispatch",
-    "held_id",
-    "joined",
-    "plan_envelope",
-    "plan_held_sends",
-    "replan_held_sends",
-    "send",
-    "send_or_hold",
-    "topics_of",
-]
 
 SEND_TRIES_MAX = 8  # how often the log may move on under one send
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """A send that has left, or waits to: its id and the topics that it is in, or will be."""
 
     id: str
@@ -51,7 +37,9 @@ class Sent:
     held: bool
 
 
-async def send_or_hold(log: Log, prepared: Prepared, scope: CallScope | None, send_id: str | None = None) -> Sent:
+async def send_or_hold(
+    log: Log, prepared: PreparedSend, scope: CallScope | None, send_id: str | None = None
+) -> SendResult:
     """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
     if scope is None:
         return await _send_now(log, prepared, SendMark(send_id or str(uuid4())))
@@ -62,10 +50,10 @@ async def send_or_hold(log: Log, prepared: Prepared, scope: CallScope | None, se
     like = scope.plan_cache.plan_like(prepared.way) if scope.block else None
     append = like or await _plan(log, scope.plan_cache, prepared, mark)
     scope.hold(place, HeldSend(mark, prepared, append, planned=like is None))
-    return Sent(mark.id, topics_of(append), held=True)
+    return SendResult(mark.id, topics_of(append), held=True)
 
 
-async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> Sent:
+async def dispatch(bus: Engine, prepared: PreparedSend, scope: CallScope | None) -> SendResult:
     """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
     if scope is None or scope.pen is None or not prepared.now:
         return await send_or_hold(Log(bus), prepared, scope)
@@ -78,13 +66,13 @@ async def dispatch(bus: Engine, prepared: Prepared, scope: CallScope | None) -> 
     async with scope.pen.alone():
         for _ in range(SEND_TRIES_MAX):
             append = await _plan(Log(bus), PlanCache(), prepared, mark)
-            sent = Sent(mark.id, topics_of(append), held=False)
+            sent = SendResult(mark.id, topics_of(append), held=False)
             if await _has_left(scope.pen, place, prepared, sent, append):
                 return sent
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-async def _has_left(pen: Pen, place: int, prepared: Prepared, sent: Sent, append: Append) -> bool:
+async def _has_left(pen: Pen, place: int, prepared: PreparedSend, sent: SendResult, append: Append) -> bool:
     facts = {"id": sent.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
     try:
         await pen.leave(place, facts, append)
@@ -93,22 +81,22 @@ async def _has_left(pen: Pen, place: int, prepared: Prepared, sent: Sent, append
     return True
 
 
-def _same_again(prepared: Prepared, scope: CallScope, known: Mapping[str, Any]) -> Sent:
+def _same_again(prepared: PreparedSend, scope: CallScope, known: Mapping[str, Any]) -> SendResult:
     """What an earlier attempt has sent from this place is not sent again; it must be the same."""
     if (known["tool"], known["digest"]) != (prepared.tool, prepared.digest):
         scope.diverged = (
             f"an earlier attempt has sent a {known['tool']} here at once, this one would send another {prepared.tool}"
         )
         raise Diverged(scope.diverged)
-    return Sent(known["id"], tuple(known["topics"]), held=False)
+    return SendResult(known["id"], tuple(known["topics"]), held=False)
 
 
-def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> Sent:
+def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> SendResult:
     """Deliver an envelope: held when a run is under way, else, and always as a steer, at once."""
     scope = current_scope()
     facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
     planning = delivery_of(envelope, facts, steer)
-    prepared = Prepared("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
+    prepared = PreparedSend("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
     return run_sync(bus if scope is None else scope.run.bus, send_or_hold, prepared, scope, envelope.id)
 
 
@@ -124,23 +112,23 @@ async def plan_envelope(log: Log, envelope: MessageEnvelope, facts: Sending, ste
     return await plan_steer(log, envelope, facts) if steer else await plan_delivery(log, envelope, facts)
 
 
-async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[Failure]]:
+async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:
     """All of them planned, and those that cannot go any more."""
     planned: list[HeldSend] = []
-    failures: list[Failure] = []
+    failures: list[FailedSend] = []
     cache = PlanCache()
     for held in sends:
         try:
             append = held.append if held.planned else await cache.plan(log, held.plan)
         except (InvalidInput, Refused, TopicDeleted) as refusal:
-            failures.append(Failure(held, str(refusal)))
+            failures.append(FailedSend(held, str(refusal)))
         else:
             planned.append(HeldSend(held.mark, held.prepared, append))
             cache.note(append)
     return planned, failures
 
 
-async def replan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[Failure]]:
+async def replan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:
     """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
     return await plan_held_sends(log, [replace(held, planned=False) for held in sends])
 
@@ -168,18 +156,18 @@ def held_id(scope: CallScope, place: int) -> str:
     return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-async def _plan(log: Log, cache: PlanCache, prepared: Prepared, mark: SendMark) -> Append:
+async def _plan(log: Log, cache: PlanCache, prepared: PreparedSend, mark: SendMark) -> Append:
     return await cache.plan(log, lambda cached: prepared.planning(cached, mark))
 
 
-async def _send_now(log: Log, prepared: Prepared, mark: SendMark) -> Sent:
+async def _send_now(log: Log, prepared: PreparedSend, mark: SendMark) -> SendResult:
     for _ in range(SEND_TRIES_MAX):
         append = await _plan(log, PlanCache(), prepared, mark)
         try:
             _appended = await log.append(append)
         except ConditionFailed:
             continue
-        return Sent(mark.id, topics_of(append), held=False)
+        return SendResult(mark.id, topics_of(append), held=False)
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 

@@ -15,8 +15,8 @@ from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import InvalidInput
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from magent2.tools.interface import CallScope, Kind, Prepared, SendMark
-from magent2.tools.sending import Sent, dispatch, send_or_hold
+from magent2.tools.interface import CallScope, PreparedSend, SendKind, SendMark
+from magent2.tools.sending import SendResult, dispatch, send_or_hold
 
 
 class Arguments(BaseModel):
@@ -67,7 +67,7 @@ class SendingTool(ABC, Generic[A, P]):
     def target(self, payload: P) -> str:
         """Whom it goes to, for the status line: "@bob", "agent:Sales"."""
 
-    def kind(self, payload: P) -> Kind | None:
+    def kind(self, payload: P) -> SendKind | None:
         """What decides how `perform` goes about it, besides the log, and the text, which does not.
 
         Of sends that go the same way only the first of a block is planned when it is held, the others when the block
@@ -75,7 +75,7 @@ class SendingTool(ABC, Generic[A, P]):
         """
         return None
 
-    def answer(self, payload: P, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: P, sent: SendResult) -> dict[str, Any]:
         """What the caller is told."""
         return {"ok": True, "envelope_id": sent.id, "held": sent.held}
 
@@ -86,7 +86,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     schema.pop("title", None)
     schema["properties"]["now"] = schema["properties"].pop("now")  # what all have in common comes last
 
-    def prepared(arguments: A, payload: P, context: ToolExecutionContext) -> Prepared:
+    def prepared(arguments: A, payload: P, context: ToolExecutionContext) -> PreparedSend:
         now = arguments.urgent
         asked = digest_of({"arguments": arguments.model_dump(mode="json")}) if now else ""
         stored = partial(payload.model_dump, mode="json")
@@ -94,7 +94,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
         def planning(log: Log, mark: SendMark) -> Coroutine[Any, Any, Append]:
             return tool.perform(log, payload, context, mark)
 
-        return Prepared(tool.name, tool.target(payload), stored, planning, now, asked, tool.kind(payload))
+        return PreparedSend(tool.name, tool.target(payload), stored, planning, now, asked, tool.kind(payload))
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         arguments, bus = _parsed(tool.name, tool.arguments, given), log_of(tool.name, context)

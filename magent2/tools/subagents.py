@@ -25,9 +25,9 @@ from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.sending import Sent, plan_envelope
+from magent2.tools.sending import SendResult, plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, Lane, check_wait, wait_for_answer
+from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, AgentLane, check_wait, wait_for_answer
 
 TASK_MAX_CHARS = 20_000
 
@@ -120,7 +120,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
-    def answer(self, payload: StartPayload, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: StartPayload, sent: SendResult) -> dict[str, Any]:
         return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, sent.id)}
 
 
@@ -187,7 +187,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
 
-    def answer(self, payload: MessagePayload, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: MessagePayload, sent: SendResult) -> dict[str, Any]:
         return {"ok": True, "message_id": sent.id}
 
 
@@ -228,7 +228,7 @@ def result_tool() -> ToolDefinition:
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         subagent_id = str(given["subagent_id"])
         head = await own_subagent(Log(context.run.bus), context.run, subagent_id)
-        lane = Lane(str(head[ACTIVE_AGENT]), subagent_id)
+        lane = AgentLane(str(head[ACTIVE_AGENT]), subagent_id)
         await check_wait(Log(context.run.bus), context.run, lane)
         await _say_wait(context, lane)
         envelope_id = str(given.get("message_id") or head[TASK])
@@ -241,7 +241,7 @@ def result_tool() -> ToolDefinition:
     return ToolDefinition(ToolSignature(RESULT, words, RESULT_SCHEMA), {"type": "object"}, execute)
 
 
-async def _say_wait(context: ToolExecutionContext, lane: Lane) -> None:
+async def _say_wait(context: ToolExecutionContext, lane: AgentLane) -> None:
     """Others that would wait for this run can see that it waits. Whoever is started waits only for its own, so no
     circle can be closed from here, and nothing has to be compared."""
     if context.scope is not None and context.scope.pen is not None:

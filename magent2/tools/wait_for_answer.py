@@ -40,7 +40,7 @@ Status: TypeAlias = Literal["finished", "failed", "stopped", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class AgentLane:
     """Who is to answer, and where."""
 
     agent: str
@@ -55,13 +55,13 @@ class Lane:
         return f"{self.agent}\x1f{self.conversation}"
 
     @classmethod
-    def parse(cls, text: str) -> Lane:
+    def parse(cls, text: str) -> AgentLane:
         agent, _, conversation = text.partition("\x1f")
         return cls(agent, conversation)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WaitResult:
     """What came of a message: `pending` when nothing did in time; the other side goes on."""
 
     status: Status
@@ -69,9 +69,9 @@ class Answer:
     reason: str | None = None
 
 
-async def check_wait(log: Log, run: RunFacts, lane: Lane) -> tuple[Condition, ...]:
+async def check_wait(log: Log, run: RunFacts, lane: AgentLane) -> tuple[Condition, ...]:
     """That nobody whom the lane waits for waits for this run, and under which conditions that is so."""
-    own = Lane(run.agent, run.conversation_id)
+    own = AgentLane(run.agent, run.conversation_id)
     conditions: list[Condition] = []
     at, seen = lane, [own]
     while len(seen) <= CIRCLE_MAX:
@@ -85,11 +85,11 @@ async def check_wait(log: Log, run: RunFacts, lane: Lane) -> tuple[Condition, ..
         conditions.append(HeadIs(topic, name, value))
         if value is None:
             return tuple(conditions)
-        at = Lane.parse(str(value))
+        at = AgentLane.parse(str(value))
     raise WouldDeadlock(f"would_deadlock: {CIRCLE_MAX} runs wait in a line already; send without waiting")
 
 
-async def with_wait(log: Log, run: RunFacts, lane: Lane, append: Append) -> Append:
+async def with_wait(log: Log, run: RunFacts, lane: AgentLane, append: Append) -> Append:
     """The append that sends, and says that this run waits."""
     conditions = await check_wait(log, run, lane)
     if not run.run_id:  # nobody can wait for what is no run
@@ -106,8 +106,8 @@ async def with_wait(log: Log, run: RunFacts, lane: Lane, append: Append) -> Appe
 
 
 async def wait_for_answer(
-    context: ToolExecutionContext, lane: Lane, envelope_id: str, timeout_s: float = ANSWER_MAX_S
-) -> Answer:
+    context: ToolExecutionContext, lane: AgentLane, envelope_id: str, timeout_s: float = ANSWER_MAX_S
+) -> WaitResult:
     """The answer to a message that was sent; meanwhile the run's slot and its block's process are others'."""
     check_timeout(timeout_s)
     scope, bus = context.scope, context.run.bus
@@ -118,10 +118,10 @@ async def wait_for_answer(
                 async with asyncio.timeout(timeout_s):
                     await _until_ended(bus, lane, exchange)
             except TimeoutError:
-                return Answer("pending", "", f"no answer within {timeout_s:g} s; it may still come")
+                return WaitResult("pending", "", f"no answer within {timeout_s:g} s; it may still come")
     finally:
         await _say_no_wait(context)
-    return Answer(_status(exchange.status), exchange.text, exchange.reason)
+    return WaitResult(_status(exchange.status), exchange.text, exchange.reason)
 
 
 def check_timeout(timeout_s: float) -> None:
@@ -129,7 +129,7 @@ def check_timeout(timeout_s: float) -> None:
         raise InvalidInput(f"a wait takes more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
 
 
-async def _until_ended(bus: Engine, lane: Lane, exchange: Exchange) -> None:
+async def _until_ended(bus: Engine, lane: AgentLane, exchange: Exchange) -> None:
     topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
         info: TopicInfo = (await persist(bus, Describe((topic,)), who))[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magent2.sessions.history import Histories
-from magent2.tools.interface import Wait
+from magent2.tools.interface import WaitHook
 from magent2.worker.retry import Quarantine
 
 
@@ -15,4 +15,4 @@ class Shared:
 
     histories: Histories
     quarantine: Quarantine = field(default_factory=Quarantine)
-    waits: tuple[Wait, ...] = ()  # what each gives up while it waits for an answer
+    waits: tuple[WaitHook, ...] = ()  # what each gives up while it waits for an answer

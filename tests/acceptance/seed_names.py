@@ -504,13 +504,14 @@ SEED_004: Names = {
     "DeferredEntry": Class("magent2.tools.interface:HeldSend"),
     "rlmDeferredFlush": Sketch("nothing is flushed one by one: the append that ends the block has all its sends"),
     "SayDeferredPayload": Fields(
-        "magent2.tools.messaging.say:SayPayload", ("place: Place", "text: str", "reply_to: str | None = ...")
+        "magent2.tools.messaging.say:SayPayload", ("place: UserDestination", "text: str", "reply_to: str | None = ...")
     ),
     "SayDeferredPayload.connector, targetId": Fields(
-        "magent2.tools.messaging.destinations:Place", ("connector: str", "target: str")
+        "magent2.tools.messaging.destinations:UserDestination", ("connector: str", "target: str")
     ),
     "deferred payload of send_file": Fields(
-        "magent2.tools.messaging.send_file:FilePayload", ("place: Place", "file: AttachmentFacts", "text: str")
+        "magent2.tools.messaging.send_file:FilePayload",
+        ("place: UserDestination", "file: AttachmentFacts", "text: str"),
     ),
     "deferred payload of send_user_message": Fields(
         "magent2.tools.messaging.send_user_message:UserMessagePayload",

@@ -13,7 +13,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sandbox.interface import Limits
+from magent2.sandbox.interface import BlockLimits
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
@@ -25,7 +25,7 @@ from tests.support.serving import command, serving, stream, until
 from tests.support.town import EVERY, WAYS, all_arrived, wanted_of
 
 HANG_S = 2.0  # longer than the seven calls before it take
-LIMITS = Limits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
+LIMITS = BlockLimits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
 HELD = len(WAYS)
 NOT_SENT = f"\n\n[Messages: {HELD} NOT sent (script failed)]"
 
@@ -125,7 +125,7 @@ async def test_a_run_that_is_stopped(bus: MemoryBus) -> None:
         """Says that the block has come so far."""
         reached.set()
 
-    sandbox = MontySandbox(Limits(run_s=60.0, turn_s=60.0), processes=1)
+    sandbox = MontySandbox(BlockLimits(run_s=60.0, turn_s=60.0), processes=1)
     blocks = Blocks(sandbox, EVERY + "reach()\nwhile True: pass", *TOOLS, reach)
     async with serving(bus, OpenAIAgentsRunner(blocks.made)):
         await reached.wait()

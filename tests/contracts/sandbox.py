@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from magent2.sandbox.interface import Abort, Call, Ended, Failed, Program, Sandbox
-from magent2.tools.interface import Parking
+from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, HostCall, Program, Sandbox
+from magent2.tools.interface import ReleasableSlot
 
 STUBS = """
 from typing import Any
@@ -27,10 +27,10 @@ class Host:
 
     def __init__(self) -> None:
         self.noted: list[Any] = []
-        self.parking: Parking | None = None
+        self.parking: ReleasableSlot | None = None
         self.waited = asyncio.Event()
 
-    def park(self, parking: Parking) -> None:
+    def park(self, parking: ReleasableSlot) -> None:
         self.parking = parking
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -54,12 +54,12 @@ def program(code: str, **facts: Any) -> Program:
     return Program(code, FUNCTIONS, STUBS, **facts)
 
 
-async def run(sandbox: Sandbox, code: str, call: Call | None = None, **facts: Any) -> Ended:
+async def run(sandbox: Sandbox, code: str, call: HostCall | None = None, **facts: Any) -> BlockResult:
     host = Host()
     return await sandbox.run(program(code, **facts), call or host.call, host.park)
 
 
-def kind(ended: Ended) -> str | None:
+def kind(ended: BlockResult) -> str | None:
     return None if ended.failure is None else ended.failure.kind
 
 
@@ -72,8 +72,10 @@ class SandboxContract:
         raise NotImplementedError
 
     async def test_it_tells_what_was_printed_and_the_value_of_the_last_line(self, sandbox: Sandbox) -> None:
-        assert await run(sandbox, 'print("hello")\nprint(1, 2)\n{"sum": 1 + 2}') == Ended("hello\n1 2\n", '{"sum": 3}')
-        assert await run(sandbox, "x = 1") == Ended("")
+        assert await run(sandbox, 'print("hello")\nprint(1, 2)\n{"sum": 1 + 2}') == BlockResult(
+            "hello\n1 2\n", '{"sum": 3}'
+        )
+        assert await run(sandbox, "x = 1") == BlockResult("")
 
     async def test_functions_are_called_in_order_and_give_their_values(self, sandbox: Sandbox) -> None:
         host = Host()
@@ -86,7 +88,7 @@ class SandboxContract:
         caught = await run(sandbox, 'try:\n    fail("no")\nexcept ValueError as error:\n    print("caught", error)')
         told = await run(sandbox, 'x = 1\n\nfail("no")')
 
-        assert caught == Ended("caught no\n")
+        assert caught == BlockResult("caught no\n")
         assert told.failure is not None
         assert (kind(told), "line 3" in told.failure.text, told.failure.text.endswith("ValueError: no")) == (
             "exception",
@@ -96,11 +98,11 @@ class SandboxContract:
 
     async def test_an_abort_cannot_be_caught(self, sandbox: Sandbox) -> None:
         async def abort(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            raise Abort(Failed("diverged", "enough"))
+            raise AbortBlock(BlockFailure("diverged", "enough"))
 
         ended = await run(sandbox, "try:\n    note(1)\nexcept BaseException:\n    pass\nprint('on')", abort)
 
-        assert ended == Ended("", failure=Failed("diverged", "enough"))
+        assert ended == BlockResult("", failure=BlockFailure("diverged", "enough"))
 
     @pytest.mark.parametrize("code", ["note(", "note()", "fail(3)", "unknown()", "note(1).nothing(", "x: int = 'a'"])
     async def test_what_cannot_be_right_is_refused_before_anything_runs(self, sandbox: Sandbox, code: str) -> None:
@@ -127,7 +129,7 @@ class SandboxContract:
     )
     async def test_limits_end_the_program_and_the_next_one_runs(self, sandbox: Sandbox, code: str, why: str) -> None:
         assert kind(await run(sandbox, code)) == why
-        assert await run(sandbox, "1 + 1") == Ended("", "2")
+        assert await run(sandbox, "1 + 1") == BlockResult("", "2")
 
     async def test_nothing_is_left_of_a_program(self, sandbox: Sandbox) -> None:
         assert kind(await run(sandbox, "secret = 42\n1 / 0")) == "exception"
@@ -160,11 +162,11 @@ class SandboxContract:
         code = "x = 40\nprint('before')\nx += wait(2)\nprint('after')\nx"
         waiting = [asyncio.create_task(sandbox.run(program(code), host.call, host.park)) for host in hosts]
 
-        assert await run(sandbox, "1 + 1") == Ended("", "2")
+        assert await run(sandbox, "1 + 1") == BlockResult("", "2")
         for host in hosts:
             host.waited.set()
 
-        assert await asyncio.gather(*waiting) == [Ended("before\nafter\n", "42")] * SIDE_BY_SIDE
+        assert await asyncio.gather(*waiting) == [BlockResult("before\nafter\n", "42")] * SIDE_BY_SIDE
 
     async def test_a_program_that_is_cancelled_ends(self, sandbox: Sandbox) -> None:
         host = Host()
@@ -175,4 +177,4 @@ class SandboxContract:
         await asyncio.wait([task])
 
         assert task.cancelled()
-        assert await run(sandbox, "1 + 1") == Ended("", "2")
+        assert await run(sandbox, "1 + 1") == BlockResult("", "2")

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from magent2.runner.context import RunContext
 from magent2.runner.team.graph import function_tool_of
-from magent2.sandbox.interface import Abort, Call, Ended, Failed, Program, QuickCall
+from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, HostCall, Program, QuickCall
 from magent2.sandbox.python_tool import PythonTool
-from magent2.tools.interface import CallScope, Parking, current_scope
+from magent2.tools.interface import CallScope, ReleasableSlot, current_scope
 from magent2.tools.sending import held_id
 from tests.simulation.calls import BLOCK, chance_of, kind_of, turn_of
 from tests.simulation.moods import Temper
@@ -41,10 +41,10 @@ class PlayedSandbox:
     async def run(
         self,
         program: Program,
-        call: Call,
-        park: Callable[[Parking], None] | None = None,
+        call: HostCall,
+        park: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
-    ) -> Ended:
+    ) -> BlockResult:
         played = json.loads(program.code)
         scope = current_scope()
         assert scope is not None
@@ -55,14 +55,14 @@ class PlayedSandbox:
             for step in played["steps"]:
                 await temper.line.breathe()
                 if step is None:
-                    return Ended("", failure=Failed("exception", FAILED))
+                    return BlockResult("", failure=BlockFailure("exception", FAILED))
                 send = send_of(name_of(played["call"], step), context.conversation_id)
                 await call(send.tool, (), {**send.arguments, "now": step in NOW})
-        except Abort as end:
-            return Ended("", failure=end.failure)
+        except AbortBlock as end:
+            return BlockResult("", failure=end.failure)
         except Exception as error:  # noqa: BLE001  as the real one: what a tool raises fails the block
-            return Ended("", failure=Failed("exception", str(error)))
-        return Ended("played")
+            return BlockResult("", failure=BlockFailure("exception", str(error)))
+        return BlockResult("played")
 
     async def aclose(self) -> None:
         return None

@@ -14,7 +14,7 @@ from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolE
 from magent2.tools.interface import SendMark
 from magent2.tools.sending import plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import Lane, check_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import AgentLane, check_wait, wait_for_answer, with_wait
 
 
 class AskArguments(Arguments):
@@ -44,7 +44,7 @@ class Ask(SendingTool[AskArguments, AskPayload]):
 
     async def prepare(self, log: Log, arguments: AskArguments, context: ToolExecutionContext) -> AskPayload:
         if arguments.wait:
-            await check_wait(log, context.run, Lane(arguments.agent, arguments.conversation))
+            await check_wait(log, context.run, AgentLane(arguments.agent, arguments.conversation))
         return AskPayload(**arguments.model_dump(include={"agent", "conversation", "text", "wait"}))
 
     async def perform(self, log: Log, payload: AskPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
@@ -59,7 +59,7 @@ class Ask(SendingTool[AskArguments, AskPayload]):
         append = await plan_envelope(log, envelope, Sending(hops=context.run.hops + 1))
         if not payload.wait:
             return append
-        return await with_wait(log, context.run, Lane(payload.agent, payload.conversation), append)
+        return await with_wait(log, context.run, AgentLane(payload.agent, payload.conversation), append)
 
     def target(self, payload: AskPayload) -> str:
         return f"agent:{payload.agent}"
@@ -73,7 +73,7 @@ def ask_definition() -> ToolDefinition:
         arguments = AskArguments.model_validate(dict(given))
         if not arguments.wait:
             return result
-        lane = Lane(arguments.agent, arguments.conversation)
+        lane = AgentLane(arguments.agent, arguments.conversation)
         answer = await wait_for_answer(context, lane, result.typed_result["envelope_id"], arguments.timeout_s)
         told = {"status": answer.status, "text": answer.text, "reason": answer.reason}
         return ToolExecutionResult(told, told)

@@ -9,7 +9,7 @@ from agents.testing import function_call
 
 from magent2.bus.interface import Engine
 from magent2.runner.team.graph import function_tool_of
-from magent2.sandbox.interface import Limits, Sandbox
+from magent2.sandbox.interface import BlockLimits, Sandbox
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.default_tools import standard_tools
@@ -18,7 +18,7 @@ from magent2.tools.registry import ToolSpec
 from tests.support.journalled import Shown
 from tests.support.serving import stream
 
-SHORT = Limits(run_s=0.5, turn_s=0.5, whole_s=5.0, memory_bytes=16 << 20, calls=120, output_bytes=8 << 10)
+SHORT = BlockLimits(run_s=0.5, turn_s=0.5, whole_s=5.0, memory_bytes=16 << 20, calls=120, output_bytes=8 << 10)
 
 
 def short_sandbox(processes: int = 2) -> MontySandbox:

@@ -12,7 +12,7 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
-from magent2.tools.interface import CallScope, Failure
+from magent2.tools.interface import CallScope, FailedSend
 from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 
@@ -68,7 +68,7 @@ def scope_of(facts: Facts, *, block: bool = True, call: str = "call", pen: bool 
     return CallScope(facts, f"{facts.run_id}/0/{call}", block, pen=LogPen(facts.bus, call) if pen else None)
 
 
-def commit(scope: CallScope) -> list[Failure]:
+def commit(scope: CallScope) -> list[FailedSend]:
     """End the call well: what is held leaves in one append, but for what the log refuses by now.
 
     Nobody looks again before the log has refused: what is not among the conditions is not noticed.

@@ -26,7 +26,7 @@ from magent2.runner.journal.call_writer import CallPen
 from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
 from magent2.sessions.stream import stream_record
-from magent2.tools.interface import CallScope, Closing, Failure, HeldSend, Told, call_scope
+from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend, OutcomeBuilder, call_scope
 from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Call:
         await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
         return refusal
 
-    async def close(self, closing: Closing, sends: Sequence[HeldSend]) -> Any:
+    async def close(self, closing: OutcomeBuilder, sends: Sequence[HeldSend]) -> Any:
         """Record the result that `closing` words, and let those sends go that may: one append, all or nothing."""
         asked = list(sends)
         sends, failures = await plan_held_sends(Log(self.journal.context.bus), sends)
@@ -114,13 +114,13 @@ class Call:
             sends, more = await replan_held_sends(Log(self.journal.context.bus), sends)
             failures = _in_order(asked, [*failures, *more])
         else:
-            changing = [Failure(held, "the recipient keeps changing; send again") for held in sends]
+            changing = [FailedSend(held, "the recipient keeps changing; send again") for held in sends]
             told = closing.told((), _in_order(asked, [*failures, *changing]))
             await self._closed(told, ())
         self.observe_end(told.failure, told.result, len(sends))
         return told.result
 
-    async def _closed(self, told: Told, sends: Sequence[HeldSend]) -> bool:
+    async def _closed(self, told: CallOutcome, sends: Sequence[HeldSend]) -> bool:
         records, heads, conditions = joined(sends)
         own = self._closing_records(told, sends)
         try:
@@ -130,7 +130,7 @@ class Call:
         self._known(own[0])
         return True
 
-    def _closing_records(self, told: Told, sends: Sequence[HeldSend] = ()) -> tuple[NewRecord, ...]:
+    def _closing_records(self, told: CallOutcome, sends: Sequence[HeldSend] = ()) -> tuple[NewRecord, ...]:
         """The result comes first."""
         result = self._record(told.result, told.result, sends)
         event = () if told.event is None else (stream_record(self._placed(told.event)),)
@@ -219,7 +219,7 @@ class Call:
         return self.journal.event(event, self.turn, self.speaker)
 
 
-def _in_order(asked: Sequence[HeldSend], failures: Sequence[Failure]) -> list[Failure]:
+def _in_order(asked: Sequence[HeldSend], failures: Sequence[FailedSend]) -> list[FailedSend]:
     places = {held.id: place for place, held in enumerate(asked)}
     return sorted(failures, key=lambda failure: places[failure.send.id])
 

@@ -18,7 +18,7 @@ from agents.tool_context import ToolContext
 from magent2.errors import ArgumentsError
 from magent2.runner.team.spec import Member, TeamSpec
 from magent2.sandbox.interface import Sandbox
-from magent2.sandbox.python_tool import Late, PythonTool
+from magent2.sandbox.python_tool import LateTools, PythonTool
 from magent2.sessions.folds import calls_of
 from magent2.sessions.history import RunRecord
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
@@ -183,13 +183,15 @@ def own_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, member:
     return with_python(tools, sandbox, _late_tools(mcp, member))
 
 
-def with_python(tools: Sequence[ToolDefinition], sandbox: Sandbox, late: Late | None = None) -> list[ToolDefinition]:
+def with_python(
+    tools: Sequence[ToolDefinition], sandbox: Sandbox, late: LateTools | None = None
+) -> list[ToolDefinition]:
     """The same tools; `run_python`, where it is one of them, with the others as functions."""
     python = PythonTool(sandbox, tools, late).definition() if any(tool.name == RUN_PYTHON for tool in tools) else None
     return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
 
 
-def _late_tools(mcp: McpServers, member: Member) -> Late | None:
+def _late_tools(mcp: McpServers, member: Member) -> LateTools | None:
     """What the servers offer when a block begins, as far as the agent may use it."""
     grants = grants_of(member.tools, member.mcp)
     asked = {model_name(*name.split(".", 1)) for name in member.approval if "." in name}

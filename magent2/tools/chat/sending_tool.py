@@ -18,8 +18,8 @@ from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
-from magent2.tools.interface import Kind, SendMark
-from magent2.tools.sending import Sent, plan_envelope
+from magent2.tools.interface import SendKind, SendMark
+from magent2.tools.sending import SendResult, plan_envelope
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of, has_log
 
 
@@ -82,12 +82,12 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     def target(self, payload: ChatPayload) -> str:
         return payload.recipient
 
-    def kind(self, payload: ChatPayload) -> Kind:
+    def kind(self, payload: ChatPayload) -> SendKind:
         """Which agent is addressed makes no difference to whether it may be."""
         kind = payload.recipient.partition(":")[0]
-        return Kind((kind, payload.conversation_id, payload.steer), payload.content)
+        return SendKind((kind, payload.conversation_id, payload.steer), payload.content)
 
-    def answer(self, payload: ChatPayload, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: ChatPayload, sent: SendResult) -> dict[str, Any]:
         kind, _, name = payload.recipient.partition(":")
         to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
         topics = to_agent if kind == "agent" else sent.topics

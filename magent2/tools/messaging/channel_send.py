@@ -13,7 +13,7 @@ from magent2.models.address import channel_topic
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import (
-    Letter,
+    AgentMail,
     acting_user,
     checked_text,
     now_text,
@@ -83,8 +83,8 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
         return f"#{payload.channel}"
 
 
-def _letter(payload: ChannelPayload, member: Member, owner: str) -> Letter:
-    return Letter(
+def _letter(payload: ChannelPayload, member: Member, owner: str) -> AgentMail:
+    return AgentMail(
         conversation=member.room,
         agent=member.agent,
         owner=owner,

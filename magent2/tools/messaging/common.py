@@ -78,7 +78,7 @@ async def require_agent(log: Log, agent: str) -> LastSeqIs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class AgentMail:
     """Mail for an agent in a conversation of `owner`; `None` for one whose owner need not be asked."""
 
     conversation: str
@@ -103,7 +103,7 @@ class Letter:
         )
 
 
-async def plan_mail(log: Log, letter: Letter, run: RunFacts, mark: SendMark) -> Append:
+async def plan_mail(log: Log, letter: AgentMail, run: RunFacts, mark: SendMark) -> Append:
     """The letter, with the event that shows it where it goes.
 
     The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.

@@ -21,7 +21,7 @@ from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.messaging.common import acting_user, still
 
 
-class Place(BaseModel):
+class UserDestination(BaseModel):
     """A connector and a target that it knows; the session page needs none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,12 +35,12 @@ class Place(BaseModel):
         return self.connector if self.connector == WEB else f"{self.connector}:{self.target or self.user}"
 
 
-async def find_destination(log: Log, run: RunFacts, needs: Sequence[str], reply_to: str | None) -> Place:
+async def find_destination(log: Log, run: RunFacts, needs: Sequence[str], reply_to: str | None) -> UserDestination:
     """Where the run's user is reached, if that place can take what is to be sent."""
     user = await acting_user(log, run)
     found = await look_up_entity(log, USERS, user)
     known = _present(found)
-    place = Place(
+    place = UserDestination(
         connector=WEB if known is None else known.connector, target="" if known is None else known.target, user=user
     )
     connector = await find_connector(log, place.connector)
@@ -51,7 +51,7 @@ async def find_destination(log: Log, run: RunFacts, needs: Sequence[str], reply_
 
 
 async def plan_send_to_user(
-    log: Log, place: Place, run: RunFacts, mark: SendMark, needs: Sequence[str], **what: Any
+    log: Log, place: UserDestination, run: RunFacts, mark: SendMark, needs: Sequence[str], **what: Any
 ) -> Append:
     """The append that sends it: an event for the page, and, where the user is reached elsewhere, the outbox."""
     message = Outgoing(
@@ -73,7 +73,7 @@ async def plan_send_to_user(
     return Append(records=(event, *queued(message, connector.state)), conditions=conditions)
 
 
-async def _find_reached_user(log: Log, place: Place) -> Found[User]:
+async def _find_reached_user(log: Log, place: UserDestination) -> Found[User]:
     """The user of a place outside; whoever has moved meanwhile is not written to at the old one."""
     found = await find_user(log, place.user)
     if (found.state.connector, found.state.target) != (place.connector, place.target):

@@ -11,7 +11,7 @@ from magent2.directory.users import USERS, find_user, find_user_by_nametag
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import (
-    Letter,
+    AgentMail,
     acting_user,
     checked_text,
     home_agent,
@@ -64,7 +64,7 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
         sender = await require_user(log, payload.sender)
         friend = await find_user(log, payload.user)
         friendship = await find_friendship(log, payload.sender, payload.user)
-        letter = Letter(
+        letter = AgentMail(
             conversation=friend.state.home,
             agent=home_agent(friend.state),
             owner=friend.state.principal,

@@ -7,9 +7,9 @@ from pydantic import Field
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.tools.definition import ToolExecutionContext
-from magent2.tools.interface import Kind, SendMark
+from magent2.tools.interface import SendKind, SendMark
 from magent2.tools.messaging.common import checked_text, now_text
-from magent2.tools.messaging.destinations import Place, find_destination, plan_send_to_user
+from magent2.tools.messaging.destinations import UserDestination, find_destination, plan_send_to_user
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 
@@ -19,13 +19,13 @@ class SayArguments(Arguments):
 
 
 class SayPayload(Payload):
-    place: Place
+    place: UserDestination
     text: str
     reply_to: str | None = None
     created_at: str
 
 
-class Say(SendingTool[SayArguments, SayPayload]):
+class SayTool(SendingTool[SayArguments, SayPayload]):
     name = "say"
     description = "Say something to the user you work for, where they are reached, before your final answer."
     arguments = SayArguments
@@ -48,8 +48,8 @@ class Say(SendingTool[SayArguments, SayPayload]):
             created_at=payload.created_at,
         )
 
-    def kind(self, payload: SayPayload) -> Kind:
-        return Kind(payload.place, payload.text)
+    def kind(self, payload: SayPayload) -> SendKind:
+        return SendKind(payload.place, payload.text)
 
     def target(self, payload: SayPayload) -> str:
         return payload.place.shown

@@ -11,7 +11,7 @@ from magent2.bus.operations import Append, Condition
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
-from magent2.tools.messaging.common import Letter, checked_text, now_text, plan_mail, sender_of, together
+from magent2.tools.messaging.common import AgentMail, checked_text, now_text, plan_mail, sender_of, together
 from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS, attach_long_text, with_attachments
 from magent2.tools.messaging.targets import AgentTarget, check_contact, find_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
@@ -66,7 +66,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
         metadata: dict[str, Any] = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
         if payload.attachments:
             metadata["attachments"] = payload.attachments
-        letter = Letter(
+        letter = AgentMail(
             conversation=target.conversation_id,
             agent=target.agent,
             owner=run.principal if target.user is None else f"user:{target.user}",

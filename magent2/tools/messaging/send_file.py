@@ -15,9 +15,9 @@ from magent2.settings import Settings
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
 from magent2.tools.messaging.common import TEXT_MAX_CHARS, checked_text, now_text
-from magent2.tools.messaging.destinations import Place, find_destination, plan_send_to_user
+from magent2.tools.messaging.destinations import UserDestination, find_destination, plan_send_to_user
 from magent2.tools.messaging.rooted_files import folder_of, read_beneath
-from magent2.tools.sending import Sent
+from magent2.tools.sending import SendResult
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
 NEEDS = ("files",)
@@ -42,7 +42,7 @@ class AttachmentFacts(Payload):
 
 
 class FilePayload(Payload):
-    place: Place
+    place: UserDestination
     file: AttachmentFacts
     text: str
     reply_to: str | None = None
@@ -88,5 +88,5 @@ class SendFile(SendingTool[FileArguments, FilePayload]):
     def target(self, payload: FilePayload) -> str:
         return payload.place.shown
 
-    def answer(self, payload: FilePayload, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: FilePayload, sent: SendResult) -> dict[str, Any]:
         return {**super().answer(payload, sent), "sha256": payload.file.sha256, "bytes": payload.file.bytes}

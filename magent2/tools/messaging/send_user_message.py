@@ -29,7 +29,7 @@ from magent2.models.address import stream_topic
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.messaging.common import (
-    Letter,
+    AgentMail,
     acting_user,
     checked_text,
     home_agent,
@@ -40,9 +40,9 @@ from magent2.tools.messaging.common import (
     still,
     together,
 )
-from magent2.tools.sending import Sent
+from magent2.tools.sending import SendResult
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
-from magent2.tools.wait_for_answer import Lane, check_wait, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import AgentLane, check_wait, wait_for_answer, with_wait
 
 WAIT_S = 60.0
 WAIT_MIN_S, WAIT_MAX_S = 1.0, 600.0
@@ -95,7 +95,7 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
             own = await find_user(log, user)
             swarm, where = None, _foreground(own.state, context.run)
         if arguments.wait:
-            await check_wait(log, context.run, Lane(where[1], where[0]))
+            await check_wait(log, context.run, AgentLane(where[1], where[0]))
         return UserMessagePayload(
             user=user,
             conversation_id=where[0],
@@ -114,11 +114,11 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
         else:
             append = await _to_swarm(log, payload, payload.swarm, context.run, mark)
         if payload.wait:
-            lane = Lane(payload.agent, payload.conversation_id)
+            lane = AgentLane(payload.agent, payload.conversation_id)
             append = await with_wait(log, context.run, lane, append)
         return append
 
-    def answer(self, payload: UserMessagePayload, sent: Sent) -> dict[str, Any]:
+    def answer(self, payload: UserMessagePayload, sent: SendResult) -> dict[str, Any]:
         return super().answer(payload, sent) | {"agent": payload.agent, "conversation_id": payload.conversation_id}
 
     def target(self, payload: UserMessagePayload) -> str:
@@ -164,8 +164,8 @@ def _marked(heads: tuple[SetHead, ...], topic: str, fields: Mapping[str, Any]) -
     return tuple(SetHead(head.topic, {**head.fields, **fields}) if head.topic == topic else head for head in heads)
 
 
-def _letter(payload: UserMessagePayload, run: RunFacts, conversation: str, agent: str, owner: str) -> Letter:
-    return Letter(
+def _letter(payload: UserMessagePayload, run: RunFacts, conversation: str, agent: str, owner: str) -> AgentMail:
+    return AgentMail(
         conversation=conversation,
         agent=agent,
         owner=owner,
@@ -185,7 +185,7 @@ def send_user_message_definition() -> ToolDefinition:
         if not given.get("wait"):
             return sent
         asked, told = UserMessageArguments.model_validate(dict(given)), sent.typed_result
-        lane = Lane(told["agent"], told["conversation_id"])
+        lane = AgentLane(told["agent"], told["conversation_id"])
         answer = await wait_for_answer(context, lane, told["envelope_id"], asked.timeout_s)
         found = {**told, "answer": answer.text if answer.status == "finished" else None, "status": answer.status}
         if answer.reason is not None:

@@ -18,7 +18,7 @@ from magent2.directory.users import remove_user
 from magent2.mail.registration import register_agent
 from magent2.tools.messaging.channel_send import ChannelSend
 from magent2.tools.messaging.friend_send import FriendSend
-from magent2.tools.messaging.say import Say
+from magent2.tools.messaging.say import SayTool
 from magent2.tools.messaging.send_agent_message import SendAgentMessage
 from magent2.tools.messaging.send_file import SendFile
 from magent2.tools.messaging.send_user_message import send_user_message_definition
@@ -52,7 +52,7 @@ class TestSay(SendingToolContract):
     def world(self, bus: Engine) -> World:
         return World(
             settle(bus),
-            definition_of(Say()),
+            definition_of(SayTool()),
             good=[{"text": "one"}, {"text": " two "}],
             bad=[{"text": " "}, {"text": LONG}, {}, {"text": "a", "reply_to": "nobody-said"}, {"text": "a", "x": 1}],
             arrived=lambda: said(bus),

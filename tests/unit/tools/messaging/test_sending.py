@@ -32,7 +32,7 @@ from magent2.tools.interface import call_scope
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS
 from magent2.tools.messaging.read_attachment import read_attachment_definition
-from magent2.tools.wait_for_answer import Lane, wait_for_answer, with_wait
+from magent2.tools.wait_for_answer import AgentLane, wait_for_answer, with_wait
 from tests.support.messaging import home_of, inbox, open_channel, open_swarm, said, settle, talk
 from tests.support.moody import Absent
 from tests.support.sending import Facts, commit, scope_of
@@ -234,7 +234,7 @@ async def test_whoever_waits_does_so_also_over_a_moment_without_the_log(bus: Eng
     absent = Absent(bus, f"stream:{payload['conversation_id']}", times=2)
     context = ToolExecutionContext(replace(ann, bus=absent), None)
 
-    answer = await wait_for_answer(context, Lane("Desk", payload["conversation_id"]), message["envelope_id"])
+    answer = await wait_for_answer(context, AgentLane("Desk", payload["conversation_id"]), message["envelope_id"])
 
     assert (answer.text, absent.left) == ("it is on its way", 0)
 
@@ -330,7 +330,7 @@ async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) 
     home = home_of(bus, "ann")
     foreground = Facts(bus, home, "Ada", run_id="run-2", principal="user:ann")
     waiting = Facts(bus, "one", "Ada", run_id="run-1", principal="user:ann")
-    lane = Lane("Ada", "one")
+    lane = AgentLane("Ada", "one")
     bus.call(run_sync(bus, with_wait, foreground, lane, Append(records=(NewRecord("stream:x", {}),))))
 
     with pytest.raises(WouldDeadlock):

@@ -1,1 +1,1 @@
-"""Inside the Redis engine; `magent2.bus.redis_adapter` is its face."""
+"""Modules of the Redis engine. Use it through `magent2.bus.redis_adapter.RedisBus`."""

@@ -31,6 +31,7 @@ Step: TypeAlias = tuple[list[DumpRow], Position | None]  # some rows, and where 
 
 
 def dump(keyspace: Keyspace, op: Dump) -> Exchange[tuple[tuple[DumpRow, ...], str | None]]:
+    """Return the next rows of an export, and the cursor to continue with."""
     phase, *at = orjson.loads(op.cursor) if op.cursor else [0]
     rows, position = yield from _PHASES[phase](keyspace, op.limit, at)
     if position is not None:
@@ -201,9 +202,13 @@ _PHASES: list[Callable[[Keyspace, int, Position], Exchange[Step]]] = [
 
 
 def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
+    """Import rows into an empty log, in the order of their export; rows of one kind go into one call.
+
+    Loading rows again changes nothing, so that an import can be repeated after a lost reply.
+    """
     if op.first:
         yield from _check_empty(keyspace)
-    for kind, rows in _runs(op.rows):
+    for kind, rows in _group_by_kind(op.rows):
         if kind == "log":
             yield from _load_log(keyspace, rows[0])
             continue
@@ -217,19 +222,19 @@ def _check_empty(keyspace: Keyspace) -> Exchange[None]:
             raise NotEmpty(f"the log under {keyspace.prefix!r} has content; import into another prefix or database")
 
 
-def _runs(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
-    """Neighbours of one kind together."""
-    runs: list[tuple[str, list[DumpRow]]] = []
+def _group_by_kind(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
+    """Group neighbouring rows of the same kind."""
+    groups: list[tuple[str, list[DumpRow]]] = []
     for row in rows:
         kind = row.get("kind", "")
         if kind != "log" and kind not in _LOADERS:
             raise InvalidInput(
                 f"a row of kind {str(kind)[:40]!r} is unknown; if a newer release exported it, upgrade magent2"
             )
-        if not runs or runs[-1][0] != kind:
-            runs.append((kind, []))
-        runs[-1][1].append(row)
-    return runs
+        if not groups or groups[-1][0] != kind:
+            groups.append((kind, []))
+        groups[-1][1].append(row)
+    return groups
 
 
 def _load_log(keyspace: Keyspace, row: DumpRow) -> Exchange[None]:

@@ -17,6 +17,7 @@ from magent2.connectors.outbox import told
 from magent2.directory.connectors import Registration, find_connector
 from magent2.errors import (
     BlobMissing,
+    MalformedRecord,
     NotTaken,
     OutcomeUnknown,
     SettingsError,
@@ -24,8 +25,8 @@ from magent2.errors import (
     TransientError,
     UnknownEntity,
 )
-from magent2.mail.dead_letters import bury
 from magent2.mail.headers import ERRAND
+from magent2.mail.lane_loop import UnreadableMail
 from magent2.models.address import outbox_topic
 from magent2.models.events import ErrorEvent
 from magent2.sessions.stream import stream_record
@@ -68,11 +69,18 @@ def after_failure(error: Exception, attempt: int, takes_key: bool, chance: float
 
 
 class Attempt:
-    """Works on the first mail of a claimed lane."""
+    """Works on the first mail of a claimed lane: one attempt to deliver the message that it names."""
 
-    def __init__(self, bus: Engine, lane: ClaimedLane, chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        bus: Engine,
+        lane: ClaimedLane,
+        connectors: Callable[[Registration], Connector],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self._bus = bus
         self._lane = lane
+        self._connectors = connectors
         self._chance = chance
         self._owner = lane.owner
         self._mail = lane.mail[0]
@@ -87,19 +95,33 @@ class Attempt:
         found = self._mail.headers.get(ERRAND)
         return found if isinstance(found, str) else None
 
-    async def message(self) -> Outgoing | None:
-        """What is to be sent; `None` when that is nothing, or its conversation was deleted: then it is over."""
-        if self.item_id is None:
-            reason = "this is no mail for a connector; send messages to people with `say`"
-            await self._write(bury(self._owner, self._mail, reason, self._lane.attempt))
-            return None
-        found: Record | None = await persist(
-            self._bus, Find(outbox_topic(self.connector_id), self.item_id), self._owner.worker
-        )
-        if found is None or found.erased:
+    async def work(self) -> bool:
+        """Make the attempt and give the lane up. Return whether the message is tried again later.
+
+        Raises `UnreadableMail` for mail that names no message, and for a message that cannot be read.
+        """
+        message = await self.message()
+        if message is None:
             await self._settle()
-            return None
-        return Outgoing.of(found.payload)
+            return False
+        try:
+            connector = self._connectors(await self.registration())
+        except (UnknownEntity, SettingsError) as error:
+            reason = f"the connector {self.connector_id!r} is not there: {error}"
+            return await self.fail(message, NotTaken(reason), takes_key=True)
+        return await self.send(message, connector)
+
+    async def message(self) -> Outgoing | None:
+        """Read the message from the outbox; `None` if it is gone with its conversation."""
+        if self.item_id is None:
+            raise UnreadableMail(self._mail, "this is no mail for a connector; send messages to people with `say`")
+        find = Find(outbox_topic(self.connector_id), self.item_id)
+        try:
+            found: Record | None = await persist(self._bus, find, self._owner.worker)
+            return None if found is None or found.erased else Outgoing.of(found.payload)
+        except (MalformedRecord, KeyError, TypeError) as error:
+            reason = f"message {self.item_id!r} of the outbox of {self.connector_id!r} cannot be read: {error}"
+            raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
 
     async def registration(self) -> Registration:
         found = await insist(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
@@ -109,7 +131,7 @@ class Attempt:
         names = dict.fromkeys(attachment.sha256 for attachment in message.attachments)
         return {name: await self._bus.acall(GetBlob(name)) for name in names}
 
-    async def send(self, message: Outgoing, connector: Connector) -> None:
+    async def send(self, message: Outgoing, connector: Connector) -> bool:
         """Send it and write down what came of it."""
         takes_key = connector.capabilities.takes_key
         try:
@@ -117,18 +139,18 @@ class Attempt:
                 await self._begin()
             receipt = await connector.send(message, await self.files(message))
         except (NotTaken, OutcomeUnknown, TransientError, BlobMissing) as error:
-            await self.fail(message, error, takes_key)
-        else:
-            await self._settle(told(message.key, self.connector_id, "sent", receipt=receipt.id))
+            return await self.fail(message, error, takes_key)
+        await self._settle(told(message.key, self.connector_id, "sent", receipt=receipt.id))
+        return False
 
-    async def fail(self, message: Outgoing, error: Exception, takes_key: bool) -> None:
+    async def fail(self, message: Outgoing, error: Exception, takes_key: bool) -> bool:
         decision = after_failure(error, self._lane.attempt, takes_key, self._chance())
         if isinstance(decision, Again):
             facts = {"reason": str(error)[:REASON_MAX_CHARS], UNKNOWN: isinstance(error, OutcomeUnknown) or None}
             note = told(message.key, self.connector_id, "failed", **facts)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
-            return
+            return True
         if decision.state == "dead" and await self._may_have_arrived(takes_key):
             decision = GiveUp(UNKNOWN, f"{decision.reason}; an earlier attempt may have sent it")
         note = told(message.key, self.connector_id, decision.state, reason=decision.reason)
@@ -136,6 +158,7 @@ class Attempt:
             await self._settle(note, report_of(message, decision))
         except TopicDeleted:  # there is no conversation left to tell
             await self._settle(note)
+        return False
 
     async def _begin(self) -> None:
         """Note that it is about to be sent. An earlier attempt that was begun and never ended may have sent it."""
@@ -190,23 +213,3 @@ def report_of(message: Outgoing, decision: GiveUp) -> NewRecord:
             message=f"a message to {message.connector} {words}: {decision.reason}",
         )
     )
-
-
-Connectors: TypeAlias = Callable[[Registration], Connector]
-
-
-async def work_on(
-    bus: Engine, lane: ClaimedLane, connectors: Connectors, chance: Callable[[], float] = random.random
-) -> None:
-    """One attempt, from the lane to its settling."""
-    attempt = Attempt(bus, lane, chance)
-    message = await attempt.message()
-    if message is None:
-        return
-    try:
-        connector = connectors(await attempt.registration())
-    except (UnknownEntity, SettingsError) as error:
-        reason = f"the connector {attempt.connector_id!r} is not there: {error}"
-        await attempt.fail(message, NotTaken(reason), takes_key=True)
-        return
-    await attempt.send(message, connector)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magent2.bus.log import Log
@@ -61,6 +61,20 @@ def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[
         },
     )
     return Settle(owner=owner, mail=(mail.ref,), records=(dead, *records))
+
+
+def burial_forms(
+    owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[NewRecord, ...] = ()
+) -> Iterator[Settle]:
+    """Burials of the same mail to try in turn, each with less in it, for a bus that refuses the one before.
+
+    The bus refuses `records` for a deleted conversation, and mail that is too large to be stored a second time.
+    """
+    yield bury(owner, mail, reason, attempts, records)
+    if records:
+        yield bury(owner, mail, reason, attempts)
+    short = replace(mail, payload={"left_out": f"too large to be kept here; see {mail.topic} {mail.seq}"})
+    yield bury(owner, short, reason, attempts)
 
 
 async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> tuple[DeadLetter, ...]:

@@ -1,4 +1,4 @@
-"""Whose mail a worker takes. Agents may join and leave while it works."""
+"""The agents that a worker serves. Agents may join and leave while it runs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from magent2.worker.runner_adapter import Runner
 log = logging.getLogger(__name__)
 
 Runners: TypeAlias = Mapping[str, Runner]
-RunnersNow: TypeAlias = Callable[[], Runners]  # says who is served now, each with its runner
+CurrentRunners: TypeAlias = Callable[[], Runners]  # returns the agents to serve now, each with its runner
 
 
-class Roll:
+class ServedAgents:
     """The agents of a worker, each with its runner.
 
-    One that left has no mail taken any more: it waits on the log for whoever serves the agent next. Its runs go on to
-    their end, and until then commands reach them.
+    The mail of an agent that left is not claimed any more. It waits on the log for the next worker that serves the
+    agent. Runs of the agent that are in progress finish, and commands reach them until then.
     """
 
-    def __init__(self, bus: Engine, runners: Runners | RunnersNow, worker: str) -> None:
-        self._now = runners if callable(runners) else None
+    def __init__(self, bus: Engine, runners: Runners | CurrentRunners, worker: str) -> None:
+        self._current = runners if callable(runners) else None
         self._runners = dict(runners() if callable(runners) else runners)
         self._wanted: Runners = self._runners
-        self._asked = frozenset(self._runners)  # wanted at the last look, whether they can be had or not
+        self._last_seen = frozenset(self._runners)  # wanted at the last check, whether they can be served or not
         self._bus = bus
         self._worker = worker
         self.agents = tuple(self._runners)
-        self.leaving: frozenset[str] = frozenset()
+        self.leaving: frozenset[str] = frozenset()  # agents that left and have runs in progress
         self.controls = Controls(bus, self.agents, worker)
         self.steers = SteerPost(bus, self._runners, worker)
 
     @property
     def may_change(self) -> bool:
-        return self._now is not None
+        return self._current is not None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -53,37 +53,37 @@ class Roll:
     def runner_of(self, agent: str) -> Runner:
         return self._runners[agent]
 
-    async def enlist(self) -> None:
-        """Make the agents known; the first whose name is in use is the caller's error."""
+    async def register(self) -> None:
+        """Register the agents. Raises `NameTaken` for the first one whose name is in use."""
         for agent in self.agents:
             await register_agent(Log(self._bus), agent)
 
-    # --- who joins and who leaves
+    # --- agents that join and leave
 
-    def look(self) -> bool:
-        """Whether others are to be served than at the last look."""
-        wanted = dict(self._now()) if self._now is not None else self._wanted
-        if wanted.keys() == self._asked:
+    def has_changed(self) -> bool:
+        """Check which agents are wanted now. Return whether they differ from the last check and can be served."""
+        wanted = dict(self._current()) if self._current is not None else self._wanted
+        if wanted.keys() == self._last_seen:
             return False
-        self._asked = frozenset(wanted)
+        self._last_seen = frozenset(wanted)
         if not 0 < len(wanted) <= AGENTS_PER_WORKER_MAX:
             facts = {"agents": len(wanted), "max": AGENTS_PER_WORKER_MAX}
-            log.error("a worker cannot serve so many agents; those before stay", extra=facts)
+            log.error("a worker cannot serve this number of agents; it keeps serving the previous ones", extra=facts)
             return False
         self._wanted = wanted
         return True
 
     @property
-    def changed(self) -> bool:
+    def change_pending(self) -> bool:
         return self._wanted is not self._runners
 
-    async def change(self, watch: Watch, busy: Collection[str]) -> int:
-        """Serve those that are wanted; how many claims it may take until commands to the new ones lie in their lanes.
+    async def apply_change(self, watch: Watch, busy: Collection[str]) -> int:
+        """Serve the agents that are wanted now. `busy` are agents with runs in progress.
 
-        `busy` agents have runs under way.
+        Return how many claims it may take until commands for the agents that joined are in their lanes.
         """
         wanted = self._wanted
-        joining = [agent for agent in wanted if agent not in self._runners and await self._welcome(agent)]
+        joining = [agent for agent in wanted if agent not in self._runners and await self._register_joining(agent)]
         left = [agent for agent in self._runners if agent not in wanted]
         known = {*self._runners, *joining}
         self._wanted = self._runners = {agent: wanted[agent] for agent in wanted if agent in known}
@@ -93,12 +93,13 @@ class Roll:
             watch.discard(topic)
             self.steers.discard(topic)
         watch.add(*self.topics)
-        self.let_go(watch, busy)
-        log.info("another team is served", extra={"joined": joining, "left": left})
+        self.forget_idle(watch, busy)
+        log.info("the served agents have changed", extra={"joined": joining, "left": left})
         await self.steers.add(steerable_inboxes({agent: wanted[agent] for agent in joining}))
         return await self.controls.add(map(control_topic, joining))
 
-    async def _welcome(self, agent: str) -> bool:
+    async def _register_joining(self, agent: str) -> bool:
+        """Register an agent that joins. One that cannot be registered is left out; the others are served."""
         try:
             await insist(lambda: register_agent(Log(self._bus), agent), self._worker)
         except (NameTaken, AddressError) as error:
@@ -106,8 +107,8 @@ class Roll:
             return False
         return True
 
-    def let_go(self, watch: Watch, busy: Collection[str]) -> None:
-        """Forget agents that left and have no run any more."""
+    def forget_idle(self, watch: Watch, busy: Collection[str]) -> None:
+        """Forget agents that left and have no run in progress any more."""
         gone = self.leaving - frozenset(busy)
         self.leaving -= gone
         for topic in map(control_topic, gone):

@@ -59,7 +59,7 @@ class Team:
             run_max_s=limits.get("run_max_s", RUN_MAX_S),
             observer=observer,
         )
-        service.drain_s = limits.get("run_drain_s", DRAIN_S)
+        service.lane_loop.drain_s = limits.get("run_drain_s", DRAIN_S)
         service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
         return service
 

@@ -259,7 +259,9 @@ async def test_stop_after_turn_lets_the_turn_end_and_asks_no_more(bus: Engine) -
         asking = asyncio.create_task(say(client, "use wait {}"))
         await asyncio.wait_for(begun.wait(), 10)
         assert (await client.post("/api/sdk/session/s1/stop", json={"mode": "after_turn"})).status_code == 202
-        await until(lambda: service._by_lane["general", "s1"]._mail.heard)  # a command is heard when it is heard
+        await until(
+            lambda: service.lane_loop.by_lane["general", "s1"]._mail.heard
+        )  # a command is heard when it is heard
         go.set()
         answer = await asking
         found = await events(client)

@@ -174,9 +174,9 @@ def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.
 def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Attempt.send
 
-    async def settle_first(attempt: Attempt, message: Outgoing, connector: Connector) -> None:
+    async def settle_first(attempt: Attempt, message: Outgoing, connector: Connector) -> bool:
         await attempt._settle(told(message.key, attempt.connector_id, "sent"))
-        await send(attempt, message, connector)
+        return await send(attempt, message, connector)
 
     monkeypatch.setattr(Attempt, "send", settle_first)
 

@@ -159,5 +159,5 @@ async def test_a_record_that_cannot_be_read_stops_no_relay(tmp_path: Path, caplo
     put(bus, "next")
 
     async with relaying(bus, keeper):
-        await until(lambda: keeper.texts == ["next"] and "cannot be tidied" in caplog.text)
+        await until(lambda: keeper.texts == ["next"] and "cannot be trimmed" in caplog.text)
     bus.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -252,6 +253,22 @@ async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
     bus.call(Append(records=(NewRecord("chat:outbox:hook", forged),)))
 
     await send_all(bus, Keeper(), lambda: bool(bus.read("dead:outbox:hook")))
+
+
+async def test_a_message_that_cannot_be_read_is_buried_and_the_next_is_sent(bus: Engine) -> None:
+    connector = run_sync(bus, find_connector, "hook").state
+    message = Outgoing("m-odd", "hook", "ann", "one", "Ada", "odd", "2026-01-01T00:00:00+00:00")
+    body, job = queued(message, connector)
+    odd = {name: value for name, value in body.payload.items() if name != "text"}
+    bus.call(Append(records=(replace(body, payload=odd), job)))
+    put(bus, "next")
+    keeper = Keeper()
+
+    async with relaying(bus, keeper):
+        await until(lambda: keeper.texts == ["next"])
+
+    (dead,) = bus.read("dead:outbox:hook")
+    assert "'m-odd' of the outbox of 'hook' cannot be read" in dead.payload["reason"]
 
 
 async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) -> None:

@@ -13,8 +13,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, Workers
 from magent2.runner.echo import EchoRunner
-from magent2.worker import served_agents as roll
-from magent2.worker import service
+from magent2.worker import served_agents, service
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from magent2.worker.settlement import Outcome
@@ -32,7 +31,7 @@ async def bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "TEAM_LOOK_S", 0.001)
+    monkeypatch.setattr(service, "TEAM_POLL_S", 0.001)
 
 
 @asynccontextmanager
@@ -105,7 +104,11 @@ async def test_an_agent_that_cannot_join_is_told_once_and_the_others_do(
         send(bus, "hello", "one", recipient="agent:Bob")
         await until(lambda: outputs(bus, "one"))
 
-    told = [record for record in caplog.records if record.name == roll.__name__ and record.levelno >= logging.WARNING]
+    told = [
+        record
+        for record in caplog.records
+        if record.name == served_agents.__name__ and record.levelno >= logging.WARNING
+    ]
     assert [(record.getMessage(), record.__dict__["agent"]) for record in told] == [
         ("an agent that joined cannot be served", "Cid")
     ]
@@ -118,7 +121,7 @@ async def test_more_agents_than_one_worker_can_serve_change_nothing(
     async with following(bus, team):
         await served(bus, "Ada")
         team |= {f"agent-{number}": EchoRunner() for number in range(AGENTS_PER_WORKER_MAX)}
-        await until(lambda: "cannot serve so many agents" in caplog.text)
+        await until(lambda: "cannot serve this number of agents" in caplog.text)
         send(bus, "hello")
         await until(lambda: outputs(bus))
         await served(bus, "Ada")

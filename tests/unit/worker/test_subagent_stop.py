@@ -181,7 +181,7 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
 
 def _heard(service: WorkerService) -> bool:
     """Whether the run of the helper knows that it is to stop; before that it may well finish."""
-    return any(run._mail.halt is not None for run in service._runs.values() if run.owner.agent == HELPER)
+    return any(run._mail.halt is not None for run in service.lane_loop.by_lane.values() if run.owner.agent == HELPER)
 
 
 def _waits(bus: Engine) -> bool:

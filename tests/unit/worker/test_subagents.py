@@ -46,7 +46,7 @@ async def test_a_subagent_is_started_spoken_to_and_waited_for_without_a_slot(bus
     runner = subagent_team(lambda: bool(gate), lambda: digging.append(True))
     send(bus, "dig for gold", recipient="agent:boss")
     async with team_at_work(bus, runner=runner) as service:
-        service.concurrency = 1
+        service.lane_loop.concurrency = 1
         await until(lambda: digging and any(k == ("tool", "tell") for k in calls(bus)))
         gate.append(True)
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)

@@ -152,6 +152,11 @@ async def test_a_worker_keeps_to_the_limits_of_its_team(file: Path) -> None:
     limited = choose_team(file=file, environ={}).service(bus)
     told = choose_team(file=file, environ={}).service(bus, concurrency=9)
 
-    assert (limited.concurrency, limited.run_max_s, limited.drain_s, limited.lease_s) == (7, 5, 2.5, 4)
-    assert (told.concurrency, choose_team(environ={}).service(bus).drain_s) == (9, DRAIN_S)
+    assert (limited.lane_loop.concurrency, limited.run_max_s, limited.drain_s, limited.lane_loop.lease_s) == (
+        7,
+        5,
+        2.5,
+        4,
+    )
+    assert (told.lane_loop.concurrency, choose_team(environ={}).service(bus).drain_s) == (9, DRAIN_S)
     await bus.aclose()

@@ -15,7 +15,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.context.message import BusMessage
 from magent2.errors import InvalidInput
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.address import check_name, history_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import Histories
@@ -52,7 +52,7 @@ class RemoteContext:
             content=message.render(),
             created_at=message.timestamp,
         )
-        sending = shown(envelope, Sending(principal=self.principal), steer=True)
+        sending = shown(envelope, SendOptions(principal=self.principal), steer=True)
         run_sync(self.bus, steer, envelope, sending, require_active=self.require_active)
         return message
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from magent2.bus.interface import Engine
 from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle, Write
 from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
 
 QUEUE_MAX = 10_000  # records that may wait for the bus; then the run waits
@@ -166,9 +166,9 @@ class OwnerLog:
 
     async def _persist(self, operation: Write) -> AppendResult:
         if self._note_taken is None:
-            return await persist(self._bus, operation, self.owner.token)
+            return await retry_while_unavailable(self._bus, operation, self.owner.token)
         begun = time.perf_counter()
-        appended = await persist(self._bus, operation, self.owner.token)
+        appended = await retry_while_unavailable(self._bus, operation, self.owner.token)
         self._note_taken(time.perf_counter() - begun)
         return appended
 

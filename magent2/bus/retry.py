@@ -24,15 +24,15 @@ R = TypeVar("R")
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 
-LASTING = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # of storage errors: waiting mends none of these
+PERMANENT_ERRORS = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # of storage errors: waiting mends none of these
 
 
-async def persist(bus: Engine, operation: Operation[R], who: str) -> R:
+async def retry_while_unavailable(bus: Engine, operation: Operation[R], who: str) -> R:
     """Run an operation until the bus has answered it, however long that takes; running it again is harmless."""
-    return await insist(lambda: bus.acall(operation), who)
+    return await retry_call(lambda: bus.acall(operation), who)
 
 
-async def insist(ask: Callable[[], Awaitable[R]], who: str) -> R:
+async def retry_call(ask: Callable[[], Awaitable[R]], who: str) -> R:
     """Ask until the bus has answered, however long it is away, full, or not to be written.
 
     `ask` must be harmless to repeat: the same operation object every time. `who` waits, for the log.
@@ -42,7 +42,7 @@ async def insist(ask: Callable[[], Awaitable[R]], who: str) -> R:
         try:
             return await ask()
         except (TransientError, StorageError) as error:
-            if isinstance(error, LASTING):
+            if isinstance(error, PERMANENT_ERRORS):
                 raise
             _warn(who, error)
             await asyncio.sleep(delay)

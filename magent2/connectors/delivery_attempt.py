@@ -11,7 +11,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.records import ClaimedLane, NewRecord, Record
-from magent2.bus.retry import insist, persist
+from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
 from magent2.directory.connectors import Registration, find_connector
@@ -25,7 +25,7 @@ from magent2.errors import (
     TransientError,
     UnknownEntity,
 )
-from magent2.mail.headers import ERRAND
+from magent2.mail.headers import RELAY_JOB
 from magent2.mail.lane_loop import UnreadableMail
 from magent2.models.address import outbox_topic
 from magent2.models.events import ErrorEvent
@@ -92,7 +92,7 @@ class Attempt:
 
     @property
     def item_id(self) -> str | None:
-        found = self._mail.headers.get(ERRAND)
+        found = self._mail.headers.get(RELAY_JOB)
         return found if isinstance(found, str) else None
 
     async def work(self) -> bool:
@@ -117,14 +117,14 @@ class Attempt:
             raise UnreadableMail(self._mail, "this is no mail for a connector; send messages to people with `say`")
         find = Find(outbox_topic(self.connector_id), self.item_id)
         try:
-            found: Record | None = await persist(self._bus, find, self._owner.worker)
+            found: Record | None = await retry_while_unavailable(self._bus, find, self._owner.worker)
             return None if found is None or found.erased else Outgoing.of(found.payload)
         except (MalformedRecord, KeyError, TypeError) as error:
             reason = f"message {self.item_id!r} of the outbox of {self.connector_id!r} cannot be read: {error}"
             raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
 
     async def registration(self) -> Registration:
-        found = await insist(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
+        found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
         return found.state
 
     async def files(self, message: Outgoing) -> dict[str, bytes]:
@@ -188,7 +188,7 @@ class Attempt:
 
     async def _noted(self, what: str, attempt: int) -> Record | None:
         find = Find(outbox_topic(self.connector_id), self._note_id(what, attempt))
-        return await persist(self._bus, find, self._owner.worker)
+        return await retry_while_unavailable(self._bus, find, self._owner.worker)
 
     def _note_id(self, what: str, attempt: int | None = None) -> str:
         """Of this mail, so that a message which a person sends again begins anew."""
@@ -198,7 +198,7 @@ class Attempt:
         await self._write(Settle(owner=self._owner, mail=(self._mail.ref,), records=records))
 
     async def _write(self, operation: Settle | Later | OwnedAppend) -> None:
-        await persist(self._bus, operation, self._owner.worker)
+        await retry_while_unavailable(self._bus, operation, self._owner.worker)
 
 
 def report_of(message: Outgoing, decision: GiveUp) -> NewRecord:

@@ -17,7 +17,7 @@ from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
 from magent2.connectors.interface import Outgoing
 from magent2.directory.connectors import Registration, find_connector, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
-from magent2.mail.addressing import errand
+from magent2.mail.addressing import relay_job
 from magent2.models.address import outbox_topic
 
 State: TypeAlias = Literal["waiting", "begun", "sent", "dead", "unknown", "dropped"]
@@ -53,7 +53,7 @@ def queued(message: Outgoing, connector: Registration) -> tuple[NewRecord, NewRe
     blobs = tuple(dict.fromkeys(attachment.sha256 for attachment in message.attachments))
     facts = {"event": "queued", **message.facts()}
     body = NewRecord(outbox_topic(connector.id), facts, id=message.key, blobs=blobs)
-    return body, errand(connector.id, destination_of(connector, message.target), message.key)
+    return body, relay_job(connector.id, destination_of(connector, message.target), message.key)
 
 
 def told(item_id: str, connector: str, state: str, **facts: Any) -> NewRecord:
@@ -125,7 +125,7 @@ async def retry_item(log: Log, connector: str, item_id: str) -> Item:
     item = await _find_stuck(log, connector, item_id)
     registration = await find_connector(log, connector)
     lane = destination_of(registration.state, item.message.target)
-    again = errand(connector, lane, item.id, f"again:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
+    again = relay_job(connector, lane, item.id, f"again:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
     await log.append(Append(records=(_decided(item, connector, "retried"), again)))
     return await find_item(log, connector, item_id)
 

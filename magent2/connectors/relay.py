@@ -19,7 +19,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX
 from magent2.bus.records import ClaimedLane
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.bus.watch import Watch
 from magent2.connectors.builtin import make_connector
 from magent2.connectors.delivery_attempt import Attempt
@@ -90,7 +90,7 @@ class Relay(LaneHandler[Attempt]):
         return (ROLL,)
 
     async def before_claim(self, watch: Watch) -> bool:
-        names = await insist(lambda: list_connector_ids(Log(self._bus)), self.worker)
+        names = await retry_call(lambda: list_connector_ids(Log(self._bus)), self.worker)
         agents = tuple(relay_agent(name) for name in names)[-AGENTS_PER_WORKER_MAX:]
         if agents != self._agents:
             watch.add(*(chat_topic(agent) for agent in agents))
@@ -120,14 +120,14 @@ class Relay(LaneHandler[Attempt]):
     async def _trim_outboxes(self) -> None:
         """Remove old deliveries from all outboxes. Every relay does this: it costs little, and may be repeated."""
         while True:
-            for name in await insist(lambda: list_connector_ids(Log(self._bus)), self.worker):
+            for name in await retry_call(lambda: list_connector_ids(Log(self._bus)), self.worker):
                 await self._trim_outbox(name)
             await asyncio.sleep(TRIM_S)
 
     async def _trim_outbox(self, connector: str) -> None:
         now_ms = round(self._now_s() * 1000)
         try:
-            removed = await insist(lambda: trim_outbox(Log(self._bus), connector, now_ms), self.worker)
+            removed = await retry_call(lambda: trim_outbox(Log(self._bus), connector, now_ms), self.worker)
         except MalformedRecord as error:  # messages are sent all the same
             log.warning("an outbox cannot be trimmed", extra={"connector": connector, "error": str(error)})
         else:

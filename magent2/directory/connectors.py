@@ -14,7 +14,7 @@ from magent2.bus.records import NewRecord, Record
 from magent2.directory.entity import PAGE, Found, Kind, change_entity, find_entity, list_entities
 from magent2.directory.users import WEB
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
-from magent2.mail.registration import enlistment
+from magent2.mail.registration import registration_append
 from magent2.models.address import entity_topic, relay_agent
 
 CONNECTOR_MAX_CHARS = 64
@@ -70,7 +70,7 @@ async def register_connector(
         "config": dict(config or {}),
         "key": secrets.token_hex(KEY_BYTES),
     }
-    name = enlistment(relay_agent(entity), {"hidden": True})
+    name = registration_append(relay_agent(entity), {"hidden": True})
     try:
         await log.append(
             Append(

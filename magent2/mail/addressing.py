@@ -7,7 +7,7 @@ from typing import Any
 
 from magent2.bus.records import NewRecord, digest_of
 from magent2.errors import AddressError, NameTaken
-from magent2.mail.headers import ERRAND
+from magent2.mail.headers import RELAY_JOB
 from magent2.models.address import Address, chat_topic, check_name, control_topic, relay_agent
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonScalar
@@ -15,17 +15,17 @@ from magent2.models.json_types import JsonScalar
 
 def check_envelope(envelope: MessageEnvelope) -> Address:
     recipient = Address.parse(envelope.recipient)
-    check_place(recipient, envelope.conversation_id)
+    check_recipient(recipient, envelope.conversation_id)
     return recipient
 
 
-def check_place(recipient: Address, conversation: str) -> None:
+def check_recipient(recipient: Address, conversation: str) -> None:
     """That mail to this recipient can be part of the conversation."""
     check_name(conversation, "conversation id")
     if recipient.kind == "chat" and recipient.name != conversation:
         raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
     if recipient.kind == "agent" and recipient.name == conversation:
-        raise taken_by_agent(recipient.name)
+        raise name_taken_error(recipient.name)
 
 
 def addressed_agent(
@@ -45,7 +45,7 @@ def addressed_agent(
     return agent
 
 
-def taken_by_agent(name: str) -> NameTaken:
+def name_taken_error(name: str) -> NameTaken:
     return NameTaken(f"{name!r} is an agent; give the conversation another id")
 
 
@@ -77,10 +77,10 @@ def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None
     return digest_of({name: whole[name] for name in fields if name not in DEFAULTS or whole[name] != DEFAULTS[name]})
 
 
-def errand(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
+def relay_job(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
     """Mail for whoever sends what is in a connector's outbox. Which item it is about a header says: no sender sets one.
 
     `record_id` is for an item that was there before.
     """
     payload = {"conversation_id": lane, "sender": "outbox"}
-    return NewRecord(chat_topic(relay_agent(connector)), payload, record_id or item, {ERRAND: item}, digest=item)
+    return NewRecord(chat_topic(relay_agent(connector)), payload, record_id or item, {RELAY_JOB: item}, digest=item)

@@ -9,7 +9,7 @@ from typing import Any
 
 from magent2.bus.log import Log
 from magent2.errors import NotYours, TopicDeleted
-from magent2.mail.addressing import taken_by_agent
+from magent2.mail.addressing import name_taken_error
 from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -17,7 +17,7 @@ from magent2.models.envelope import MessageEnvelope
 ACTIVE_AGENTS_MAX = 10_000  # conversations whose active agent is remembered
 
 
-class ActiveAgents:
+class ActiveAgentCache:
     """Who was active in which conversation when this process last delivered there.
 
     A guess: a delivery that makes one has it checked by its append, and looks when it was wrong.
@@ -40,7 +40,7 @@ class ActiveAgents:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConversationState:
     """How things are in the conversation, as far as a delivery depends on it.
 
     `head` is `None` when all of it is a guess. `new`: nobody has begun it, so whoever writes first owns it.
@@ -55,23 +55,23 @@ class Standing:
         return self.head is None
 
 
-async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None) -> Standing:
+async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None) -> ConversationState:
     """How things are now. `NotYours`: the principal may not write there."""
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     if principal is None:
-        state = await log.describe(own_log)
-        return Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
-    state = await log.describe(own_log, chat_topic(conversation), agent_topic(conversation))
-    if any(info.deleted for info in state):
+        (stream,) = await log.describe(own_log)
+        return ConversationState(stream.head.get(ACTIVE_AGENT), head=stream.head)
+    stream, chat, agent = await log.describe(own_log, chat_topic(conversation), agent_topic(conversation))
+    if stream.deleted or chat.deleted or agent.deleted:
         raise TopicDeleted(f"conversation {conversation!r} was deleted")
-    if state[2].last:
-        raise taken_by_agent(conversation)
-    head = state[0].head
-    new = not head and not any(info.last for info in state)
+    if agent.last:
+        raise name_taken_error(conversation)
+    head = stream.head
+    new = not head and not (stream.last or chat.last)
     if not _may_write(principal, head, new and envelope.type == "message"):
         raise NotYours(f"there is no conversation {conversation!r} of yours; write to one that you began")
-    return Standing(head.get(ACTIVE_AGENT), new, head)
+    return ConversationState(head.get(ACTIVE_AGENT), new, head)
 
 
 def _may_write(principal: str, head: Mapping[str, Any], may_begin: bool) -> bool:

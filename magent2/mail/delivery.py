@@ -15,8 +15,8 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import AppendResult, NewRecord
 from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
-from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, taken_by_agent
-from magent2.mail.conversation_state import ActiveAgents, Standing, read_state
+from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, name_taken_error
+from magent2.mail.conversation_state import ActiveAgentCache, ConversationState, read_state
 from magent2.mail.headers import (
     ACTIVE_AGENT,
     COPIES,
@@ -25,7 +25,6 @@ from magent2.mail.headers import (
     KIND,
     LAST_TEXT,
     MAIL_SEEN,
-    MEANT,
     OWNER,
     PAUSED,
     PRINCIPAL,
@@ -35,8 +34,9 @@ from magent2.mail.headers import (
     RUNNING,
     STEER,
     STREAM_SEEN,
+    TARGET_ENVELOPE,
     TRACE,
-    WHOLE,
+    WHOLE_LANE,
 )
 from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -47,7 +47,7 @@ DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delive
 
 
 @dataclass(slots=True)
-class Sending:
+class SendOptions:
     """What a sender says besides the envelope. Read only.
 
     `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
@@ -89,7 +89,7 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryResult:
     """Where an envelope went. `agent` is whoever will answer it, if anybody; `paused`: once a person has decided."""
 
     envelope_id: str
@@ -100,90 +100,90 @@ class Delivered:
 
 
 async def deliver(
-    log: Log, envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
-) -> Delivered:
+    log: Log, envelope: MessageEnvelope, options: SendOptions | None = None, guesses: ActiveAgentCache | None = None
+) -> DeliveryResult:
     """Deliver an envelope once: under the same id a repeat answers as the first time did.
 
     With `guesses` the first try is made without looking who is active.
     """
-    chosen = sending or Sending()
+    chosen = options or SendOptions()
     recipient = check_envelope(envelope)
     if guesses is not None and envelope.type == "message":
         guessed = await _deliver_by_guess(log, envelope, recipient, chosen, guesses)
         if guessed is not None:
             return guessed
     for _ in range(DELIVERY_TRIES_MAX):
-        standing = await read_state(log, envelope, chosen.principal)
+        state = await read_state(log, envelope, chosen.principal)
         try:
-            delivered = await attempt_delivery(log, envelope, recipient, standing, chosen)
+            delivered = await attempt_delivery(log, envelope, recipient, state, chosen)
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
             continue
         if guesses is not None and envelope.type == "message":
-            guesses.note(envelope.conversation_id, standing.active or delivered.agent)
+            guesses.note(envelope.conversation_id, state.active or delivered.agent)
         return delivered
     raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
 
 
 async def _deliver_by_guess(
-    log: Log, envelope: MessageEnvelope, recipient: Address, sending: Sending, guesses: ActiveAgents
-) -> Delivered | None:
+    log: Log, envelope: MessageEnvelope, recipient: Address, options: SendOptions, guesses: ActiveAgentCache
+) -> DeliveryResult | None:
     """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
     conversation = envelope.conversation_id
-    standing = Standing(guesses.guess(conversation), new=conversation not in guesses)
+    state = ConversationState(guesses.guess(conversation), new=conversation not in guesses)
     try:
-        delivered = await attempt_delivery(log, envelope, recipient, standing, sending)
+        delivered = await attempt_delivery(log, envelope, recipient, state, options)
     except ConditionFailed:
         return None
     except IdConflict:
-        if sending.principal is None:
+        if options.principal is None:
             raise
         return None  # whether the id is known is told only to whoever may write there
     if delivered.appended.repeat and recipient.kind == "chat":
         return None
-    guesses.note(conversation, standing.active or delivered.agent)
+    guesses.note(conversation, state.active or delivered.agent)
     return delivered
 
 
 async def attempt_delivery(
-    log: Log, envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
-) -> Delivered:
+    log: Log, envelope: MessageEnvelope, recipient: Address, state: ConversationState, options: SendOptions
+) -> DeliveryResult:
     """One try. `ConditionFailed`: things do not stand so any more."""
-    agent, append = await plan_append(log, envelope, recipient, standing, sending)
+    agent, append = await plan_append(log, envelope, recipient, state, options)
     appended = await log.append(append)
-    topics = tuple(record.topic for record in append.records[: len(append.records) - len(sending.with_records)])
-    head = standing.head or {}
+    topics = tuple(record.topic for record in append.records[: len(append.records) - len(options.with_records)])
+    head = state.head or {}
     paused = bool(head.get(PAUSED)) and head.get(RUN_AGENT) == agent
-    return Delivered(envelope.id, topics, agent, appended, paused)
+    return DeliveryResult(envelope.id, topics, agent, appended, paused)
 
 
 async def plan_append(
-    log: Log, envelope: MessageEnvelope, recipient: Address, standing: Standing, sending: Sending
+    log: Log, envelope: MessageEnvelope, recipient: Address, state: ConversationState, options: SendOptions
 ) -> tuple[str | None, Append]:
     """Whose inbox it goes to, and the append that brings it there."""
-    agents = sending.inboxes
+    agents = options.inboxes
     if agents is None:
-        addressed = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+        addressed = addressed_agent(recipient, envelope, state.active, options.default_agent)
         agents = () if addressed is None else (addressed,)
     agent = agents[0] if agents else None
     headers: Mapping[str, JsonScalar] = {}
     if envelope.type == "control" and agent is not None:
-        headers = await _command_headers(log, agent, standing.head or {}, sending.whole)
-    return agent, mail_append(envelope, agents, standing, sending, headers)
+        headers = await _command_headers(log, agent, state.head or {}, options.whole)
+    return agent, mail_append(envelope, agents, state, options, headers)
 
 
-async def plan_delivery(log: Log, envelope: MessageEnvelope, sending: Sending | None = None) -> Append:
+async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
     """The append that would deliver the envelope as things stand; what a delivery would refuse is refused."""
-    chosen, recipient = sending or Sending(), check_envelope(envelope)
+    chosen, recipient = options or SendOptions(), check_envelope(envelope)
     if chosen.principal is None:
         topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
-        state = await log.describe(*topics)
-        if state[1].last:
-            raise taken_by_agent(envelope.conversation_id)
-        standing = Standing(state[0].head.get(ACTIVE_AGENT), head=state[0].head)
+        stream, agent = await log.describe(*topics)
+        if agent.last:
+            raise name_taken_error(envelope.conversation_id)
+        state = ConversationState(stream.head.get(ACTIVE_AGENT), head=stream.head)
     else:
-        standing = await read_state(log, envelope, chosen.principal)
-    _, append = await plan_append(log, envelope, recipient, standing, chosen)
+        state = await read_state(log, envelope, chosen.principal)
+    _, append = await plan_append(log, envelope, recipient, state, chosen)
     return append
 
 
@@ -191,57 +191,57 @@ async def _command_headers(log: Log, agent: str, head: Mapping[str, Any], whole:
     """For a command: which mail its sender can have meant, and which run."""
     inbox = await log.describe(chat_topic(agent))
     if whole:
-        return {MAIL_SEEN: inbox[0].last, WHOLE: True}
+        return {MAIL_SEEN: inbox[0].last, WHOLE_LANE: True}
     running = head.get(RUN_STATUS) == RUNNING and head.get(RUN_AGENT) == agent
-    meant = {MEANT: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
+    meant = {TARGET_ENVELOPE: head.get(RUN_ENVELOPE)} if running and head.get(RUN_ENVELOPE) else {}
     return {MAIL_SEEN: inbox[0].last, **meant}
 
 
 def mail_append(
     envelope: MessageEnvelope,
     agents: Sequence[str],
-    standing: Standing,
-    sending: Sending,
+    state: ConversationState,
+    options: SendOptions,
     more_headers: Mapping[str, JsonScalar],
 ) -> Append:
     """The append that is the delivery. The first of the agents is the one that becomes active where none is."""
     agent = agents[0] if agents else None
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
-    conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *sending.only_if]
+    conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *options.only_if]
     fields: dict[str, Any] = {}
-    if agent is not None or standing.guessed:
-        conditions.append(HeadIs(own_log, ACTIVE_AGENT, standing.active))
-    if standing.guessed:
+    if agent is not None or state.guessed:
+        conditions.append(HeadIs(own_log, ACTIVE_AGENT, state.active))
+    if state.guessed:
         conditions.append(HeadIs(own_log, PAUSED, None))  # else its sender is to be told
-    if agent is not None and standing.active is None and envelope.type == "message":
+    if agent is not None and state.active is None and envelope.type == "message":
         fields[ACTIVE_AGENT] = agent
-    if sending.principal is not None:
-        conditions += _ownership(conversation, sending.principal, standing)
-        if standing.new:
-            fields[OWNER] = sending.principal
-    first = _first_text(sending.with_heads, own_log, standing)
+    if options.principal is not None:
+        conditions += _ownership(conversation, options.principal, state)
+        if state.new:
+            fields[OWNER] = options.principal
+    first = _first_text(options.with_heads, own_log, state)
     if first is not None:
         fields[FIRST_TEXT] = first
         conditions.append(HeadIs(own_log, LAST_TEXT, None))
     return Append(
-        records=(*mail_records(envelope, agents, {**sending.headers(), **more_headers}), *sending.with_records),
+        records=(*mail_records(envelope, agents, {**options.headers(), **more_headers}), *options.with_records),
         conditions=tuple(conditions),
-        heads=tuple(_with_fields(sending.with_heads, own_log, fields)),
+        heads=tuple(_with_fields(options.with_heads, own_log, fields)),
     )
 
 
-def _ownership(conversation: str, principal: str, standing: Standing) -> list[Condition]:
+def _ownership(conversation: str, principal: str, state: ConversationState) -> list[Condition]:
     """That the conversation is the principal's, or that there is none yet: no record, and nobody's name on it."""
     own_log = stream_topic(conversation)
-    if not standing.new:
+    if not state.new:
         return [HeadIs(own_log, OWNER, principal)]
     return [LastSeqIs(own_log, 0), LastSeqIs(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
 
 
-def _first_text(heads: Sequence[SetHead], topic: str, standing: Standing) -> str | None:
+def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) -> str | None:
     """The text that the delivery shows, where the conversation shows none yet: what a list knows it by."""
-    begun = not standing.new if standing.head is None else LAST_TEXT in standing.head
+    begun = not state.new if state.head is None else LAST_TEXT in state.head
     shown = (head.fields[LAST_TEXT] for head in heads if head.topic == topic and LAST_TEXT in head.fields)
     return None if begun else next(shown, None)
 
@@ -257,6 +257,6 @@ def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -
 
 
 async def _check_conversation_name(log: Log, conversation: str) -> None:
-    state = await log.describe(agent_topic(conversation))
-    if state[0].last:
-        raise taken_by_agent(conversation)
+    (agent,) = await log.describe(agent_topic(conversation))
+    if agent.last:
+        raise name_taken_error(conversation)

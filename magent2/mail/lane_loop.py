@@ -18,7 +18,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX, CLAIM_LIMIT_MAX, Claim, Later, Leave, Renew
 from magent2.bus.records import ClaimedLane, ClaimResult, Record
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.bus.watch import Watch
 from magent2.errors import Fenced, LimitError, Magent2Error
 from magent2.mail.dead_letters import burial_forms
@@ -197,7 +197,7 @@ class LaneLoop(Generic[W]):
         names = self._handler.agents if agents is None else tuple(agents)[:AGENTS_PER_WORKER_MAX]
         claim = Claim(worker=self.worker, agents=names, limit=limit, lease_s=self.lease_s)
         begun = time.perf_counter()
-        result = await persist(self._bus, claim, self.worker)
+        result = await retry_while_unavailable(self._bus, claim, self.worker)
         self._has_claimed = True
         if self._on_claim is not None:
             self._on_claim(time.perf_counter() - begun)
@@ -263,12 +263,12 @@ class LaneLoop(Generic[W]):
         log.warning("mail cannot be read", extra=facts)
         for burial in burial_forms(lane.owner, error.mail, error.reason, lane.attempt):
             try:
-                await persist(self._bus, burial, self.worker)
+                await retry_while_unavailable(self._bus, burial, self.worker)
             except REFUSALS as refusal:
                 log.warning("a dead letter was refused", extra={**facts, "error": str(refusal)})
             else:
                 return
-        await persist(self._bus, Later(owner=lane.owner, delay_s=None), self.worker)
+        await retry_while_unavailable(self._bus, Later(owner=lane.owner, delay_s=None), self.worker)
 
     def _lane_ended(self, task: asyncio.Task[bool]) -> None:
         lane, work = self._running.pop(task)
@@ -319,7 +319,7 @@ class LaneLoop(Generic[W]):
             await asyncio.sleep(self.lease_s / 3)
             if not self._has_claimed:
                 continue
-            if not await persist(self._bus, renewal, self.worker):
+            if not await retry_while_unavailable(self._bus, renewal, self.worker):
                 log.warning("the lease was lost", extra={"worker": self.worker})
             running = dict(self._running)
             await self._handler.lease_renewed([work for task, (_, work) in running.items() if task in known])

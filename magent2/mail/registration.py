@@ -16,12 +16,12 @@ from magent2.models.address import agent_topic, check_name, stream_topic
 async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None = None) -> None:
     """Make an agent known, so that no conversation can take its name; refused when one has it already."""
     try:
-        await log.run(enlistment(agent, facts))
+        await log.run(registration_append(agent, facts))
     except ConditionFailed as error:
         raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
 
 
-def enlistment(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
+def registration_append(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
     """The append that makes an agent known."""
     check_name(agent, "agent name")
     own_log = stream_topic(agent)

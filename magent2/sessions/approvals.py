@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
@@ -155,7 +155,7 @@ async def decide_approval(
     by: str,
     reason: str | None = None,
     *,
-    sending: Sending | None = None,
+    options: SendOptions | None = None,
     history_reader: HistoryReader = read_history,
 ) -> Approval:
     """Decide on a call, once: the same again changes nothing, something else is `AlreadyDecided`."""
@@ -165,7 +165,7 @@ async def decide_approval(
     if approval.status == "pending":
         letter = letter_of(conversation, approval, decision, by, reason)
         try:
-            await deliver(log, letter, sending)
+            await deliver(log, letter, options)
             return decided(approval, letter.model_dump())
         except IdConflict:
             approval = await _with_decision(log, approval)

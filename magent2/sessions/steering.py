@@ -16,8 +16,8 @@ from magent2.bus.operations import Append, Condition, HeadIs
 from magent2.bus.records import Record
 from magent2.errors import ConditionFailed, InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
 from magent2.mail.addressing import addressed_agent, check_envelope
-from magent2.mail.conversation_state import Standing, read_state
-from magent2.mail.delivery import DELIVERY_TRIES_MAX, Delivered, Sending, attempt_delivery, plan_append
+from magent2.mail.conversation_state import ConversationState, read_state
+from magent2.mail.delivery import DELIVERY_TRIES_MAX, DeliveryResult, SendOptions, attempt_delivery, plan_append
 from magent2.mail.headers import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.models.address import Address, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -33,32 +33,32 @@ NOT_TALK = ("tool", "route")  # kinds of runs that ask no model twice
 async def steer(
     log: Log,
     envelope: MessageEnvelope,
-    sending: Sending | None = None,
+    options: SendOptions | None = None,
     *,
     require_active: bool = False,
     history_reader: HistoryReader = read_history,
-) -> Delivered:
+) -> DeliveryResult:
     """Deliver a steer once; a repeat answers as the first time did, whatever has become of the run.
 
     `NoActiveRun`: no run is under way, and only one under way was wanted, or nobody would begin one. `QueueFull`: too
     many steers wait for it.
     """
     recipient = check_steer(envelope)
-    chosen = sending or Sending()
+    chosen = options or SendOptions()
     for _ in range(DELIVERY_TRIES_MAX):
-        standing, aimed = await _aim(log, envelope, recipient, chosen, require_active, history_reader)
+        state, aimed = await _aim(log, envelope, recipient, chosen, require_active, history_reader)
         try:
-            return await attempt_delivery(log, envelope, recipient, standing, aimed)
+            return await attempt_delivery(log, envelope, recipient, state, aimed)
         except ConditionFailed:
             continue
     raise ConditionFailed(f"runs of {envelope.conversation_id!r} begin and end all the time; send again")
 
 
-async def plan_steer(log: Log, envelope: MessageEnvelope, sending: Sending | None = None) -> Append:
+async def plan_steer(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
     """The append that would deliver a steer as things stand; refuses what `steer` would refuse."""
     recipient = check_steer(envelope)
-    standing, aimed = await _aim(log, envelope, recipient, sending or Sending(), False, read_history)
-    _, append = await plan_append(log, envelope, recipient, standing, aimed)
+    state, aimed = await _aim(log, envelope, recipient, options or SendOptions(), False, read_history)
+    _, append = await plan_append(log, envelope, recipient, state, aimed)
     return append
 
 
@@ -66,16 +66,16 @@ async def _aim(
     log: Log,
     envelope: MessageEnvelope,
     recipient: Address,
-    sending: Sending,
+    options: SendOptions,
     require_active: bool,
     history_reader: HistoryReader,
-) -> tuple[Standing, Sending]:
+) -> tuple[ConversationState, SendOptions]:
     """The conversation's state, and the steer addressed to the runs that it shows."""
-    standing = await read_state(log, envelope, sending.principal)
+    state = await read_state(log, envelope, options.principal)
     history = await history_reader(log, envelope.conversation_id)
-    runs = under_way(history, standing.head or {})
-    chosen = replace(sending, steer=True)
-    return standing, await _find_targets(log, envelope, recipient, chosen, standing, runs, require_active)
+    runs = under_way(history, state.head or {})
+    chosen = replace(options, steer=True)
+    return state, await _find_targets(log, envelope, recipient, chosen, state, runs, require_active)
 
 
 def check_steer(envelope: MessageEnvelope) -> Address:
@@ -103,13 +103,13 @@ async def _find_targets(
     log: Log,
     envelope: MessageEnvelope,
     recipient: Address,
-    sending: Sending,
-    standing: Standing,
+    options: SendOptions,
+    state: ConversationState,
     runs: dict[str, RunRecord],
     require_active: bool,
-) -> Sending:
+) -> SendOptions:
     """Where it goes; or why it cannot, unless it has gone there before."""
-    targets = targets_of(envelope, recipient, sending, standing, runs)
+    targets = targets_of(envelope, recipient, options, state, runs)
     try:
         if not targets:
             raise NoActiveRun(
@@ -124,11 +124,15 @@ async def _find_targets(
         known = await log.find(chat_topic(envelope.conversation_id), envelope.id)
         if known is None:
             raise
-    return replace(sending, inboxes=targets, only_if=_unchanged(envelope.conversation_id, standing))
+    return replace(options, inboxes=targets, only_if=_unchanged(envelope.conversation_id, state))
 
 
 def targets_of(
-    envelope: MessageEnvelope, recipient: Address, sending: Sending, standing: Standing, runs: dict[str, RunRecord]
+    envelope: MessageEnvelope,
+    recipient: Address,
+    options: SendOptions,
+    state: ConversationState,
+    runs: dict[str, RunRecord],
 ) -> tuple[str, ...]:
     """Whose inboxes a steer goes to. Pure."""
     if recipient.kind == "agent":
@@ -136,13 +140,13 @@ def targets_of(
     at_work = tuple(agent for agent in runs if envelope.sender != f"agent:{agent}")
     if at_work:
         return at_work
-    agent = addressed_agent(recipient, envelope, standing.active, sending.default_agent)
+    agent = addressed_agent(recipient, envelope, state.active, options.default_agent)
     return () if agent is None else (agent,)
 
 
-def _unchanged(conversation: str, standing: Standing) -> tuple[Condition, ...]:
+def _unchanged(conversation: str, state: ConversationState) -> tuple[Condition, ...]:
     """That no run has begun or ended in the conversation: whoever does either writes its head."""
-    head, topic = standing.head or {}, stream_topic(conversation)
+    head, topic = state.head or {}, stream_topic(conversation)
     return tuple(HeadIs(topic, name, head.get(name)) for name in (RUN_STATUS, RUN_AGENT, RUN_ENVELOPE))
 
 

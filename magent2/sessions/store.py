@@ -13,8 +13,8 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, HeadIs, LastSeqIs, Read, SetHead, Topics
 from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
-from magent2.mail.conversation_state import ActiveAgents
-from magent2.mail.delivery import Delivered, Sending, deliver
+from magent2.mail.conversation_state import ActiveAgentCache
+from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
 from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -88,25 +88,25 @@ async def find_session(log: Log, session_id: str) -> Session | None:
 
 
 async def post_message(
-    log: Log, envelope: MessageEnvelope, sending: Sending | None = None, guesses: ActiveAgents | None = None
-) -> Delivered:
+    log: Log, envelope: MessageEnvelope, options: SendOptions | None = None, guesses: ActiveAgentCache | None = None
+) -> DeliveryResult:
     """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
 
     A command is not part of the conversation and shows only by what it does.
     """
-    chosen = sending or Sending()
+    chosen = options or SendOptions()
     if envelope.type == "control":
         return await deliver(log, envelope, chosen, guesses)
     return await deliver(log, envelope, shown(envelope, chosen), guesses)
 
 
-def shown(envelope: MessageEnvelope, sending: Sending, *, steer: bool = False) -> Sending:
+def shown(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
     """The sending with the event that shows the message in the conversation."""
     head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: title_of(envelope.content)})
     return replace(
-        sending,
-        with_records=(*sending.with_records, user_message(envelope, steer)),
-        with_heads=(*sending.with_heads, head),
+        options,
+        with_records=(*options.with_records, user_message(envelope, steer)),
+        with_heads=(*options.with_heads, head),
     )
 
 
@@ -220,7 +220,7 @@ class SessionStore:
 
     def __init__(self, bus: Engine, deliveries: Deliveries | None = None) -> None:
         self.bus = bus
-        self._guesses = ActiveAgents()
+        self._guesses = ActiveAgentCache()
         self._deliveries = deliveries
 
     async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
@@ -229,37 +229,37 @@ class SessionStore:
     async def get(self, session_id: str) -> Session | None:
         return await find_session(Log(self.bus), session_id)
 
-    async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+    async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that is part of the talk."""
-        return await self._seen(lambda log, known: post_message(log, envelope, known, self._guesses), envelope, sending)
+        return await self._seen(lambda log, known: post_message(log, envelope, known, self._guesses), envelope, options)
 
-    async def deliver(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+    async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that does not show in the conversation: a call of a tool, a question of who answers."""
-        return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, sending)
+        return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, options)
 
     async def _seen(
         self,
-        send: Callable[[Log, Sending | None], Awaitable[Delivered]],
+        send: Callable[[Log, SendOptions | None], Awaitable[DeliveryResult]],
         envelope: MessageEnvelope,
-        sending: Sending | None,
-    ) -> Delivered:
+        options: SendOptions | None,
+    ) -> DeliveryResult:
         if self._deliveries is None:
-            return await send(Log(self.bus), sending)
+            return await send(Log(self.bus), options)
         with self._deliveries.delivery(envelope.id, envelope.recipient, envelope.conversation_id) as trace:
             if trace is not None:
-                sending = replace(sending or Sending(), trace=trace)
-            return await send(Log(self.bus), sending)
+                options = replace(options or SendOptions(), trace=trace)
+            return await send(Log(self.bus), options)
 
     async def steer(
         self,
         envelope: MessageEnvelope,
-        sending: Sending | None = None,
+        options: SendOptions | None = None,
         *,
         require_active: bool = False,
         history_reader: HistoryReader = read_history,
-    ) -> Delivered:
+    ) -> DeliveryResult:
         """Say something to the runs under way; see `magent2.sessions.steering.steer`."""
-        chosen = shown(envelope, sending or Sending(), steer=True)
+        chosen = shown(envelope, options or SendOptions(), steer=True)
         return await steer(
             Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader
         )

@@ -16,7 +16,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import HeadIs, SetHead
 from magent2.bus.records import TopicInfo
 from magent2.errors import Refused
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -93,7 +93,7 @@ async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, ca
             continue
         child = info.topic.partition(":")[2]
         for worker in _workers(info.head):
-            await deliver(log, _stop(agent, child, worker, command, cause), Sending(whole=True))
+            await deliver(log, _stop(agent, child, worker, command, cause), SendOptions(whole=True))
         told.append(child)
     return tuple(told)
 

@@ -18,7 +18,7 @@ from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append, Condition, HeadIs, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
-from magent2.mail.delivery import Sending, plan_delivery
+from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import Pen
@@ -94,20 +94,20 @@ def _same_again(prepared: PreparedSend, scope: CallScope, known: Mapping[str, An
 def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> SendResult:
     """Deliver an envelope: held when a run is under way, else, and always as a steer, at once."""
     scope = current_scope()
-    facts = Sending() if scope is None else Sending(principal=scope.run.principal, hops=scope.run.hops + 1)
+    facts = SendOptions() if scope is None else SendOptions(principal=scope.run.principal, hops=scope.run.hops + 1)
     planning = delivery_of(envelope, facts, steer)
     prepared = PreparedSend("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
     return run_sync(bus if scope is None else scope.run.bus, send_or_hold, prepared, scope, envelope.id)
 
 
-def delivery_of(envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Planning:
+def delivery_of(envelope: MessageEnvelope, facts: SendOptions, steer: bool = False) -> Planning:
     """How an envelope is sent, as mail or as a steer."""
     return lambda log, mark: plan_envelope(
         log, envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace), steer
     )
 
 
-async def plan_envelope(log: Log, envelope: MessageEnvelope, facts: Sending, steer: bool = False) -> Append:
+async def plan_envelope(log: Log, envelope: MessageEnvelope, facts: SendOptions, steer: bool = False) -> Append:
     """The append that delivers an envelope, as mail or as a steer, as things stand."""
     return await plan_steer(log, envelope, facts) if steer else await plan_delivery(log, envelope, facts)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, SetHead
 from magent2.errors import Refused
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
 from magent2.models.address import check_name, stream_topic, subagent_id_of
 from magent2.models.envelope import MessageEnvelope
@@ -107,7 +107,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             recipient=f"agent:{payload.agent}",
             content=payload.task,
         )
-        facts = Sending(
+        facts = SendOptions(
             principal=run.principal,
             hops=run.hops + 1,
             trace=mark.trace,
@@ -181,7 +181,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             recipient=f"agent:{payload.agent}",
             content=payload.text,
         )
-        facts = Sending(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
+        facts = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
         return await plan_envelope(log, envelope, shown(envelope, facts, steer=True), steer=True)
 
     def target(self, payload: MessagePayload) -> str:

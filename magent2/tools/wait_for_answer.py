@@ -21,7 +21,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
 from magent2.bus.records import Page, TopicInfo
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import InvalidInput, WouldDeadlock
 from magent2.mail.headers import wait_field
 from magent2.models.address import stream_topic
@@ -132,10 +132,10 @@ def check_timeout(timeout_s: float) -> None:
 async def _until_ended(bus: Engine, lane: AgentLane, exchange: Exchange) -> None:
     topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
-        info: TopicInfo = (await persist(bus, Describe((topic,)), who))[0]
+        info: TopicInfo = (await retry_while_unavailable(bus, Describe((topic,)), who))[0]
         cursor: int | str = max(info.floor, info.last - LOOK_BACK) or OLDEST
         while True:
-            page: Page = await persist(bus, Read(topic, cursor, PAGE), who)
+            page: Page = await retry_while_unavailable(bus, Read(topic, cursor, PAGE), who)
             for record in page.records:
                 exchange.take(record)
                 cursor = record.seq

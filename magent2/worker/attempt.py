@@ -11,7 +11,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import OwnerLog
 from magent2.bus.records import ClaimedLane, MailRef
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.errors import Fenced, UnknownAgent
 from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.runner.context import RunContext
@@ -57,7 +57,7 @@ class Attempt:
     async def context(self, letter: Letter, run_id: str) -> RunContext | None:
         """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
         owner = self.claimed.owner
-        history = await insist(lambda: self.shared.histories.read(owner.conversation), owner.token)
+        history = await retry_call(lambda: self.shared.histories.read(owner.conversation), owner.token)
         headers = letter.record.headers
         known = history.runs.get(run_id)
         envelope = letter.envelope.model_dump(mode="json")

@@ -9,7 +9,7 @@ from magent2.bus.base import EngineBase
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Describe, Pending, Read
 from magent2.bus.records import ClaimedLane, MailRef, Owner, Page, Record
-from magent2.bus.retry import insist, persist
+from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.bus.watch import Watch
 from magent2.errors import Fenced, MalformedRecord, UnknownCursor
 from magent2.mail.headers import KIND, STEER
@@ -41,7 +41,7 @@ class Following:
         if not joining:
             return 0
         describe = Describe(joining)
-        state = await persist(self._bus, describe, self._worker)
+        state = await retry_while_unavailable(self._bus, describe, self._worker)
         self._cursors |= {info.topic: info.last for info in state}
         return max(1 + (info.last - info.floor) // PAGE for info in state)
 
@@ -76,12 +76,12 @@ class Following:
     async def _page(self, topic: str, watch: Watch | None) -> Page | None:
         """The next page; `None` when the cursor had to be moved first. The lanes have what is passed over."""
         try:
-            return await insist(lambda: self._next(topic, watch), self._worker)
+            return await retry_call(lambda: self._next(topic, watch), self._worker)
         except MalformedRecord as error:
             self._cursors[topic] = error.seq
         except UnknownCursor:
             describe = Describe((topic,))
-            self._cursors[topic] = (await persist(self._bus, describe, self._worker))[0].floor
+            self._cursors[topic] = (await retry_while_unavailable(self._bus, describe, self._worker))[0].floor
         return None
 
     async def _next(self, topic: str, watch: Watch | None) -> Page:
@@ -106,7 +106,7 @@ class Controls(Following):
         """Whether a command waits in this lane. One that was read late may have ended another run already."""
         pending = Pending(owner, READ_LIMIT_MAX)
         try:
-            mail = await persist(self._bus, pending, self._worker)
+            mail = await retry_while_unavailable(self._bus, pending, self._worker)
         except Fenced:
             return False
         return any(waiting.ref == record.ref for waiting in mail)
@@ -186,7 +186,7 @@ class LaneSteers:
         if self._come:
             self._come = False
             pending = Pending(self._owner, READ_LIMIT_MAX)
-            mail = await persist(self._bus, pending, self._owner.token)
+            mail = await retry_while_unavailable(self._bus, pending, self._owner.token)
             steers = (steer_of(record) for record in mail if record.ref != own)
             self._waiting = tuple(steer for steer in steers if steer is not None)
         return self._waiting

@@ -8,7 +8,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import OwnerLog
 from magent2.bus.log import Log
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expire_approval, now_ms
 from magent2.worker.approvals import Overdue, Waiting, decision_records, plan_paused, with_decisions
@@ -58,4 +58,4 @@ class LaneApprovals:
     async def _expire(self, call: Approval) -> Mapping[str, Any]:
         """The letter that counts: that nobody has decided in time, unless somebody was quicker by a moment."""
         conversation = self._owner.conversation
-        return await insist(lambda: expire_approval(Log(self._bus), conversation, call), self._owner.token)
+        return await retry_call(lambda: expire_approval(Log(self._bus), conversation, call), self._owner.token)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Pending
 from magent2.bus.records import ClaimedLane, MailRef, Record
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.worker.cancellation import Brake
 from magent2.worker.lane_plan import (
     COMMANDS,
@@ -49,7 +49,7 @@ class LaneMail:
         if claimed.pending == len(claimed.mail) or any(record.topic.startswith("chat:") for record in claimed.mail):
             return claimed.mail
         pending = Pending(self._owner, min(claimed.pending, READ_LIMIT_MAX))
-        mail = await persist(self._bus, pending, self._owner.token)
+        mail = await retry_while_unavailable(self._bus, pending, self._owner.token)
         self._known |= {record.ref for record in mail}
         return mail
 
@@ -101,7 +101,7 @@ class LaneMail:
                 await self._below.tell(stop.command or STOP, stop.envelope.id)
         if not any(map(is_whole, mail.stops)):
             return mail
-        pending = await persist(self._bus, Pending(self._owner, READ_LIMIT_MAX), self._owner.token)
+        pending = await retry_while_unavailable(self._bus, Pending(self._owner, READ_LIMIT_MAX), self._owner.token)
         stay = unspent(mail.stops, pending, {*mail.refs, *closing})
         return Taken(
             tuple(ref for ref in mail.refs if ref not in stay),

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import ValidationError
 
 from magent2.bus.records import MailRef, Record
-from magent2.mail.headers import MAIL_SEEN, MEANT
+from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.approvals import DECISIONS
 
@@ -112,7 +112,7 @@ def is_meant(command: Record, letter: Letter) -> bool:
     One that does not say what its sender had seen (it was published without delivery) is compared by the clock, which
     may have been set in between.
     """
-    meant, seen, mail = command.headers.get(MEANT), command.headers.get(MAIL_SEEN), letter.record
+    meant, seen, mail = command.headers.get(TARGET_ENVELOPE), command.headers.get(MAIL_SEEN), letter.record
     if meant is not None:
         return meant == letter.envelope.id
     if isinstance(seen, int) and command.topic != mail.topic:

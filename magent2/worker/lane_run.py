@@ -12,7 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS, OwnerLog
 from magent2.bus.operations import Pending
 from magent2.bus.records import ClaimedLane, NewRecord, Record
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import Histories
@@ -104,7 +104,7 @@ class LaneRun:
     async def check_owner(self) -> None:
         """End a run whose lane has another owner: nobody needs what it is asking a model for."""
         try:
-            await persist(self._bus, Pending(self.owner, 1), self.owner.token)
+            await retry_while_unavailable(self._bus, Pending(self.owner, 1), self.owner.token)
         except Fenced:
             self._brake.pull(Interrupt.LOST)
 

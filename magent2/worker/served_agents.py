@@ -9,7 +9,7 @@ from typing import TypeAlias
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import AGENTS_PER_WORKER_MAX
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.bus.watch import Watch
 from magent2.errors import AddressError, NameTaken
 from magent2.mail.registration import register_agent
@@ -101,7 +101,7 @@ class ServedAgents:
     async def _register_joining(self, agent: str) -> bool:
         """Register an agent that joins. One that cannot be registered is left out; the others are served."""
         try:
-            await insist(lambda: register_agent(Log(self._bus), agent), self._worker)
+            await retry_call(lambda: register_agent(Log(self._bus), agent), self._worker)
         except (NameTaken, AddressError) as error:
             log.warning("an agent that joined cannot be served", extra={"agent": agent, "error": str(error)})
             return False

@@ -11,8 +11,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS
 from magent2.bus.log import Log
 from magent2.bus.records import MailRef, Owner, Record
-from magent2.bus.retry import insist
-from magent2.mail.headers import MAIL_SEEN, WHOLE
+from magent2.bus.retry import retry_call
+from magent2.mail.headers import MAIL_SEEN, WHOLE_LANE
 from magent2.sessions.subagents import pass_on_stop
 from magent2.worker.lane_plan import Letter
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def is_whole(stop: Letter) -> bool:
     """Whether it is meant for all that waited in the lane when it was sent."""
-    return bool(stop.record.headers.get(WHOLE))
+    return bool(stop.record.headers.get(WHOLE_LANE))
 
 
 def unspent(stops: Iterable[Letter], mail: Iterable[Record], taken: Collection[MailRef]) -> frozenset[MailRef]:
@@ -59,7 +59,7 @@ class Below:
         """Pass a stop on, and return when it is on the log for each of them."""
         agent, conversation = self._owner.agent, self._owner.conversation
         try:
-            told = await insist(
+            told = await retry_call(
                 lambda: pass_on_stop(Log(self._bus), agent, conversation, command, cause), self._owner.token
             )
         except REFUSALS:  # the stop of the run itself must not wait for it

@@ -14,7 +14,7 @@ from magent2.bus.base import EngineBase
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Operation, Renew
-from magent2.bus.retry import persist
+from magent2.bus.retry import retry_while_unavailable
 from magent2.bus.watch import Watch
 from magent2.errors import LimitError, Magent2Error
 from magent2.mail.registration import register_agent
@@ -81,7 +81,7 @@ class Worker:
         while len(outcomes) < limit:
             room = min(limit - len(outcomes), CLAIM_LIMIT_MAX)
             claim = Claim(worker=self._worker, agents=(self._agent,), limit=room, lease_s=self._lease_s)
-            claims = await persist(bus, claim, self._worker)
+            claims = await retry_while_unavailable(bus, claim, self._worker)
             outcomes += [await LaneRun(bus, lane, self._runner).work() for lane in claims.lanes]
             if not claims.lanes and not claims.more:
                 break
@@ -105,7 +105,7 @@ class Worker:
         renewal = Renew(self._worker, self._lease_s)
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            await persist(bus, renewal, self._worker)
+            await retry_while_unavailable(bus, renewal, self._worker)
 
 
 class BlockingFace(EngineBase):

@@ -13,7 +13,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits.limits import Limits
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
@@ -199,7 +199,7 @@ async def test_a_supervisor_without_a_model_leaves_it_to_the_keywords(bus: Engin
 async def test_whoever_begins_the_routing_conversation_of_another_hears_nothing(bus: Engine) -> None:
     trap = routing_id("s1")
     mail = MessageEnvelope(conversation_id=trap, sender="user:eve", recipient="agent:nobody", content="mine")
-    await SessionStore(bus).post(mail, Sending(principal="user:eve"))
+    await SessionStore(bus).post(mail, SendOptions(principal="user:eve"))
     async with team_at_work(bus), api(bus, catalogue=Catalogue()) as client:
         await create(client)
         await until_served(client)

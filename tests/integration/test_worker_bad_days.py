@@ -20,7 +20,7 @@ from magent2.bus.operations import Lanes
 from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.errors import TransientError
-from magent2.mail.delivery import HOPS_MAX, Sending, deliver
+from magent2.mail.delivery import HOPS_MAX, SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
@@ -148,7 +148,7 @@ async def test_two_agents_that_answer_each_other_for_ever_are_stopped(engine: En
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         other = "Bob" if context.agent == "Ada" else "Ada"
         reply = envelope("and you?", sender=f"agent:{context.agent}", recipient=f"agent:{other}")
-        await deliver(Log(context.bus), reply, Sending(hops=context.hops + 1))
+        await deliver(Log(context.bus), reply, SendOptions(hops=context.hops + 1))
         yield output(mail, "fine")
 
     service = WorkerService(engine, {"Ada": Async(script), "Bob": Async(script)})

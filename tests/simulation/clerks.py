@@ -9,7 +9,7 @@ from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.connectors.interface import Outgoing
 from magent2.connectors.outbox import OPEN_STATES, Item, drop_item, queued, read_outbox, retry_item
 from magent2.directory.connectors import find_connector
@@ -44,13 +44,13 @@ class Clerks:
             place = citizen.connector, citizen.id, citizen.conversation
             key = f"by-hand-{number}-{self._dice.randrange(1000)}"
             message = Outgoing(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
-            await insist(lambda message=message: _putting(Log(line), message), "clerk")  # type: ignore[misc]
+            await retry_call(lambda message=message: _putting(Log(line), message), "clerk")  # type: ignore[misc]
             self.queued.append(message.key)
 
     async def _fall_out(self) -> None:
         await asyncio.sleep(self._dice.uniform(0, FALL_OUT_MAX_S))
         line = self._line()
-        await insist(lambda: remove_friendship(Log(line), "ann", "bob"), "ann")
+        await retry_call(lambda: remove_friendship(Log(line), "ann", "bob"), "ann")
 
     # --- the desk
 
@@ -60,7 +60,7 @@ class Clerks:
 
     async def _decide_all(self, line: Line) -> None:
         for connector in CONNECTORS:
-            items: list[Item] = await insist(lambda name=connector: read_outbox(Log(line), name), "clerk")  # type: ignore[misc]
+            items: list[Item] = await retry_call(lambda name=connector: read_outbox(Log(line), name), "clerk")  # type: ignore[misc]
             for item in items:
                 if item.state in OPEN_STATES:
                     await self._decide(line, connector, item)
@@ -70,7 +70,7 @@ class Clerks:
             (retry_item, retry_item, drop_item)
         )
         try:
-            await insist(lambda: decide(Log(line), connector, item.id), "clerk")
+            await retry_call(lambda: decide(Log(line), connector, item.id), "clerk")
         except (InvalidInput, IdConflict):  # another was quicker, or the answer to this one was lost
             self._ledger.counts["a clerk came too late"] += 1
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.bus.log import Log
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.errors import AlreadyDecided, TopicDeleted, UnknownCall
 from magent2.sessions.approvals import Approval, Decision, decide_approval
 from tests.simulation.calls import result_of
@@ -52,7 +52,7 @@ class Deciders:
         await asyncio.sleep(self._dice.uniform(0, DECISION_MAX_S))
         line, counts = self._line(), self._ledger.counts
         try:
-            found = await insist(lambda: decide_approval(Log(line), conversation, call, decision, by), by)
+            found = await retry_call(lambda: decide_approval(Log(line), conversation, call, decision, by), by)
         except AlreadyDecided:
             counts["decided already"] += 1
         except (UnknownCall, TopicDeleted):

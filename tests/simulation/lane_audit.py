@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.bus.records import Record
-from magent2.mail.headers import MEANT, STEER
+from magent2.mail.headers import STEER, TARGET_ENVELOPE
 from magent2.models.address import (
     SUBAGENT_SEPARATOR,
     chat_topic,
@@ -176,8 +176,8 @@ class Stops:
         self._used.add(name)
         if (stop.topic, stop.payload["conversation_id"]) != (control_topic(audit.agent), audit.conversation):
             yield f"{name} was not meant for this lane"
-        if stop.headers.get(MEANT, end["envelope_id"]) != end["envelope_id"]:
-            yield f"{name} was meant for {stop.headers[MEANT]} and has stopped {end['envelope_id']}"
+        if stop.headers.get(TARGET_ENVELOPE, end["envelope_id"]) != end["envelope_id"]:
+            yield f"{name} was meant for {stop.headers[TARGET_ENVELOPE]} and has stopped {end['envelope_id']}"
         if place(stop.ref) < place(mail):
             yield f"{name} has stopped {end['envelope_id']}, which came after it"
 

@@ -10,7 +10,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
 from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, NewRecord, Owner
 from magent2.errors import Fenced
-from magent2.mail.headers import ERRAND, MEANT
+from magent2.mail.headers import RELAY_JOB, TARGET_ENVELOPE
 from magent2.models.address import chat_topic, relay_agent
 from magent2.worker.lane_plan import STOP
 from magent2.worker.settlement import POSTPONED_S
@@ -89,11 +89,11 @@ class Ledger(Broken):
     def _note_stop(self, claimed: ClaimedLane) -> None:
         """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
         head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
-        if head is None or head.headers.get(ERRAND) is not None:
+        if head is None or head.headers.get(RELAY_JOB) is not None:
             return
         name = str(head.payload["id"])
         stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
-        meant = [stop for stop in stops if stop.headers.get(MEANT, name) == name]
+        meant = [stop for stop in stops if stop.headers.get(TARGET_ENVELOPE, name) == name]
         begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # of people, not of other agents
         if any(seen > self.place(head.ref) for seen in begun):
             self._halted[claimed.owner.token] = name

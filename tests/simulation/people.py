@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Describe
-from magent2.bus.retry import insist
+from magent2.bus.retry import retry_call
 from magent2.errors import IdConflict, TopicDeleted
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import delete_session
@@ -108,7 +108,7 @@ class People:
         await asyncio.sleep(self._dice.uniform(0, STEER_MAX_S))
         lane = {"conversation_id": follows.conversation_id, "recipient": follows.recipient}
         steer = self._envelope(number).model_copy(update={"id": f"t{number}", **lane})
-        if await self._send(line, steer, Sending(steer=True)):
+        if await self._send(line, steer, SendOptions(steer=True)):
             self.sent.append(Sent.of(steer))
             self._ledger.counts["steer sent"] += 1
 
@@ -132,18 +132,18 @@ class People:
     async def _delete(self) -> None:
         await asyncio.sleep(self._dice.uniform(0, DELETE_MAX_S))
         line = self.line()
-        await insist(lambda: delete_session(Log(line), CONVERSATIONS[-1]), "client")
+        await retry_call(lambda: delete_session(Log(line), CONVERSATIONS[-1]), "client")
 
-    async def _send(self, line: Line, envelope: MessageEnvelope, sending: Sending | None = None) -> bool:
+    async def _send(self, line: Line, envelope: MessageEnvelope, sending: SendOptions | None = None) -> bool:
         """Once or several times at once; whether the log has taken it."""
         times = self._dice.choice((1, 1, 2, 3))
         taken = await asyncio.gather(*(self._deliver(line, envelope, sending) for _ in range(times)))
         return all(taken)
 
-    async def _deliver(self, line: Line, envelope: MessageEnvelope, sending: Sending | None) -> bool:
+    async def _deliver(self, line: Line, envelope: MessageEnvelope, sending: SendOptions | None) -> bool:
         await asyncio.sleep(self._dice.choice((0.0, self._dice.uniform(0, PAUSE_MAX_S))))
         try:
-            await insist(lambda: deliver(Log(line), envelope, sending), "client")
+            await retry_call(lambda: deliver(Log(line), envelope, sending), "client")
         except TopicDeleted:
             self._ledger.counts["sent too late"] += 1
             return False
@@ -155,7 +155,7 @@ class People:
         return True
 
     async def _is_deleted(self, line: Line, envelope: MessageEnvelope) -> bool:
-        state = await insist(lambda: line.acall(Describe((stream_topic(envelope.conversation_id),))), "client")
+        state = await retry_call(lambda: line.acall(Describe((stream_topic(envelope.conversation_id),))), "client")
         return bool(state[0].deleted)
 
     def line(self) -> Line:

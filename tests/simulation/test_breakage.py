@@ -18,7 +18,7 @@ from magent2.connectors import outbox
 from magent2.connectors.delivery_attempt import Again, Attempt, GiveUp, after_failure
 from magent2.connectors.interface import Connector, Outgoing
 from magent2.connectors.outbox import told
-from magent2.mail.addressing import errand
+from magent2.mail.addressing import relay_job
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.journal import agents as journal_graph
@@ -164,9 +164,9 @@ def test_messages_that_are_given_up_in_silence_turn_the_auditor_red(monkeypatch:
 
 def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     def scatter(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
-        return errand(connector, f"{lane}-{item}", item, record_id)
+        return relay_job(connector, f"{lane}-{item}", item, record_id)
 
-    monkeypatch.setattr(outbox, "errand", scatter)
+    monkeypatch.setattr(outbox, "relay_job", scatter)
 
     assert first_red(Breakage(), in_towns()) is not None
 

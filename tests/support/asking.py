@@ -8,7 +8,7 @@ from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import SendMark
@@ -56,7 +56,7 @@ class Ask(SendingTool[AskArguments, AskPayload]):
             type="message",
             content=payload.text,
         )
-        append = await plan_envelope(log, envelope, Sending(hops=context.run.hops + 1))
+        append = await plan_envelope(log, envelope, SendOptions(hops=context.run.hops + 1))
         if not payload.wait:
             return append
         return await with_wait(log, context.run, AgentLane(payload.agent, payload.conversation), append)

@@ -14,7 +14,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Claim
 from magent2.bus.records import ClaimedLane, Record
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
@@ -32,7 +32,7 @@ def envelope(text: str, conversation: str = "one", **fields: Any) -> MessageEnve
     return MessageEnvelope(**{**given, **fields})
 
 
-def send(bus: Engine, text: str, conversation: str = "one", sending: Sending | None = None, **fields: Any) -> str:
+def send(bus: Engine, text: str, conversation: str = "one", sending: SendOptions | None = None, **fields: Any) -> str:
     """Deliver a message to the agent; the envelope's id."""
     return run_sync(bus, deliver, envelope(text, conversation, **fields), sending).envelope_id
 

@@ -13,7 +13,7 @@ from agents.testing import assistant_message, function_call
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Lanes
-from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.steering import steer as deliver_steer
 from magent2.worker.lane_run import LaneRun, Outcome
@@ -67,8 +67,8 @@ class Talk:
 
 
 def steer(
-    bus: Engine, text: str, recipient: str = "chat:one", sending: Sending | None = None, **more: Any
-) -> Delivered:
+    bus: Engine, text: str, recipient: str = "chat:one", sending: SendOptions | None = None, **more: Any
+) -> DeliveryResult:
     active = {"require_active": more.pop("require_active")} if "require_active" in more else {}
     return run_sync(
         bus,

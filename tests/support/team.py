@@ -10,7 +10,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Claim, Describe, Leave
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.config import RunnerConfig
@@ -64,12 +64,12 @@ def mail(bus: Engine, text: str, agent: str = "desk", conversation: str = "one",
 
 
 def ask_tool(bus: Engine, tool: str, args: Any, agent: str = "desk") -> str:
-    return mail(bus, "", agent, metadata={"tool": tool, "args": args}, sending=Sending(kind="tool"))
+    return mail(bus, "", agent, metadata={"tool": tool, "args": args}, sending=SendOptions(kind="tool"))
 
 
 def ask_route(bus: Engine, text: str, current: str | None = None) -> str:
     metadata = {"scenario_id": "house", "current": current}
-    return mail(bus, text, "chief", "routing", metadata=metadata, sending=Sending(kind="route"))
+    return mail(bus, text, "chief", "routing", metadata=metadata, sending=SendOptions(kind="route"))
 
 
 def set_session(bus: Engine, settings: Mapping[str, Any], conversation: str = "one") -> None:

@@ -14,7 +14,7 @@ from magent2.bus.operations import Describe, Find, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import UnknownCursor
 from magent2.gateway.problems import AGAIN, Problem
-from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.models.address import chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -35,21 +35,23 @@ class QueuedSessions(SessionStore):
         self._max = max_messages
         self._left: OrderedDict[str, int] = OrderedDict()  # until the next look
 
-    async def post(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+    async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """`queue_full` when too much waits; a command is never refused for that."""
         if envelope.type == "message":
             await self._count(envelope.conversation_id)
-        return await super().post(envelope, sending)
+        return await super().post(envelope, options)
 
-    async def deliver(self, envelope: MessageEnvelope, sending: Sending | None = None) -> Delivered:
+    async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """The same limit: whatever it asks for, it waits in the same lane."""
         await self._count(envelope.conversation_id)
-        return await super().deliver(envelope, sending)
+        return await super().deliver(envelope, options)
 
-    async def steer(self, envelope: MessageEnvelope, sending: Sending | None = None, **options: Any) -> Delivered:
+    async def steer(
+        self, envelope: MessageEnvelope, options: SendOptions | None = None, **choices: Any
+    ) -> DeliveryResult:
         """`queue_full` also when the run that it is for has not seen what was said before."""
         await self._count(envelope.conversation_id)
-        return await super().steer(envelope, sending, **options)
+        return await super().steer(envelope, options, **choices)
 
     async def _count(self, conversation: str) -> None:
         left = self._left.get(conversation)

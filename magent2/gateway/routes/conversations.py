@@ -22,7 +22,7 @@ from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.services import House
 from magent2.gateway.streaming.sse import parse_cursor
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
 from magent2.models.api.messages import RecordPage
@@ -137,7 +137,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
             content="stop",
         )
         audit.name(request.scope, envelope_id=command.id, agent=agent, sender=command.sender)
-        delivered = await house.sessions.post(command, Sending(principal=principal.bound))
+        delivered = await house.sessions.post(command, SendOptions(principal=principal.bound))
         return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
 
 

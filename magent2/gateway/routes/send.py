@@ -19,7 +19,7 @@ from magent2.gateway.limits.limits import Limits
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
 from magent2.gateway.services import House, Served
-from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import chat_topic, check_name
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN, Principal
@@ -77,7 +77,7 @@ async def deliver(house: House, scope: Scope, receive: Receive) -> bytes:
     envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits, principal)
     audit.name(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
     asking = house.served.refresh()
-    delivered = await house.sessions.post(envelope, None if principal.admin else Sending(principal=principal.bound))
+    delivered = await house.sessions.post(envelope, None if principal.admin else SendOptions(principal=principal.bound))
     if asking is not None:
         await asking
     (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
@@ -116,7 +116,7 @@ def _refuse_non_finite(body: bytes) -> None:
             raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
 
 
-def _answer(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> dict[str, object]:
+def _answer(envelope: MessageEnvelope, delivered: DeliveryResult, served: Served) -> dict[str, object]:
     answer: dict[str, object] = {
         "status": "ok",
         "topic": chat_topic(envelope.conversation_id),
@@ -127,7 +127,7 @@ def _answer(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> 
     return answer if notice is None else {**answer, "notice": notice}
 
 
-def _notice(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> str | None:
+def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, served: Served) -> str | None:
     """What the sender should know: nobody may answer now."""
     if delivered.agent is None:
         if envelope.sender.startswith("agent:"):
@@ -138,7 +138,7 @@ def _notice(envelope: MessageEnvelope, delivered: Delivered, served: Served) -> 
     return paused_notice(delivered)
 
 
-def paused_notice(delivered: Delivered) -> str | None:
+def paused_notice(delivered: DeliveryResult) -> str | None:
     if not delivered.paused:
         return None
     return f"a run of {delivered.agent!r} waits for approval; the message waits until somebody decides"

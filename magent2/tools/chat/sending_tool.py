@@ -12,8 +12,8 @@ from pydantic import Field
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, Refused, TopicDeleted
-from magent2.mail.addressing import check_place
-from magent2.mail.delivery import Sending
+from magent2.mail.addressing import check_recipient
+from magent2.mail.delivery import SendOptions
 from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.chat.function_tools import message_of, send_message
@@ -55,7 +55,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
 
     async def prepare(self, log: Log, arguments: ChatArguments, context: ToolExecutionContext) -> ChatPayload:
         said = message_of(arguments.recipient, arguments.content, arguments.conversation_id, context.run)
-        check_place(Address.parse(said.recipient), said.conversation_id)
+        check_recipient(Address.parse(said.recipient), said.conversation_id)
         return ChatPayload(
             conversation_id=said.conversation_id,
             sender=said.sender,
@@ -76,7 +76,7 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             created_at=payload.created_at,
         )
         run = context.run
-        facts = Sending(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
+        facts = SendOptions(principal=run.principal, hops=run.hops + 1, trace=mark.trace)
         return await plan_envelope(log, envelope, facts, payload.steer)
 
     def target(self, payload: ChatPayload) -> str:

@@ -14,7 +14,7 @@ from magent2.directory.agents import AGENTS
 from magent2.directory.entity import Found, Kind, look_up_entity
 from magent2.directory.users import USERS, User, check_user_id, gone
 from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import LAST_TEXT, OWNER
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -111,7 +111,7 @@ async def plan_mail(log: Log, letter: AgentMail, run: RunFacts, mark: SendMark) 
     there = await require_agent(log, letter.agent)
     envelope = letter.envelope(mark.id)
     event = replace(user_message(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
-    sending = Sending(
+    sending = SendOptions(
         principal=letter.owner,
         hops=run.hops + 1,
         trace=mark.trace,

@@ -7,7 +7,7 @@ from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead, Trim
 from magent2.bus.records import NewRecord
-from magent2.mail.delivery import Sending, deliver
+from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from tests.support.gateway import message
 
@@ -130,7 +130,7 @@ async def test_stopping_sends_a_command_to_the_agent(
 
 async def test_stopping_needs_an_agent_and_a_conversation(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     note = MessageEnvelope(conversation_id="quiet", sender="user:ann", recipient="chat:quiet", content="hm")
-    await deliver(Log(bus), note, Sending(with_records=(NewRecord("stream:quiet", {"event": "user_message"}),)))
+    await deliver(Log(bus), note, SendOptions(with_records=(NewRecord("stream:quiet", {"event": "user_message"}),)))
 
     nobody = await client.post("/conversations/quiet/stop")
     unknown = await client.post("/conversations/never/stop")

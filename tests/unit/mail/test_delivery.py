@@ -11,7 +11,7 @@ from magent2.bus.operations import Append, Claim, Describe, Read, SetHead
 from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.errors import AddressError, HopsExceeded, IdConflict, NameTaken
 from magent2.mail import delivery
-from magent2.mail.delivery import HOPS_MAX, Delivered, Sending
+from magent2.mail.delivery import HOPS_MAX, DeliveryResult, SendOptions
 from magent2.mail.headers import MAIL_SEEN
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
@@ -29,8 +29,8 @@ def envelope(recipient: str = "agent:Dev", **fields: Any) -> MessageEnvelope:
     return MessageEnvelope(**{"conversation_id": "conv", "sender": "user:ann", "recipient": recipient, **fields})
 
 
-def deliver(bus: MemoryBus, message: MessageEnvelope, **sending: Any) -> Delivered:
-    return run_sync(bus, delivery.deliver, message, Sending(**sending))
+def deliver(bus: MemoryBus, message: MessageEnvelope, **sending: Any) -> DeliveryResult:
+    return run_sync(bus, delivery.deliver, message, SendOptions(**sending))
 
 
 def claim(bus: MemoryBus, agent: str = "Dev") -> tuple[ClaimedLane, ...]:

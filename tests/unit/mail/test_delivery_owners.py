@@ -11,8 +11,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Delete, Describe
 from magent2.errors import IdConflict, NameTaken, NotYours, TopicDeleted
-from magent2.mail.conversation_state import ActiveAgents
-from magent2.mail.delivery import Delivered, Sending, deliver
+from magent2.mail.conversation_state import ActiveAgentCache
+from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
 from tests.support.broken import BeforeFirst, Counting
@@ -33,8 +33,8 @@ def mail(principal: str | None, **fields: Any) -> MessageEnvelope:
     return MessageEnvelope(**{**given, **fields})
 
 
-def post(bus: Engine, principal: str | None, guesses: ActiveAgents | None = None, **fields: Any) -> Delivered:
-    return run_sync(bus, deliver, mail(principal, **fields), Sending(principal=principal), guesses)
+def post(bus: Engine, principal: str | None, guesses: ActiveAgentCache | None = None, **fields: Any) -> DeliveryResult:
+    return run_sync(bus, deliver, mail(principal, **fields), SendOptions(principal=principal), guesses)
 
 
 def head(bus: Engine, conversation: str = "conv") -> Mapping[str, Any]:
@@ -46,11 +46,11 @@ def count(bus: Engine, topic: str) -> int:
 
 
 @pytest.fixture(params=["looking", "guessing"])
-def guesses(request: pytest.FixtureRequest) -> ActiveAgents | None:
-    return ActiveAgents() if request.param == "guessing" else None
+def guesses(request: pytest.FixtureRequest) -> ActiveAgentCache | None:
+    return ActiveAgentCache() if request.param == "guessing" else None
 
 
-def test_whoever_begins_a_conversation_owns_it(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_whoever_begins_a_conversation_owns_it(bus: Engine, guesses: ActiveAgentCache | None) -> None:
     post(bus, ANN, guesses)
     post(bus, ANN, guesses, recipient="chat:conv")
 
@@ -58,7 +58,7 @@ def test_whoever_begins_a_conversation_owns_it(bus: Engine, guesses: ActiveAgent
     assert count(bus, "chat:Dev") == 2
 
 
-def test_a_conversation_begun_without_an_agent_is_owned_too(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_a_conversation_begun_without_an_agent_is_owned_too(bus: Engine, guesses: ActiveAgentCache | None) -> None:
     post(bus, ANN, guesses, recipient="chat:conv")
     post(bus, ANN, guesses, recipient="chat:conv")
 
@@ -69,7 +69,7 @@ def test_a_conversation_begun_without_an_agent_is_owned_too(bus: Engine, guesses
 
 @pytest.mark.parametrize("fields", [{}, {"recipient": "chat:conv"}, {"type": "control", "content": "stop"}])
 def test_another_persons_conversation_takes_nothing_of_others(
-    bus: Engine, guesses: ActiveAgents | None, fields: dict[str, Any]
+    bus: Engine, guesses: ActiveAgentCache | None, fields: dict[str, Any]
 ) -> None:
     post(bus, ANN, guesses)
 
@@ -82,7 +82,7 @@ def test_another_persons_conversation_takes_nothing_of_others(
 
 @pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
 def test_a_conversation_without_an_owner_is_not_for_the_taking(
-    bus: Engine, guesses: ActiveAgents | None, recipient: str
+    bus: Engine, guesses: ActiveAgentCache | None, recipient: str
 ) -> None:
     post(bus, None, guesses, recipient=recipient)
 
@@ -92,7 +92,7 @@ def test_a_conversation_without_an_owner_is_not_for_the_taking(
     assert "owner" not in head(bus)
 
 
-def test_trusted_code_writes_anywhere_and_changes_no_owner(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_trusted_code_writes_anywhere_and_changes_no_owner(bus: Engine, guesses: ActiveAgentCache | None) -> None:
     post(bus, ANN, guesses)
     post(bus, None, guesses)
 
@@ -114,7 +114,7 @@ def test_the_owner_may_command(bus: Engine) -> None:
     assert count(bus, "control:Dev") == 1
 
 
-def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(bus: Engine, guesses: ActiveAgentCache | None) -> None:
     post(bus, ANN, guesses, id="m1")
 
     with pytest.raises(NotYours):
@@ -123,7 +123,7 @@ def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(bus: Engine, gue
         post(bus, ANN, guesses, id="m1", content="other")
 
 
-def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveAgentCache | None) -> None:
     first = post(bus, ANN, guesses, id="m1")
 
     again = post(bus, ANN, guesses, id="m1")
@@ -132,7 +132,9 @@ def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveA
     assert again.appended.seqs == first.appended.seqs
 
 
-def test_names_of_agents_and_deleted_conversations_are_told_as_such(bus: Engine, guesses: ActiveAgents | None) -> None:
+def test_names_of_agents_and_deleted_conversations_are_told_as_such(
+    bus: Engine, guesses: ActiveAgentCache | None
+) -> None:
     run_sync(bus, register_agent, "Ops")
     post(bus, ANN, guesses)
     bus.call(Delete(("stream:conv", "chat:conv", "history:conv"), conversation="conv"))
@@ -154,18 +156,18 @@ def test_of_two_who_begin_at_the_same_moment_one_owns_it_and_the_other_is_refuse
     racing = BeforeFirst(bus, Append, lambda: post(bus, ANN))
 
     with pytest.raises(NotYours):
-        run_sync(racing, deliver, mail(BOB), Sending(principal=BOB))
+        run_sync(racing, deliver, mail(BOB), SendOptions(principal=BOB))
 
     assert head(bus)["owner"] == ANN
     assert count(bus, "chat:conv") == 1
 
 
 def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
-    guesses = ActiveAgents()
+    guesses = ActiveAgentCache()
     counting = Counting(bus)
 
     for number in range(3):
-        run_sync(counting, deliver, mail(ANN, id=f"m{number}"), Sending(principal=ANN), guesses)
+        run_sync(counting, deliver, mail(ANN, id=f"m{number}"), SendOptions(principal=ANN), guesses)
 
     assert counting.kinds == ["Append"] * 3
 
@@ -175,7 +177,7 @@ def test_a_guess_that_a_conversation_is_new_takes_nothing_that_is_there(bus: Eng
     post(bus, None, recipient=recipient)
 
     with pytest.raises(NotYours):
-        post(bus, ANN, ActiveAgents(), recipient="chat:conv")
+        post(bus, ANN, ActiveAgentCache(), recipient="chat:conv")
 
     assert count(bus, "chat:conv") == 1
     assert "owner" not in head(bus)
@@ -186,6 +188,6 @@ def test_what_trusted_code_begins_at_the_same_moment_is_not_for_the_taking(bus: 
     racing = BeforeFirst(bus, Append, lambda: post(bus, None, recipient=recipient))
 
     with pytest.raises(NotYours):
-        run_sync(racing, deliver, mail(BOB, recipient="chat:conv"), Sending(principal=BOB))
+        run_sync(racing, deliver, mail(BOB, recipient="chat:conv"), SendOptions(principal=BOB))
 
     assert count(bus, "chat:conv") == 1

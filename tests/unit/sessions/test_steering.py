@@ -12,7 +12,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Operation, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextTooLong
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.sessions.history import EndStatus, History, RunKey
 from magent2.sessions.receipts import find_fate, receipts_of
@@ -179,10 +179,10 @@ def test_a_text_that_cannot_be_shown_is_refused(bus: MemoryBus, text: str, error
 
 
 def test_another_persons_conversation_cannot_be_steered(bus: MemoryBus) -> None:
-    send(bus, "mine", sending=Sending(principal="user:ann"))
+    send(bus, "mine", sending=SendOptions(principal="user:ann"))
 
     with pytest.raises(NotYours):
-        steer(bus, "psst", sending=Sending(principal="user:bob"), sender="user:bob")
+        steer(bus, "psst", sending=SendOptions(principal="user:bob"), sender="user:bob")
 
 
 # --- what became of it

@@ -228,9 +228,9 @@ async def test_an_agent_without_tools_has_one_turn(text: str) -> None:
 
 
 def _caused() -> Any:
-    from magent2.mail.delivery import Sending
+    from magent2.mail.delivery import SendOptions
 
-    return Sending(trace=CAUSE)
+    return SendOptions(trace=CAUSE)
 
 
 async def _die_at_tool(bus: Engine, spans: Spans) -> None:

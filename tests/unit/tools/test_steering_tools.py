@@ -10,7 +10,7 @@ import pytest
 from agents import FunctionTool
 
 from magent2.bus.memory import MemoryBus
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import STEER
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -25,7 +25,7 @@ from tests.support.runners import Async, output
 from tests.support.serving import AGENT, send, serving, until
 from tests.support.steered import Talk, blocks, steer
 
-ANN = Sending(principal="user:ann")
+ANN = SendOptions(principal="user:ann")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_of_other_conversations_it_learns_only_of_its_own_sends(
 ) -> None:
     context = context_of(bus)
     context.principal = "user:ann"
-    name = send(bus, "news", "two", Sending(principal=principal), sender=sender, recipient="agent:Cy")
+    name = send(bus, "news", "two", SendOptions(principal=principal), sender=sender, recipient="agent:Cy")
 
     found = status(context, name, "two")
 

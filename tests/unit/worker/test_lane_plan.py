@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magent2.bus.records import MailRef, Record
-from magent2.mail.headers import MAIL_SEEN, MEANT
+from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
 from magent2.worker.lane_plan import Answer, Clear, Halt, Spent, Unreadable, plan_lane
 
 CHAT, CONTROL = "chat:Ada", "control:Ada"
@@ -129,7 +129,7 @@ def test_a_stop_knows_what_it_has_seen_whatever_the_clock_says() -> None:
 
 
 def test_a_stop_of_a_run_that_has_ended_leaves_the_next_mail_alone() -> None:
-    stop = replace(control(1, "stop"), headers={MAIL_SEEN: 9, MEANT: "mail-3"})
+    stop = replace(control(1, "stop"), headers={MAIL_SEEN: 9, TARGET_ENVELOPE: "mail-3"})
 
     assert answer_of(stop, mail(4, id="mail-4")).halt is None
     assert answer_of(stop, mail(3, id="mail-3")).halt is not None

@@ -15,7 +15,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Settle
 from magent2.errors import BusUnavailable, StorageCorrupt, TransientError
 from magent2.mail.dead_letters import list_dead_letters
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
@@ -216,7 +216,7 @@ async def test_a_run_knows_whom_it_works_for(bus: MemoryBus) -> None:
         yield output(mail, "done")
 
     runner = Async(script)
-    send(bus, "hello", sending=Sending(principal="ann", hops=3))
+    send(bus, "hello", sending=SendOptions(principal="ann", hops=3))
 
     await work(bus, runner)
 

@@ -22,7 +22,7 @@ from magent2.gateway.routes.api.dependencies import (
     parsed,
 )
 from magent2.gateway.services import House
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.api.messages import ApprovalInfo, ApprovalList, DecisionRequest
 from magent2.sessions.approvals import Approval, decide_approval, find_approvals
 
@@ -63,7 +63,7 @@ def _deciding(routes: APIRouter, house: House) -> None:
             wanted.decision,
             principal.name,
             wanted.reason,
-            sending=Sending(principal=principal.bound),
+            options=SendOptions(principal=principal.bound),
             history_reader=house.histories.read_with,
         )
         audit.name(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)

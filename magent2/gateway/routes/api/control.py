@@ -31,7 +31,7 @@ from magent2.gateway.routes.api.dependencies import (
 from magent2.gateway.routes.api.messages import JSON
 from magent2.gateway.services import House
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.models.address import dead_topic, stream_topic
 from magent2.models.api.messages import AcceptedResponse, RetryRequest
 from magent2.models.api.sessions import SessionStopRequest, SessionStopResponse
@@ -76,7 +76,7 @@ def _stopping(routes: APIRouter, house: House) -> None:
             type="control",
             content=COMMANDS[wanted.mode],
         )
-        await house.sessions.post(command, Sending(principal=principal.bound))
+        await house.sessions.post(command, SendOptions(principal=principal.bound))
         audit.name(request.scope, agent=agent, envelope_id=command.id)
         return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
@@ -186,7 +186,7 @@ async def _ask_again(house: House, session: Session, run: RunRecord, principal: 
         content=run.envelope.get("content"),
         metadata={RETRY_OF: run.envelope.get("id")},
     )
-    delivered = await house.sessions.post(envelope, Sending(principal=principal.bound))
+    delivered = await house.sessions.post(envelope, SendOptions(principal=principal.bound))
     return _accepted(session.session_id, envelope.id, delivered.appended.seqs[-1])
 
 

@@ -27,7 +27,7 @@ from magent2.gateway.routes.api.dependencies import (
 )
 from magent2.gateway.routes.send import paused_notice
 from magent2.gateway.services import House
-from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.api.messages import AcceptedResponse, MessageRequest, MessageResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
@@ -85,7 +85,7 @@ def envelope_id_of(session_id: str, key: str | None) -> str:
     return "msg-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-async def _post(house: House, session: Session, principal: Principal, text: str, key: str | None) -> Delivered:
+async def _post(house: House, session: Session, principal: Principal, text: str, key: str | None) -> DeliveryResult:
     asking = house.served.refresh()
     envelope = MessageEnvelope(
         id=envelope_id_of(session.session_id, key),
@@ -102,11 +102,11 @@ async def _post(house: House, session: Session, principal: Principal, text: str,
     return delivered
 
 
-def sending_of(house: House, session: Session, principal: Principal) -> Sending:
+def sending_of(house: House, session: Session, principal: Principal) -> SendOptions:
     """What the gateway says of a person's mail: whose it is, and who answers where nobody is active yet."""
     scenarios = house.catalogue.roster.scenarios
     scenario = scenarios.get(scenario_id_of(session) or house.catalogue.roster.default)
-    return Sending(principal=principal.bound, default_agent=None if scenario is None else scenario.root)
+    return SendOptions(principal=principal.bound, default_agent=None if scenario is None else scenario.root)
 
 
 def answered(session_id: str, seq: int, exchange: Exchange) -> Response:
@@ -132,7 +132,7 @@ def events_of(session_id: str, exchange: Exchange) -> list[dict[str, Any]]:
     return [event for event in shown if event is not None]
 
 
-def underway(house: House, session_id: str, delivered: Delivered, status: str, seq: int) -> Response:
+def underway(house: House, session_id: str, delivered: DeliveryResult, status: str, seq: int) -> Response:
     """Accepted, and not answered yet: what comes of it is in the session after `seq`."""
     answer: dict[str, Any] = {
         "status": status,

@@ -29,7 +29,7 @@ from magent2.gateway.routes.api.dependencies import (
 )
 from magent2.gateway.routes.api.messages import envelope_id_of
 from magent2.gateway.services import House
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import KIND
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
 from magent2.models.api.team import RouteRequest, RouteResponse, SwitchRequest, SwitchResponse
@@ -159,7 +159,7 @@ async def _decision(
     seen = await house.sessions.get(beside)
     if seen is not None and seen.owner != owner:
         raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
-    await house.sessions.deliver(mail, Sending(principal=owner, kind=ROUTE, with_heads=(head,)))
+    await house.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
     exchange = Exchange(mail.id)
     await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
     return exchange

@@ -29,7 +29,7 @@ from magent2.gateway.routes.api.dependencies import (
 )
 from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
 from magent2.gateway.services import House
-from magent2.mail.delivery import Delivered, Sending
+from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import KIND as KIND_HEADER
 from magent2.mail.headers import STREAM_SEEN
 from magent2.models.address import chat_topic
@@ -141,7 +141,7 @@ class _Call:
     """A call that was delivered, to whom, and after which seq of the session its result is found."""
 
     agent: str
-    delivered: Delivered
+    delivered: DeliveryResult
     seen: int
 
 
@@ -155,7 +155,7 @@ async def _call(house: House, session: Session, principal: Principal, wanted: To
         recipient=f"agent:{agent}",
         metadata={"tool": wanted.tool, "args": wanted.args},
     )
-    sending = Sending(principal=principal.bound, kind=KIND, stream_seen=session.last)
+    sending = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
     asking = house.served.refresh()
     try:
         delivered = await house.sessions.deliver(envelope, sending)
@@ -189,7 +189,9 @@ async def _called(house: House, session: Session, wanted: ToolRunRequest) -> _Ca
     agent = str(record.payload.get("recipient", "")).partition(":")[2]
     seen = record.headers.get(STREAM_SEEN)
     appended = AppendResult((record.seq,), repeat=True)
-    return _Call(agent, Delivered(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST)
+    return _Call(
+        agent, DeliveryResult(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST
+    )
 
 
 def _done(session_id: str, agent: str, tool: str, exchange: Exchange) -> Response:

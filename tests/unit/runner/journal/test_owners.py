@@ -9,14 +9,14 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Operation, OwnedAppend
-from magent2.mail.delivery import Sending
+from magent2.mail.delivery import SendOptions
 from magent2.tools.chat import chat_send
 from tests.support.audit import whole_log
 from tests.support.broken import Broken
 from tests.support.journalled import Shown, asking, letters, work
 from tests.support.serving import outputs, send
 
-ANN, BOB = Sending(principal="user:ann"), Sending(principal="user:bob")
+ANN, BOB = SendOptions(principal="user:ann"), SendOptions(principal="user:bob")
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from magent2.cli.output import print_json, print_note, print_table, shortened
 
 if TYPE_CHECKING:
     from magent2.client import Client, DeadLetterInfo
-    from magent2.connectors.outbox import Item, State
+    from magent2.connectors.outbox import OutboxItem, OutboxState
     from magent2.directory.connectors import Registration
 
-STATES: tuple[State, ...] = ("waiting", "begun", "sent", "dead", "unknown", "dropped")
+STATES: tuple[OutboxState, ...] = ("waiting", "begun", "sent", "dead", "unknown", "dropped")
 
 
 # --- dead letters, through the gateway
@@ -239,7 +239,7 @@ def drop_item(connector: str, item: str, bus: str | None) -> None:
     print_note(f"dropped message {item}")
 
 
-def _item_json(item: Item) -> dict[str, object]:
+def _item_json(item: OutboxItem) -> dict[str, object]:
     return {
         "id": item.id,
         "connector": item.message.connector,

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from magent2.bus.records import NewRecord
-from magent2.connectors.interface import Connector, Outgoing, Receipt
+from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.directory.connectors import Capabilities, Registration
 from magent2.errors import NotTaken, SettingsError
 from magent2.models.events import MessageEvent
 from magent2.sessions.stream import stream_record
 
 
-def shown(message: Outgoing, run_id: str) -> NewRecord:
+def message_record(message: OutgoingMessage, run_id: str) -> NewRecord:
     """The event, under the key of the message."""
     event = MessageEvent(
         id=message.key,
@@ -44,15 +44,15 @@ class ConsoleConnector:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         try:
             for line in self._lines(message):
                 print(line, file=self._out or sys.stdout, flush=True)
         except (OSError, ValueError) as error:  # nobody reads it any more
             raise NotTaken(f"the console cannot be written to: {error}") from error
-        return Receipt()
+        return DeliveryReceipt()
 
-    def _lines(self, message: Outgoing) -> list[str]:
+    def _lines(self, message: OutgoingMessage) -> list[str]:
         to = f" → {message.target}" if message.target else ""
         text = " ".join(message.text.split())
         lines = [f"[{printable(message.agent)}{printable(to)}] {printable(text)}"]

@@ -12,8 +12,8 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
 from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_call, retry_while_unavailable
-from magent2.connectors.interface import Connector, Outgoing
-from magent2.connectors.outbox import told
+from magent2.connectors.interface import Connector, OutgoingMessage
+from magent2.connectors.outbox import state_record
 from magent2.directory.connectors import Registration, find_connector
 from magent2.errors import (
     BlobMissing,
@@ -35,40 +35,42 @@ ATTEMPTS_MAX = 8
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 REASON_MAX_CHARS = 500
 
-End: TypeAlias = Literal["dead", "unknown"]
+FailedState: TypeAlias = Literal["dead", "unknown"]
 UNKNOWN: Literal["unknown"] = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryDelivery:
     """Try again, in so many seconds."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUpDelivery:
     """It waits for a person."""
 
-    state: End
+    state: FailedState
     reason: str
 
 
-def after_failure(error: Exception, attempt: int, takes_key: bool, chance: float) -> Again | GiveUp:
+def after_failed_delivery(
+    error: Exception, attempt: int, takes_key: bool, chance: float
+) -> RetryDelivery | GiveUpDelivery:
     """What to do with a message whose attempt has failed; `chance` from 0 to 1 spreads those that failed together."""
     reason = str(error)[:REASON_MAX_CHARS]
     unknown = isinstance(error, OutcomeUnknown)
     if unknown and not takes_key:
-        return GiveUp("unknown", reason)
+        return GiveUpDelivery("unknown", reason)
     if not unknown and not isinstance(error, TransientError):
-        return GiveUp("dead", reason)
+        return GiveUpDelivery("dead", reason)
     if attempt >= ATTEMPTS_MAX:
-        return GiveUp("unknown" if unknown else "dead", f"gave up after {attempt} attempts: {reason}")
+        return GiveUpDelivery("unknown" if unknown else "dead", f"gave up after {attempt} attempts: {reason}")
     longest = min(RETRY_FIRST_S * 2 ** (attempt - 1), RETRY_MAX_S)
-    return Again(longest * (0.5 + chance / 2))
+    return RetryDelivery(longest * (0.5 + chance / 2))
 
 
-class Attempt:
+class DeliveryAttempt:
     """Works on the first mail of a claimed lane: one attempt to deliver the message that it names."""
 
     def __init__(
@@ -111,14 +113,14 @@ class Attempt:
             return await self.fail(message, NotTaken(reason), takes_key=True)
         return await self.send(message, connector)
 
-    async def message(self) -> Outgoing | None:
+    async def message(self) -> OutgoingMessage | None:
         """Read the message from the outbox; `None` if it is gone with its conversation."""
         if self.item_id is None:
             raise UnreadableMail(self._mail, "this is no mail for a connector; send messages to people with `say`")
         find = Find(outbox_topic(self.connector_id), self.item_id)
         try:
             found: Record | None = await retry_while_unavailable(self._bus, find, self._owner.worker)
-            return None if found is None or found.erased else Outgoing.of(found.payload)
+            return None if found is None or found.erased else OutgoingMessage.of(found.payload)
         except (MalformedRecord, KeyError, TypeError) as error:
             reason = f"message {self.item_id!r} of the outbox of {self.connector_id!r} cannot be read: {error}"
             raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
@@ -127,11 +129,11 @@ class Attempt:
         found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
         return found.state
 
-    async def files(self, message: Outgoing) -> dict[str, bytes]:
+    async def files(self, message: OutgoingMessage) -> dict[str, bytes]:
         names = dict.fromkeys(attachment.sha256 for attachment in message.attachments)
         return {name: await self._bus.acall(GetBlob(name)) for name in names}
 
-    async def send(self, message: Outgoing, connector: Connector) -> bool:
+    async def send(self, message: OutgoingMessage, connector: Connector) -> bool:
         """Send it and write down what came of it."""
         takes_key = connector.capabilities.takes_key
         try:
@@ -140,22 +142,22 @@ class Attempt:
             receipt = await connector.send(message, await self.files(message))
         except (NotTaken, OutcomeUnknown, TransientError, BlobMissing) as error:
             return await self.fail(message, error, takes_key)
-        await self._settle(told(message.key, self.connector_id, "sent", receipt=receipt.id))
+        await self._settle(state_record(message.key, self.connector_id, "sent", receipt=receipt.id))
         return False
 
-    async def fail(self, message: Outgoing, error: Exception, takes_key: bool) -> bool:
-        decision = after_failure(error, self._lane.attempt, takes_key, self._chance())
-        if isinstance(decision, Again):
+    async def fail(self, message: OutgoingMessage, error: Exception, takes_key: bool) -> bool:
+        decision = after_failed_delivery(error, self._lane.attempt, takes_key, self._chance())
+        if isinstance(decision, RetryDelivery):
             facts = {"reason": str(error)[:REASON_MAX_CHARS], UNKNOWN: isinstance(error, OutcomeUnknown) or None}
-            note = told(message.key, self.connector_id, "failed", **facts)
+            note = state_record(message.key, self.connector_id, "failed", **facts)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
             return True
         if decision.state == "dead" and await self._may_have_arrived(takes_key):
-            decision = GiveUp(UNKNOWN, f"{decision.reason}; an earlier attempt may have sent it")
-        note = told(message.key, self.connector_id, decision.state, reason=decision.reason)
+            decision = GiveUpDelivery(UNKNOWN, f"{decision.reason}; an earlier attempt may have sent it")
+        note = state_record(message.key, self.connector_id, decision.state, reason=decision.reason)
         try:
-            await self._settle(note, report_of(message, decision))
+            await self._settle(note, failure_event(message, decision))
         except TopicDeleted:  # there is no conversation left to tell
             await self._settle(note)
         return False
@@ -164,7 +166,7 @@ class Attempt:
         """Note that it is about to be sent. An earlier attempt that was begun and never ended may have sent it."""
         if await self._was_begun():
             raise OutcomeUnknown("whoever was sending it was lost on the way; it may have arrived")
-        note = told(str(self.item_id), self.connector_id, "begun")
+        note = state_record(str(self.item_id), self.connector_id, "begun")
         begun = NewRecord(note.topic, note.payload, id=self._note_id("begun"))
         self._written += 1
         await self._write(OwnedAppend(owner=self._owner, n=self._written, records=(begun,)))
@@ -201,7 +203,7 @@ class Attempt:
         await retry_while_unavailable(self._bus, operation, self._owner.worker)
 
 
-def report_of(message: Outgoing, decision: GiveUp) -> NewRecord:
+def failure_event(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
     """The event that tells the conversation."""
     words = "may not have arrived" if decision.state == "unknown" else "was not sent"
     return stream_record(

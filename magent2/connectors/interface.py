@@ -26,7 +26,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message for a person. `key` is the same in every attempt to send it; `files` are the attachments' contents."""
 
     key: str
@@ -40,7 +40,7 @@ class Outgoing:
     attachments: tuple[Attachment, ...] = ()
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Outgoing:
+    def of(cls, facts: Mapping[str, Any]) -> OutgoingMessage:
         """As the outbox keeps it."""
         names = cls.__slots__
         attachments = tuple(Attachment(**item) for item in facts.get("attachments", ()))
@@ -52,7 +52,7 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class DeliveryReceipt:
     """What the receiver calls the message, if it says."""
 
     id: str | None = None
@@ -72,6 +72,6 @@ class Connector(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt: ...
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt: ...
 
     async def aclose(self) -> None: ...

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from magent2.connectors.interface import SendAs
 from magent2.errors import InvalidInput
 
-UNKNOWN = "application/octet-stream"
+OCTET_STREAM = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Media:
+class MediaType:
     """A type of file. `beginnings`: what one of its kind starts with; text has none, and is UTF-8."""
 
     media_type: str
@@ -34,27 +34,27 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 
 # By the ending of the name. Nothing in here runs in a browser: HTML, SVG and XML are not.
-MEDIA: dict[str, Media] = {
-    "txt": Media("text/plain"),
-    "log": Media("text/plain"),
-    "md": Media("text/markdown"),
-    "csv": Media("text/csv"),
-    "json": Media("application/json"),
-    "png": Media("image/png", (b"\x89PNG\r\n\x1a\n",)),
-    "jpg": Media("image/jpeg", (b"\xff\xd8\xff",)),
-    "jpeg": Media("image/jpeg", (b"\xff\xd8\xff",)),
-    "gif": Media("image/gif", (b"GIF87a", b"GIF89a")),
-    "webp": Media("image/webp", (b"WEBP",), at=8),
-    "pdf": Media("application/pdf", (b"%PDF-",)),
-    "zip": Media("application/zip", _ZIP),
-    "docx": Media(f"{_OFFICE}.wordprocessingml.document", _ZIP),
-    "xlsx": Media(f"{_OFFICE}.spreadsheetml.sheet", _ZIP),
-    "pptx": Media(f"{_OFFICE}.presentationml.presentation", _ZIP),
-    "mp3": Media("audio/mpeg", (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")),
-    "wav": Media("audio/wav", (b"WAVE",), at=8),
-    "ogg": Media("audio/ogg", (b"OggS",)),
-    "mp4": Media("video/mp4", (b"ftyp",), at=4),
-    "webm": Media("video/webm", (b"\x1aE\xdf\xa3",)),
+MEDIA: dict[str, MediaType] = {
+    "txt": MediaType("text/plain"),
+    "log": MediaType("text/plain"),
+    "md": MediaType("text/markdown"),
+    "csv": MediaType("text/csv"),
+    "json": MediaType("application/json"),
+    "png": MediaType("image/png", (b"\x89PNG\r\n\x1a\n",)),
+    "jpg": MediaType("image/jpeg", (b"\xff\xd8\xff",)),
+    "jpeg": MediaType("image/jpeg", (b"\xff\xd8\xff",)),
+    "gif": MediaType("image/gif", (b"GIF87a", b"GIF89a")),
+    "webp": MediaType("image/webp", (b"WEBP",), at=8),
+    "pdf": MediaType("application/pdf", (b"%PDF-",)),
+    "zip": MediaType("application/zip", _ZIP),
+    "docx": MediaType(f"{_OFFICE}.wordprocessingml.document", _ZIP),
+    "xlsx": MediaType(f"{_OFFICE}.spreadsheetml.sheet", _ZIP),
+    "pptx": MediaType(f"{_OFFICE}.presentationml.presentation", _ZIP),
+    "mp3": MediaType("audio/mpeg", (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")),
+    "wav": MediaType("audio/wav", (b"WAVE",), at=8),
+    "ogg": MediaType("audio/ogg", (b"OggS",)),
+    "mp4": MediaType("video/mp4", (b"ftyp",), at=4),
+    "webm": MediaType("video/webm", (b"\x1aE\xdf\xa3",)),
 }
 
 SAFE_TYPES = frozenset(media.media_type for media in MEDIA.values())
@@ -77,4 +77,4 @@ def media_type_of(name: str, data: bytes, send_as: SendAs) -> str:
 
 def served_type(stored: object) -> str:
     """What a stored file is served as: its own type if that is harmless."""
-    return stored if isinstance(stored, str) and stored in SAFE_TYPES else UNKNOWN
+    return stored if isinstance(stored, str) and stored in SAFE_TYPES else OCTET_STREAM

@@ -14,23 +14,23 @@ from typing import Any, Literal, TypeAlias
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
-from magent2.connectors.interface import Outgoing
+from magent2.connectors.interface import OutgoingMessage
 from magent2.directory.connectors import Registration, find_connector, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.mail.addressing import relay_job
 from magent2.models.address import outbox_topic
 
-State: TypeAlias = Literal["waiting", "begun", "sent", "dead", "unknown", "dropped"]
-OPEN_STATES: tuple[State, ...] = ("dead", "unknown")  # wait for a person
+OutboxState: TypeAlias = Literal["waiting", "begun", "sent", "dead", "unknown", "dropped"]
+OPEN_STATES: tuple[OutboxState, ...] = ("dead", "unknown")  # wait for a person
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class OutboxItem:
     """A message in an outbox, and how it stands. `tries` counts attempts that were noted."""
 
     seq: int
-    message: Outgoing
-    state: State = "waiting"
+    message: OutgoingMessage
+    state: OutboxState = "waiting"
     reason: str | None = None
     receipt: str | None = None
     tries: int = 0
@@ -48,7 +48,7 @@ def destination_of(connector: Registration, target: str) -> str:
     return "to-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def queued(message: Outgoing, connector: Registration) -> tuple[NewRecord, NewRecord]:
+def queue_records(message: OutgoingMessage, connector: Registration) -> tuple[NewRecord, NewRecord]:
     """What puts a message into the outbox."""
     blobs = tuple(dict.fromkeys(attachment.sha256 for attachment in message.attachments))
     facts = {"event": "queued", **message.facts()}
@@ -56,29 +56,31 @@ def queued(message: Outgoing, connector: Registration) -> tuple[NewRecord, NewRe
     return body, relay_job(connector.id, destination_of(connector, message.target), message.key)
 
 
-def told(item_id: str, connector: str, state: str, **facts: Any) -> NewRecord:
+def state_record(item_id: str, connector: str, state: str, **facts: Any) -> NewRecord:
     """What became of it."""
     chosen = {name: value for name, value in facts.items() if value is not None}
     return NewRecord(outbox_topic(connector), {"event": state, "of": item_id, **chosen})
 
 
-def fold(records: Iterable[Record]) -> dict[str, Item]:
+def fold_outbox(records: Iterable[Record]) -> dict[str, OutboxItem]:
     """The messages of an outbox by id, oldest first; those of deleted conversations are left out."""
-    items: dict[str, Item] = {}
+    items: dict[str, OutboxItem] = {}
     for record in records:
         if record.erased:
             continue
         facts = record.payload
         if facts["event"] == "queued":
-            items[record.id] = Item(record.seq, Outgoing.of(facts), at_ms=record.at_ms, state_seq=record.seq)
+            items[record.id] = OutboxItem(
+                record.seq, OutgoingMessage.of(facts), at_ms=record.at_ms, state_seq=record.seq
+            )
         elif facts["of"] in items:
             items[facts["of"]] = _after(items[facts["of"]], record)
     return items
 
 
-def _after(item: Item, record: Record) -> Item:
+def _after(item: OutboxItem, record: Record) -> OutboxItem:
     facts = record.payload
-    state: State = "waiting" if facts["event"] in ("retried", "failed") else facts["event"]
+    state: OutboxState = "waiting" if facts["event"] in ("retried", "failed") else facts["event"]
     return replace(
         item,
         state=state,
@@ -95,7 +97,7 @@ def _after(item: Item, record: Record) -> Item:
 PAGE = 1000
 
 
-async def read_outbox(log: Log, connector: str) -> list[Item]:
+async def read_outbox(log: Log, connector: str) -> list[OutboxItem]:
     """Every message that the outbox still has, oldest first."""
     records: list[Record] = []
     after = OLDEST
@@ -108,11 +110,11 @@ async def read_outbox(log: Log, connector: str) -> list[Item]:
             continue
         records += page.records
         if not page.records or page.records[-1].seq >= page.last:
-            return list(fold(records).values())
+            return list(fold_outbox(records).values())
         after = page.records[-1].seq
 
 
-async def find_item(log: Log, connector: str, item_id: str) -> Item:
+async def find_item(log: Log, connector: str, item_id: str) -> OutboxItem:
     items = await read_outbox(log, connector)
     for item in items:
         if item.id == item_id:
@@ -120,7 +122,7 @@ async def find_item(log: Log, connector: str, item_id: str) -> Item:
     raise UnknownEntity(f"the outbox of {connector!r} has no message {item_id[:80]!r}; `magent2 outbox ls` shows them")
 
 
-async def retry_item(log: Log, connector: str, item_id: str) -> Item:
+async def retry_item(log: Log, connector: str, item_id: str) -> OutboxItem:
     """Send a message again that was given up, or whose outcome nobody knows; it goes behind what waits already."""
     item = await _find_stuck(log, connector, item_id)
     registration = await find_connector(log, connector)
@@ -130,19 +132,19 @@ async def retry_item(log: Log, connector: str, item_id: str) -> Item:
     return await find_item(log, connector, item_id)
 
 
-async def drop_item(log: Log, connector: str, item_id: str) -> Item:
+async def drop_item(log: Log, connector: str, item_id: str) -> OutboxItem:
     """Give up a message for good."""
     item = await _find_stuck(log, connector, item_id)
     await log.append(Append(records=(_decided(item, connector, "dropped"),)))
     return await find_item(log, connector, item_id)
 
 
-def _decided(item: Item, connector: str, state: str) -> NewRecord:
+def _decided(item: OutboxItem, connector: str, state: str) -> NewRecord:
     """One decision per state: of two people who decide at once, one is told that it was decided."""
-    return replace(told(item.id, connector, state), id=f"decided:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
+    return replace(state_record(item.id, connector, state), id=f"decided:{item.state_seq}:{item.id}"[:ID_MAX_CHARS])
 
 
-async def _find_stuck(log: Log, connector: str, item_id: str) -> Item:
+async def _find_stuck(log: Log, connector: str, item_id: str) -> OutboxItem:
     item = await find_item(log, connector, item_id)
     if item.state not in OPEN_STATES:
         raise InvalidInput(f"message {item_id[:80]!r} is {item.state}; only what is dead or unknown waits for a person")

@@ -22,7 +22,7 @@ PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OutboxLine:
     """A record of an outbox, without its content: the message that it is about, `None` where that was erased."""
 
     seq: int
@@ -30,21 +30,21 @@ class Line:
 
 
 @dataclass(slots=True)
-class Book:
+class OutboxIndex:
     """All lines of an outbox, and when each message was done with; `None` for one that is not."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[OutboxLine] = field(default_factory=list)
     done_ms: dict[str, int | None] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         facts = record.payload
         if record.erased:
-            self.lines.append(Line(record.seq, None))
+            self.lines.append(OutboxLine(record.seq, None))
         elif facts["event"] == "queued":
-            self.lines.append(Line(record.seq, record.id))
+            self.lines.append(OutboxLine(record.seq, record.id))
             self.done_ms[record.id] = None
         else:
-            self.lines.append(Line(record.seq, facts["of"]))
+            self.lines.append(OutboxLine(record.seq, facts["of"]))
             if facts["of"] in self.done_ms:
                 self.done_ms[facts["of"]] = record.at_ms if facts["event"] in DONE else None
 
@@ -56,7 +56,7 @@ def old_items(done_ms: dict[str, int | None], now_ms: int, kept_s: float, kept_m
     return frozenset(item for place, (at, item) in enumerate(done) if place >= kept_max or at <= late)
 
 
-def decide(book: Book, old: frozenset[str]) -> tuple[int, list[int]]:
+def plan_trim(book: OutboxIndex, old: frozenset[str]) -> tuple[int, list[int]]:
     """Up to which seq everything may go; and what after it is to be emptied."""
     through = 0
     for line in book.lines:
@@ -66,7 +66,7 @@ def decide(book: Book, old: frozenset[str]) -> tuple[int, list[int]]:
     return through, [line.seq for line in book.lines if line.seq > through and line.item in old]
 
 
-def _stays(book: Book, line: Line, old: frozenset[str]) -> bool:
+def _stays(book: OutboxIndex, line: OutboxLine, old: frozenset[str]) -> bool:
     """A line about a message whose beginning is gone tells nobody anything."""
     return line.item is not None and line.item in book.done_ms and line.item not in old
 
@@ -81,7 +81,7 @@ async def trim_outbox(
     except UnknownCursor:  # somebody else tidies it at this moment
         return 0
     old = old_items(book.done_ms, now_ms, kept_s, kept_max)
-    through, emptied = decide(book, old)
+    through, emptied = plan_trim(book, old)
     if through:
         await log.run(Trim(topic, through=through))
     await forget_records(log, topic, emptied)
@@ -91,8 +91,8 @@ async def trim_outbox(
     return len(old)
 
 
-async def _read_lines(log: Log, topic: str) -> Book:
-    book, after = Book(), OLDEST
+async def _read_lines(log: Log, topic: str) -> OutboxIndex:
+    book, after = OutboxIndex(), OLDEST
     while True:
         page = await log.read(topic, after, PAGE)
         for record in page.records:

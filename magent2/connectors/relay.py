@@ -22,7 +22,7 @@ from magent2.bus.records import ClaimedLane
 from magent2.bus.retry import retry_call
 from magent2.bus.watch import Watch
 from magent2.connectors.builtin import make_connector
-from magent2.connectors.delivery_attempt import Attempt
+from magent2.connectors.delivery_attempt import DeliveryAttempt
 from magent2.connectors.interface import Connector
 from magent2.connectors.outbox_retention import trim_outbox
 from magent2.directory.connectors import ROLL, Registration, list_connector_ids
@@ -38,7 +38,7 @@ DRAIN_S = 20.0  # one attempt takes at most 15 s, and resolving the receiver's n
 TRIM_S = 3600.0  # between two checks for messages that were delivered long ago
 
 
-class Relay(LaneHandler[Attempt]):
+class Relay(LaneHandler[DeliveryAttempt]):
     """Sends the messages of every registered connector, also of those that are registered while it runs.
 
     `chance` returns a number from 0 to 1 that spreads the retries of messages that failed together. `now_s` is the wall
@@ -99,10 +99,10 @@ class Relay(LaneHandler[Attempt]):
 
     # --- deliveries
 
-    def create_work(self, lane: ClaimedLane) -> Attempt:
-        return Attempt(self._bus, lane, self._connector, self._chance)
+    def create_work(self, lane: ClaimedLane) -> DeliveryAttempt:
+        return DeliveryAttempt(self._bus, lane, self._connector, self._chance)
 
-    async def work_on(self, work: Attempt) -> bool:
+    async def work_on(self, work: DeliveryAttempt) -> bool:
         return await work.work()
 
     def _connector(self, registration: Registration) -> Connector:

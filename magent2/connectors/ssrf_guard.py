@@ -22,14 +22,14 @@ RESOLVE_MAX_S = 5.0
 _CARRIERS = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
 
 
-class Resolve(Protocol):
+class Resolver(Protocol):
     """The addresses that a name has; `TransientError` when nobody can say."""
 
     async def __call__(self, host: str, port: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class WebhookTarget:
     """A webhook's URL, taken apart. `private`: addresses that are not public are allowed as well."""
 
     scheme: str
@@ -49,7 +49,7 @@ class Door:
         return f"{self.scheme}://{name}:{self.port}{self.path}"
 
 
-def parse_door(url: str, *, private: bool = False) -> Door:
+def parse_target(url: str, *, private: bool = False) -> WebhookTarget:
     """A URL that may be called; `SettingsError` says what is wrong with it."""
     if len(url) > URL_MAX_CHARS or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise SettingsError(f"a webhook's URL has at most {URL_MAX_CHARS} printable ASCII characters, and no spaces")
@@ -60,7 +60,7 @@ def parse_door(url: str, *, private: bool = False) -> Door:
         raise SettingsError(f"{url[:80]!r} is no URL: {error}") from error
     _check_parts(parts, host, private)
     default = 443 if parts.scheme == "https" else 80
-    door = Door(parts.scheme, host, default if port is None else port, _path(parts), private)
+    door = WebhookTarget(parts.scheme, host, default if port is None else port, _path(parts), private)
     if _address(host) is not None:
         _check_address(host, private)
     return door
@@ -97,7 +97,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
-async def addresses_of(door: Door, resolve: Resolve) -> list[str]:
+async def allowed_addresses(door: WebhookTarget, resolve: Resolver) -> list[str]:
     """Where the request may go. `NotTaken`: one of the name's addresses is not allowed."""
     if _address(door.host) is not None:
         return [door.host]

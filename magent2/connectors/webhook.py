@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import orjson
 
-from magent2.connectors.interface import Outgoing, Receipt
-from magent2.connectors.ssrf_guard import Door, Resolve, addresses_of, parse_door, resolve_name
+from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
+from magent2.connectors.ssrf_guard import Resolver, WebhookTarget, allowed_addresses, parse_target, resolve_name
 from magent2.directory.connectors import Capabilities
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
 
@@ -36,7 +36,7 @@ def signature(secret: str, timestamp: str, key: str, body: bytes) -> str:
     return f"{VERSION}={hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()}"
 
 
-def check_webhook(config: Mapping[str, Any]) -> Door:
+def check_webhook(config: Mapping[str, Any]) -> WebhookTarget:
     """The webhook's door, if its configuration can be used."""
     unknown = set(config) - {"url", "secret", "allow_private", "takes_key"}
     if unknown:
@@ -49,14 +49,14 @@ def check_webhook(config: Mapping[str, Any]) -> Door:
     url = config.get("url")
     if not isinstance(url, str):
         raise SettingsError("a webhook needs a url")
-    return parse_door(url, private=config.get("allow_private") is True)
+    return parse_target(url, private=config.get("allow_private") is True)
 
 
 class WebhookConnector:
     """Goes to one URL, follows nothing, and takes a short answer."""
 
     def __init__(
-        self, config: Mapping[str, Any], *, resolve: Resolve = resolve_name, clock: Callable[[], float] = time.time
+        self, config: Mapping[str, Any], *, resolve: Resolver = resolve_name, clock: Callable[[], float] = time.time
     ) -> None:
         self._door = check_webhook(config)
         self._secret = str(config["secret"])
@@ -67,11 +67,11 @@ class WebhookConnector:
         )
         self._http = httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=SEND_MAX_S)
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         body = body_of(message, files)
         if len(body) > BODY_MAX_BYTES:
             raise NotTaken(f"the message takes {len(body)} bytes, a webhook takes {BODY_MAX_BYTES}")
-        addresses = await addresses_of(self._door, self._resolve)
+        addresses = await allowed_addresses(self._door, self._resolve)
         headers = self._headers(message.key, body)
         try:
             async with asyncio.timeout(SEND_MAX_S):
@@ -98,7 +98,7 @@ class WebhookConnector:
             SIGNATURE: signature(self._secret, timestamp, key, body),
         }
 
-    async def _post(self, address: str, headers: Mapping[str, str], body: bytes) -> Receipt:
+    async def _post(self, address: str, headers: Mapping[str, str], body: bytes) -> DeliveryReceipt:
         extensions = {"sni_hostname": self._door.host}  # also what the certificate is checked for
         async with self._http.stream(
             "POST", self._door.url(address), headers=dict(headers), content=body, extensions=extensions
@@ -118,10 +118,10 @@ async def _short(response: httpx2.Response) -> bytes:
     return answer
 
 
-def receipt_of(status: int, answer: bytes, host: str) -> Receipt:
+def receipt_of(status: int, answer: bytes, host: str) -> DeliveryReceipt:
     """What an answer means."""
     if 200 <= status < 300:
-        return Receipt(_named(answer))
+        return DeliveryReceipt(_named(answer))
     if status in TRY_LATER:
         raise TransientError(f"{host} answers {status}; it takes nothing now")
     if status >= 500:
@@ -139,7 +139,7 @@ def _named(answer: bytes) -> str | None:
     return name[:RECEIPT_MAX_CHARS] if isinstance(name, str) else None
 
 
-def body_of(message: Outgoing, files: Mapping[str, bytes]) -> bytes:
+def body_of(message: OutgoingMessage, files: Mapping[str, bytes]) -> bytes:
     """The message as the receiver gets it."""
     facts = message.facts()
     facts["id"] = facts.pop("key")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from magent2.connectors.interface import Attachment, Connector, Outgoing, Receipt
+from magent2.connectors.interface import Attachment, Connector, DeliveryReceipt, OutgoingMessage
 from magent2.errors import NotTaken, OutcomeUnknown, TransientError
 
 DATA = b"content of a file"
@@ -23,8 +23,8 @@ class Outside:
     breaks: list[Callable[[], object]] = field(default_factory=list)
 
 
-def message(text: str, key: str = "m-1", **more: object) -> Outgoing:
-    return Outgoing(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", **more)  # type: ignore[arg-type]
+def message(text: str, key: str = "m-1", **more: object) -> OutgoingMessage:
+    return OutgoingMessage(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", **more)  # type: ignore[arg-type]
 
 
 class ConnectorContract:
@@ -36,7 +36,7 @@ class ConnectorContract:
         receipts = [await outside.connector.send(message(text, f"m-{text}"), {}) for text in ("one", "two")]
 
         assert outside.arrived() == ["one", "two"]
-        assert all(isinstance(receipt, Receipt) for receipt in receipts)
+        assert all(isinstance(receipt, DeliveryReceipt) for receipt in receipts)
 
     async def test_it_says_what_it_can_do_and_does_it(self, outside: Outside) -> None:
         can = outside.connector.capabilities

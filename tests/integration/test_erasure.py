@@ -18,8 +18,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append, Delete, PutBlob, SetHead, Trim
 from magent2.bus.records import NewRecord, digest_of
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import queue_records
 from magent2.directory.channels import create_channel, find_channel, join_channel, new_member
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.directory.erasure import erase_user
@@ -205,8 +205,8 @@ def enter(bus: Engine, user: str, word: str) -> None:
     bus.call(Append(records=(NewRecord("channel:lobby", said),)))
     run_sync(bus, create_session, f"of-{user}", f"user:{user}")
     connector = run_sync(bus, find_connector, "hook").state
-    message = Outgoing(f"o-{user}", "hook", f"+47 {word}", f"of-{user}", "Ada", word, "2026")
-    bus.call(Append(records=queued(message, connector)))
+    message = OutgoingMessage(f"o-{user}", "hook", f"+47 {word}", f"of-{user}", "Ada", word, "2026")
+    bus.call(Append(records=queue_records(message, connector)))
 
 
 def entries_of(bus: Engine, user: str) -> set[str]:

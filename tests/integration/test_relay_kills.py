@@ -15,8 +15,8 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Leave
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued, read_outbox, retry_item
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import queue_records, read_outbox, retry_item
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.sessions.store import create_session
 from tests.support.processes import Child, Crew
@@ -37,9 +37,9 @@ class Theatre:
         self._connector = run_sync(engine, register_connector, "hook", "filing", Capabilities())
 
     def put(self, name: str) -> None:
-        message = Outgoing(name, "hook", "ann", "one", "Ada", name, "2026-01-01T00:00:00+00:00")
+        message = OutgoingMessage(name, "hook", "ann", "one", "Ada", name, "2026-01-01T00:00:00+00:00")
         connector = run_sync(self.engine, find_connector, "hook").state
-        self.engine.call(Append(records=queued(message, connector)))
+        self.engine.call(Append(records=queue_records(message, connector)))
 
     def relay(self, worker: str, point: str = "") -> None:
         self._relays.tell(json.dumps({"worker": worker, "point": point}))

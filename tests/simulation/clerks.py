@@ -10,8 +10,8 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.retry import retry_call
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import OPEN_STATES, Item, drop_item, queued, read_outbox, retry_item
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import OPEN_STATES, OutboxItem, drop_item, queue_records, read_outbox, retry_item
 from magent2.directory.connectors import find_connector
 from magent2.directory.friends import remove_friendship
 from magent2.errors import IdConflict, InvalidInput
@@ -43,7 +43,7 @@ class Clerks:
             citizen = self._dice.choice(CITIZENS[:2])
             place = citizen.connector, citizen.id, citizen.conversation
             key = f"by-hand-{number}-{self._dice.randrange(1000)}"
-            message = Outgoing(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
+            message = OutgoingMessage(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
             await retry_call(lambda message=message: _putting(Log(line), message), "clerk")  # type: ignore[misc]
             self.queued.append(message.key)
 
@@ -60,13 +60,13 @@ class Clerks:
 
     async def _decide_all(self, line: Line) -> None:
         for connector in CONNECTORS:
-            items: list[Item] = await retry_call(lambda name=connector: read_outbox(Log(line), name), "clerk")  # type: ignore[misc]
+            items: list[OutboxItem] = await retry_call(lambda name=connector: read_outbox(Log(line), name), "clerk")  # type: ignore[misc]
             for item in items:
                 if item.state in OPEN_STATES:
                     await self._decide(line, connector, item)
 
-    async def _decide(self, line: Line, connector: str, item: Item) -> None:
-        decide: Callable[[Log, str, str], Coroutine[Any, Any, Item]] = self._dice.choice(
+    async def _decide(self, line: Line, connector: str, item: OutboxItem) -> None:
+        decide: Callable[[Log, str, str], Coroutine[Any, Any, OutboxItem]] = self._dice.choice(
             (retry_item, retry_item, drop_item)
         )
         try:
@@ -75,6 +75,6 @@ class Clerks:
             self._ledger.counts["a clerk came too late"] += 1
 
 
-async def _putting(log: Log, message: Outgoing) -> None:
+async def _putting(log: Log, message: OutgoingMessage) -> None:
     registration = await find_connector(log, message.connector)
-    await log.append(Append(records=queued(message, registration.state)))
+    await log.append(Append(records=queue_records(message, registration.state)))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from magent2.bus.records import Record
-from magent2.connectors.outbox import OPEN_STATES, Item, fold
+from magent2.connectors.outbox import OPEN_STATES, OutboxItem, fold_outbox
 from magent2.models.address import outbox_topic, stream_topic
 from tests.simulation.outside import Outside
 from tests.simulation.town import CONNECTORS
@@ -21,7 +21,7 @@ Logs = Mapping[str, Sequence[Record]]
 def outbox_findings(logs: Logs, outside: Outside, queued: Collection[str]) -> Iterator[str]:
     """`queued` are those that somebody was told are in an outbox."""
     yield from outside.findings
-    known: dict[str, Item] = {}
+    known: dict[str, OutboxItem] = {}
     for connector, takes_key in CONNECTORS.items():
         records = logs[outbox_topic(connector)]
         audit = OutboxAudit(records, outside, takes_key)
@@ -33,7 +33,7 @@ def outbox_findings(logs: Logs, outside: Outside, queued: Collection[str]) -> It
 
 class OutboxAudit:
     def __init__(self, records: Sequence[Record], outside: Outside, takes_key: bool) -> None:
-        self.items = fold(records)
+        self.items = fold_outbox(records)
         self._records = [record for record in records if not record.erased]
         self._takes_key = takes_key
         self._arrived = [message for message in outside.arrived if outbox_topic(message.connector) == _topic(records)]
@@ -49,7 +49,7 @@ class OutboxAudit:
         yield from self._order_findings()
         yield from self._decision_findings()
 
-    def _item_findings(self, item: Item) -> Iterator[str]:
+    def _item_findings(self, item: OutboxItem) -> Iterator[str]:
         """Nothing waits for ever; what was sent has arrived, and only a key allows it twice."""
         times, retries = self._times[item.id], self._retries[item.id]
         if item.state not in ENDS:
@@ -59,7 +59,7 @@ class OutboxAudit:
         if not self._takes_key and times > 1 + retries:
             yield f"{item.id} has arrived {times} times, was sent again by a person {retries} times, and has no key"
 
-    def _report_findings(self, item: Item, logs: Logs) -> Iterator[str]:
+    def _report_findings(self, item: OutboxItem, logs: Logs) -> Iterator[str]:
         """Each time that it was given up, its conversation was told so, once."""
         ends = [record.payload["event"] for record in self._records if record.payload.get("of") == item.id]
         given_up = Counter(f"send_{state}" for state in ends if state in OPEN_STATES)

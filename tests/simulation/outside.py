@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.connectors.interface import Connector, Outgoing, Receipt
+from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Registration
 from magent2.errors import NotTaken, OutcomeUnknown, TransientError
@@ -26,14 +26,14 @@ class Outside:
     """What has arrived, in order; it outlives every process."""
 
     def __init__(self, counts: Counter[str], dice: random.Random) -> None:
-        self.arrived: list[Outgoing] = []
+        self.arrived: list[OutgoingMessage] = []
         self.findings: list[str] = []
         self._times: Counter[str] = Counter()  # how often each has arrived since a person sent it, or sent it again
         self._content = (FILES / SENDER / FILE).read_bytes()
         self._counts = counts
         self._dice = dice
 
-    def luck(self, message: Outgoing) -> Exception | None:
+    def luck(self, message: OutgoingMessage) -> Exception | None:
         """What an attempt comes to. `OutcomeUnknown` says nothing of whether it has arrived."""
         if chance_of(message.key, HOPELESS) == 0:
             return TransientError("nobody is ever there")
@@ -48,7 +48,7 @@ class Outside:
     def is_lost(self) -> bool:
         return self._dice.random() < LOST / (LOST + SILENT)
 
-    def take(self, message: Outgoing, files: Mapping[str, bytes]) -> None:
+    def take(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> None:
         self._counts["arrived outside"] += 1
         self._counts["arrived again"] += self._times[message.key] > 0
         self._times[message.key] += 1
@@ -74,7 +74,7 @@ class Postman:
         self._temper = temper
         self._outside = outside
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         await self._travel()
         error = self._outside.luck(message)
         if error is None or (isinstance(error, OutcomeUnknown) and not self._outside.is_lost()):
@@ -82,7 +82,7 @@ class Postman:
         await self._travel()
         if error is not None:
             raise error
-        return Receipt(message.key)
+        return DeliveryReceipt(message.key)
 
     async def _travel(self) -> None:
         """As long as it takes. Only a process that lives and is awake sends, or hears the answer."""

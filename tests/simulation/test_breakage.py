@@ -15,9 +15,9 @@ from magent2.bus.operations import Append, Delete, Operation
 from magent2.bus.records import NewRecord, Owner, Record
 from magent2.connectors import delivery_attempt as attempt
 from magent2.connectors import outbox
-from magent2.connectors.delivery_attempt import Again, Attempt, GiveUp, after_failure
-from magent2.connectors.interface import Connector, Outgoing
-from magent2.connectors.outbox import told
+from magent2.connectors.delivery_attempt import DeliveryAttempt, GiveUpDelivery, RetryDelivery, after_failed_delivery
+from magent2.connectors.interface import Connector, OutgoingMessage
+from magent2.connectors.outbox import state_record
 from magent2.mail.addressing import relay_job
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
@@ -131,33 +131,34 @@ def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
 
 
 def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> Again | GiveUp:
-        return after_failure(error, attempt, True, chance)
+    def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> RetryDelivery | GiveUpDelivery:
+        return after_failed_delivery(error, attempt, True, chance)
 
-    async def begin_in_silence(attempt: Attempt) -> None:
+    async def begin_in_silence(attempt: DeliveryAttempt) -> None:
         return None
 
-    monkeypatch.setattr(attempt, "after_failure", try_again)
-    monkeypatch.setattr(Attempt, "_begin", begin_in_silence)
+    monkeypatch.setattr(attempt, "after_failed_delivery", try_again)
+    monkeypatch.setattr(DeliveryAttempt, "_begin", begin_in_silence)
 
     assert first_red(Breakage(), in_towns()) is not None
 
 
 def test_a_relay_that_calls_dead_what_may_have_arrived_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(attempt: Attempt, takes_key: bool) -> bool:
+    async def never(attempt: DeliveryAttempt, takes_key: bool) -> bool:
         return False
 
-    monkeypatch.setattr(attempt, "after_failure", lambda *facts: GiveUp("dead", "it cannot have arrived"))
-    monkeypatch.setattr(Attempt, "_may_have_arrived", never)
+    given_up = GiveUpDelivery("dead", "it cannot have arrived")
+    monkeypatch.setattr(attempt, "after_failed_delivery", lambda *facts: given_up)
+    monkeypatch.setattr(DeliveryAttempt, "_may_have_arrived", never)
 
     assert first_red(Breakage(), in_towns()) is not None
 
 
 def test_messages_that_are_given_up_in_silence_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def say_nothing(message: Outgoing, decision: GiveUp) -> NewRecord:
+    def say_nothing(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
         return NewRecord("stream:elsewhere", {"event": "error"})
 
-    monkeypatch.setattr(attempt, "report_of", say_nothing)
+    monkeypatch.setattr(attempt, "failure_event", say_nothing)
 
     assert first_red(Breakage(), in_towns()) is not None
 
@@ -172,13 +173,13 @@ def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.
 
 
 def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Attempt.send
+    send = DeliveryAttempt.send
 
-    async def settle_first(attempt: Attempt, message: Outgoing, connector: Connector) -> bool:
-        await attempt._settle(told(message.key, attempt.connector_id, "sent"))
+    async def settle_first(attempt: DeliveryAttempt, message: OutgoingMessage, connector: Connector) -> bool:
+        await attempt._settle(state_record(message.key, attempt.connector_id, "sent"))
         return await send(attempt, message, connector)
 
-    monkeypatch.setattr(Attempt, "send", settle_first)
+    monkeypatch.setattr(DeliveryAttempt, "send", settle_first)
 
     assert first_red(Breakage(), in_towns()) is not None
 

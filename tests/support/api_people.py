@@ -9,9 +9,9 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
-from magent2.connectors.builtin import shown
-from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import drop_item, queued
+from magent2.connectors.builtin import message_record
+from magent2.connectors.interface import Attachment, OutgoingMessage
+from magent2.connectors.outbox import drop_item, queue_records
 from magent2.directory.channels import create_channel, new_member
 from magent2.directory.connectors import Capabilities, register_connector
 from magent2.directory.swarms import create_swarm
@@ -51,13 +51,13 @@ def settle(bus: Engine) -> None:
     run_sync(bus, create_swarm, "desk", "ann", "support")
     connector = run_sync(bus, register_connector, "out", "console", Capabilities())
     for key in ("s1", "s2", DROPPED):
-        bus.call(Append(records=queued(Outgoing(key, "out", "", "mine", "general", key, AT), connector)))
+        bus.call(Append(records=queue_records(OutgoingMessage(key, "out", "", "mine", "general", key, AT), connector)))
         bus.call(Append(records=(NewRecord("outbox:out", {"event": "dead", "of": key, "reason": "no"}),)))
     run_sync(bus, drop_item, "out", DROPPED)
     bus.call(PutBlob(FILE))
     file = Attachment("note.txt", SHA256, "text/plain", len(FILE))
-    message = Outgoing("file-1", "web", "", "mine", "general", "", AT, attachments=(file,))
-    bus.call(Append(records=(shown(message, "run-1"),)))
+    message = OutgoingMessage("file-1", "web", "", "mine", "general", "", AT, attachments=(file,))
+    bus.call(Append(records=(message_record(message, "run-1"),)))
 
 
 _TAKE_A_BODY: dict[Route, dict[str, Any]] = {

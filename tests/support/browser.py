@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, BrowserContext, Locator, expect, sync_p
 from magent2.bus.connect import connect
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued, told
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import queue_records, state_record
 from magent2.directory.connectors import Capabilities, register_connector
 from tests.support.forked import ROOT
 from tests.support.processes import Child, Crew
@@ -165,7 +165,7 @@ def write_outbox(server: PageServer, name: str = "webhook") -> None:
     bus = connect(server.bus_url)
     connector = run_sync(bus, register_connector, name, "webhook", Capabilities(), UNREACHABLE_WEBHOOK)
     for key in ("stuck-1", "stuck-2"):
-        message = Outgoing(key, name, f"ann-{key}", "somewhere", "general", "hello", CREATED_AT)
-        body, _ = queued(message, connector)
-        bus.call(Append(records=(body, told(key, name, "dead", reason="connection refused"))))
+        message = OutgoingMessage(key, name, f"ann-{key}", "somewhere", "general", "hello", CREATED_AT)
+        body, _ = queue_records(message, connector)
+        bus.call(Append(records=(body, state_record(key, name, "dead", reason="connection refused"))))
     bus.close()

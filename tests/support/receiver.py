@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from magent2.connectors.interface import Outgoing, Receipt
+from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
 from magent2.directory.connectors import Capabilities
 
 
@@ -20,21 +20,21 @@ class Keeper:
 
     takes_key: bool = False
     failures: list[Exception | None] = field(default_factory=list)
-    arrived: list[Outgoing] = field(default_factory=list)
+    arrived: list[OutgoingMessage] = field(default_factory=list)
     gate: asyncio.Event | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(text=True, files=True, reply_to=True, takes_key=self.takes_key)
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure
         self.arrived.append(message)
         if self.gate is not None:
             await self.gate.wait()
-        return Receipt(f"r{len(self.arrived)}")
+        return DeliveryReceipt(f"r{len(self.arrived)}")
 
     async def aclose(self) -> None:
         return None

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
-from magent2.connectors.builtin import shown
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued
+from magent2.connectors.builtin import message_record
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import queue_records
 from magent2.directory.connectors import CONNECTORS, Registration, find_connector
 from magent2.directory.entity import Found, look_up_entity
 from magent2.directory.users import USERS, WEB, User, find_user
@@ -54,7 +54,7 @@ async def plan_send_to_user(
     log: Log, place: UserDestination, run: RunFacts, mark: SendMark, needs: Sequence[str], **what: Any
 ) -> Append:
     """The append that sends it: an event for the page, and, where the user is reached elsewhere, the outbox."""
-    message = Outgoing(
+    message = OutgoingMessage(
         key=mark.id,
         connector=place.connector,
         target=place.target,
@@ -65,12 +65,12 @@ async def plan_send_to_user(
     await _check_not_deleted(log, run.conversation_id)
     connector = await find_connector(log, place.connector)
     _check(connector.state, needs)
-    event = shown(message, run.run_id)
+    event = message_record(message, run.run_id)
     if place.connector == WEB:
         return Append(records=(event,))
     user = await _find_reached_user(log, place)
     conditions = still(CONNECTORS, place.connector, connector), still(USERS, place.user, user)
-    return Append(records=(event, *queued(message, connector.state)), conditions=conditions)
+    return Append(records=(event, *queue_records(message, connector.state)), conditions=conditions)
 
 
 async def _find_reached_user(log: Log, place: UserDestination) -> Found[User]:

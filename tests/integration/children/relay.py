@@ -22,7 +22,7 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Later, Operation, OwnedAppend, Settle
-from magent2.connectors.interface import Outgoing, Receipt
+from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
 from magent2.connectors.outbox import read_outbox
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities
@@ -64,12 +64,12 @@ class Filing:
         self._arrivals = arrivals
         self._point = point
 
-    async def send(self, message: Outgoing, files: Mapping[str, bytes]) -> Receipt:
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         die_at(self._point, "send:before")
         with self._arrivals.open("a") as file:
             file.write(f"{message.key}\n")
         die_at(self._point, "send:after")
-        return Receipt()
+        return DeliveryReceipt()
 
     async def aclose(self) -> None:
         return None

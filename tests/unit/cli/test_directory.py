@@ -13,8 +13,8 @@ from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.bus.sqlite import SqliteBus
 from magent2.cli.main import run
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import queued
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import queue_records
 from magent2.directory.connectors import find_connector
 
 
@@ -107,7 +107,7 @@ def test_connectors_are_added_and_dead_messages_of_their_outbox_retried(shell: S
 
 def _stick(path: Path) -> None:
     bus = SqliteBus(path)
-    message = Outgoing("m-1", "hook", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
-    bus.call(Append(records=queued(message, run_sync(bus, find_connector, "hook").state)))
+    message = OutgoingMessage("m-1", "hook", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
+    bus.call(Append(records=queue_records(message, run_sync(bus, find_connector, "hook").state)))
     bus.call(Append(records=(NewRecord("outbox:hook", {"event": "dead", "of": "m-1", "reason": "no"}),)))
     bus.close()

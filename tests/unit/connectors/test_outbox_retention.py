@@ -14,9 +14,16 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Describe, GetBlob, PutBlob, Read, SweepBlobs, Trim
 from magent2.bus.sqlite import SqliteBus
 from magent2.connectors import relay as relays
-from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import queued, retry_item, told
-from magent2.connectors.outbox_retention import DELIVERED_KEPT_S, Book, Line, decide, old_items, trim_outbox
+from magent2.connectors.interface import Attachment, OutgoingMessage
+from magent2.connectors.outbox import queue_records, retry_item, state_record
+from magent2.connectors.outbox_retention import (
+    DELIVERED_KEPT_S,
+    OutboxIndex,
+    OutboxLine,
+    old_items,
+    plan_trim,
+    trim_outbox,
+)
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.errors import BlobMissing
 from magent2.sessions.store import create_session
@@ -44,9 +51,9 @@ def put(bus: Engine, text: str, state: str | None = None, blob: bytes | None = N
     connector = run_sync(bus, find_connector, "hook").state
     files = () if blob is None else (Attachment("a.txt", bus.call(PutBlob(blob)), "text/plain", len(blob)),)
     key = f"m-{text}"
-    message = Outgoing(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", None, files)
-    body, errand = queued(message, connector)
-    ended = [] if state is None else [told(key, "hook", state)]
+    message = OutgoingMessage(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", None, files)
+    body, errand = queue_records(message, connector)
+    ended = [] if state is None else [state_record(key, "hook", state)]
     bus.call(Append(records=(body, *ended, *([errand] if state is None else []))))
     return key
 
@@ -68,19 +75,19 @@ def test_what_is_old_or_too_many_may_go_and_nothing_that_waits() -> None:
 
 def test_behind_what_stays_the_old_is_emptied() -> None:
     lines = [
-        Line(3, "a"),
-        Line(4, "gone before"),
-        Line(5, None),
-        Line(6, "a"),
-        Line(7, "b"),
-        Line(8, "c"),
-        Line(9, "b"),
+        OutboxLine(3, "a"),
+        OutboxLine(4, "gone before"),
+        OutboxLine(5, None),
+        OutboxLine(6, "a"),
+        OutboxLine(7, "b"),
+        OutboxLine(8, "c"),
+        OutboxLine(9, "b"),
     ]
-    book = Book(lines, {"a": 1, "b": None, "c": 2})
+    book = OutboxIndex(lines, {"a": 1, "b": None, "c": 2})
 
-    assert decide(book, frozenset({"a", "c"})) == (6, [8])
-    assert decide(book, frozenset({"c"})) == (0, [8])
-    assert decide(Book(), frozenset()) == (0, [])
+    assert plan_trim(book, frozenset({"a", "c"})) == (6, [8])
+    assert plan_trim(book, frozenset({"c"})) == (0, [8])
+    assert plan_trim(OutboxIndex(), frozenset()) == (0, [])
 
 
 # --- on the log

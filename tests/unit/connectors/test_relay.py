@@ -12,9 +12,15 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Claim, Leave
 from magent2.bus.records import NewRecord
 from magent2.connectors import delivery_attempt as attempts
-from magent2.connectors.delivery_attempt import ATTEMPTS_MAX, RETRY_MAX_S, Again, GiveUp, after_failure
-from magent2.connectors.interface import Outgoing
-from magent2.connectors.outbox import Item, drop_item, queued, read_outbox, retry_item
+from magent2.connectors.delivery_attempt import (
+    ATTEMPTS_MAX,
+    RETRY_MAX_S,
+    GiveUpDelivery,
+    RetryDelivery,
+    after_failed_delivery,
+)
+from magent2.connectors.interface import OutgoingMessage
+from magent2.connectors.outbox import OutboxItem, drop_item, queue_records, read_outbox, retry_item
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import (
     Capabilities,
@@ -54,8 +60,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def put(bus: Engine, text: str, target: str = "ann") -> str:
     connector = run_sync(bus, find_connector, "hook").state
-    message = Outgoing(f"m-{text}", "hook", target, "one", "Ada", text, "2026-01-01T00:00:00+00:00")
-    bus.call(Append(records=queued(message, connector)))
+    message = OutgoingMessage(f"m-{text}", "hook", target, "one", "Ada", text, "2026-01-01T00:00:00+00:00")
+    bus.call(Append(records=queue_records(message, connector)))
     return message.key
 
 
@@ -63,7 +69,7 @@ def states(bus: Engine) -> dict[str, str]:
     return {item.message.text: item.state for item in items(bus)}
 
 
-def items(bus: Engine) -> list[Item]:
+def items(bus: Engine) -> list[OutboxItem]:
     return run_sync(bus, read_outbox, "hook")
 
 
@@ -218,8 +224,8 @@ async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engin
     async with relaying(bus, keeper):
         run_sync(bus, create_session, "two", "user:ann")
         connector = run_sync(bus, find_connector, "hook").state
-        message = Outgoing("m-next", "hook", "ann", "two", "Ada", "next", "2026-01-01T00:00:00+00:00")
-        bus.call(Append(records=queued(message, connector)))
+        message = OutgoingMessage("m-next", "hook", "ann", "two", "Ada", "next", "2026-01-01T00:00:00+00:00")
+        bus.call(Append(records=queue_records(message, connector)))
         await until(lambda: keeper.texts == ["next"])
 
 
@@ -257,8 +263,8 @@ async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
 
 async def test_a_message_that_cannot_be_read_is_buried_and_the_next_is_sent(bus: Engine) -> None:
     connector = run_sync(bus, find_connector, "hook").state
-    message = Outgoing("m-odd", "hook", "ann", "one", "Ada", "odd", "2026-01-01T00:00:00+00:00")
-    body, job = queued(message, connector)
+    message = OutgoingMessage("m-odd", "hook", "ann", "one", "Ada", "odd", "2026-01-01T00:00:00+00:00")
+    body, job = queue_records(message, connector)
     odd = {name: value for name, value in body.payload.items() if name != "text"}
     bus.call(Append(records=(replace(body, payload=odd), job)))
     put(bus, "next")
@@ -282,8 +288,8 @@ async def test_a_connector_that_is_set_up_while_the_relay_runs_is_served(bus: En
     keeper = Keeper()
     async with relaying(bus, keeper):
         new = run_sync(bus, register_connector, "later", "kept", Capabilities())
-        message = Outgoing("m-1", "later", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
-        bus.call(Append(records=queued(message, new)))
+        message = OutgoingMessage("m-1", "later", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
+        bus.call(Append(records=queue_records(message, new)))
         await until(lambda: keeper.texts == ["hello"])
 
 
@@ -302,20 +308,32 @@ def test_of_two_decisions_about_one_message_the_second_is_told(bus: Engine) -> N
 @pytest.mark.parametrize(
     ("error", "attempt", "takes_key", "decision"),
     [
-        (NEVER, 1, True, GiveUp("dead", "too long for us")),
-        (NEVER, 1, False, GiveUp("dead", "too long for us")),
-        (MAYBE, 1, False, GiveUp("unknown", "lost on the way")),
-        (MAYBE, ATTEMPTS_MAX, True, GiveUp("unknown", f"gave up after {ATTEMPTS_MAX} attempts: lost on the way")),
-        (GONE, ATTEMPTS_MAX, True, GiveUp("dead", f"gave up after {ATTEMPTS_MAX} attempts: nobody is there")),
+        (NEVER, 1, True, GiveUpDelivery("dead", "too long for us")),
+        (NEVER, 1, False, GiveUpDelivery("dead", "too long for us")),
+        (MAYBE, 1, False, GiveUpDelivery("unknown", "lost on the way")),
+        (
+            MAYBE,
+            ATTEMPTS_MAX,
+            True,
+            GiveUpDelivery("unknown", f"gave up after {ATTEMPTS_MAX} attempts: lost on the way"),
+        ),
+        (GONE, ATTEMPTS_MAX, True, GiveUpDelivery("dead", f"gave up after {ATTEMPTS_MAX} attempts: nobody is there")),
     ],
 )
-def test_when_it_is_given_up(error: Exception, attempt: int, takes_key: bool, decision: GiveUp) -> None:
-    assert after_failure(error, attempt, takes_key, 0.5) == decision
+def test_when_it_is_given_up(error: Exception, attempt: int, takes_key: bool, decision: GiveUpDelivery) -> None:
+    assert after_failed_delivery(error, attempt, takes_key, 0.5) == decision
 
 
 def test_waits_grow_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    waits = [after_failure(GONE, attempt, False, chance) for attempt in (1, 2, 7) for chance in (0.0, 1.0)]
+    waits = [after_failed_delivery(GONE, attempt, False, chance) for attempt in (1, 2, 7) for chance in (0.0, 1.0)]
 
-    assert waits == [Again(0.5), Again(1.0), Again(1.0), Again(2.0), Again(32.0), Again(64.0)]
+    assert waits == [
+        RetryDelivery(0.5),
+        RetryDelivery(1.0),
+        RetryDelivery(1.0),
+        RetryDelivery(2.0),
+        RetryDelivery(32.0),
+        RetryDelivery(64.0),
+    ]
     assert RETRY_MAX_S == 300.0

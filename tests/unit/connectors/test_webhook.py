@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from magent2.connectors import webhook
-from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.ssrf_guard import Door, is_public, parse_door
+from magent2.connectors.interface import Attachment, OutgoingMessage
+from magent2.connectors.ssrf_guard import WebhookTarget, is_public, parse_target
 from magent2.connectors.webhook import WebhookConnector, signature
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
 from tests.support.receiver import HttpReceiver, answer, http_receiver, ok
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
-MESSAGE = Outgoing("m-1", "hook", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
+MESSAGE = OutgoingMessage("m-1", "hook", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ async def receiver() -> AsyncIterator[HttpReceiver]:
         yield found
 
 
-async def post(url: str, message: Outgoing = MESSAGE, files: dict[str, bytes] | None = None, **more: Any) -> str | None:
+async def post(
+    url: str, message: OutgoingMessage = MESSAGE, files: dict[str, bytes] | None = None, **more: Any
+) -> str | None:
     connector = WebhookConnector(
         {"url": url, "secret": SECRET, "allow_private": True, **more.pop("config", {})}, **more
     )
@@ -60,7 +62,9 @@ async def test_files_go_along(receiver: HttpReceiver) -> None:
     data = b"content"
     name = hashlib.sha256(data).hexdigest()
     attachment = Attachment("a.txt", name, "text/plain", len(data))
-    message = Outgoing("m-2", "hook", "", "one", "Ada", "", "2026-01-01T00:00:00+00:00", attachments=(attachment,))
+    message = OutgoingMessage(
+        "m-2", "hook", "", "one", "Ada", "", "2026-01-01T00:00:00+00:00", attachments=(attachment,)
+    )
 
     await post(receiver.url, message, {name: data})
 
@@ -202,7 +206,7 @@ ESCAPES = [
 @pytest.mark.parametrize("url", ESCAPES)
 def test_a_url_that_leads_elsewhere_is_refused_when_it_is_set_up(url: str) -> None:
     with pytest.raises(SettingsError):
-        parse_door(url)
+        parse_target(url)
 
 
 @pytest.mark.parametrize("text", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"])
@@ -211,7 +215,9 @@ def test_public_addresses_are_public(text: str) -> None:
 
 
 def test_a_plain_url_is_taken() -> None:
-    assert parse_door("https://hooks.example.com/in?x=1") == Door("https", "hooks.example.com", 443, "/in?x=1", False)
+    assert parse_target("https://hooks.example.com/in?x=1") == WebhookTarget(
+        "https", "hooks.example.com", 443, "/in?x=1", False
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, PutBlob
 from magent2.bus.records import NewRecord
-from magent2.connectors.builtin import shown
-from magent2.connectors.interface import Attachment, Outgoing
-from magent2.connectors.outbox import queued
+from magent2.connectors.builtin import message_record
+from magent2.connectors.interface import Attachment, OutgoingMessage
+from magent2.connectors.outbox import queue_records
 from magent2.directory.connectors import find_connector
 from magent2.gateway.app import create_app
 from magent2.sessions.store import create_session
@@ -124,8 +124,8 @@ async def test_connectors_are_set_up_without_showing_their_secret(site: Site) ->
 
 async def test_what_is_stuck_in_an_outbox_is_seen_and_decided(site: Site) -> None:
     await site.ask(None, "POST", "/api/connectors", id="out", kind="console")
-    message = Outgoing("m-1", "out", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
-    site.bus.call(Append(records=queued(message, run_sync(site.bus, find_connector, "out").state)))
+    message = OutgoingMessage("m-1", "out", "", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
+    site.bus.call(Append(records=queue_records(message, run_sync(site.bus, find_connector, "out").state)))
     site.bus.call(Append(records=(NewRecord("outbox:out", {"event": "unknown", "of": "m-1", "reason": "lost"}),)))
 
     items = (await site.ask(None, "GET", "/api/outbox?state=unknown"))[1]["items"]
@@ -138,10 +138,10 @@ async def test_what_is_stuck_in_an_outbox_is_seen_and_decided(site: Site) -> Non
 def attach(bus: MemoryBus, session: str, name: str, media_type: str, data: bytes) -> str:
     bus.call(PutBlob(data))
     attachment = Attachment(name, hashlib.sha256(data).hexdigest(), media_type, len(data))
-    message = Outgoing(
+    message = OutgoingMessage(
         attachment.sha256[:16], "web", "", session, "Ada", "", "2026-01-01T00:00:00+00:00", attachments=(attachment,)
     )
-    bus.call(Append(records=(shown(message, "run-1"),)))
+    bus.call(Append(records=(message_record(message, "run-1"),)))
     return attachment.sha256
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from magent2.bus.operations import OLDEST, GetBlob, Read
 from magent2.bus.records import Page, Record
-from magent2.connectors.media import UNKNOWN, served_type
+from magent2.connectors.media import OCTET_STREAM, served_type
 from magent2.errors import BlobMissing
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
@@ -22,7 +22,7 @@ PAGE = 1000
 
 FILE: dict[str, Any] = {
     "description": "The file, as an attachment",
-    "content": {UNKNOWN: {"schema": {"type": "string", "format": "binary"}, "example": "(bytes)"}},
+    "content": {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}, "example": "(bytes)"}},
 }
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 AtSeq = Annotated[

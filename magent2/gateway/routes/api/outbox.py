@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from magent2.bus.log import Log
 from magent2.connectors.builtin import capabilities_of
-from magent2.connectors.outbox import Item, drop_item, read_outbox, retry_item
+from magent2.connectors.outbox import OutboxItem, drop_item, read_outbox, retry_item
 from magent2.directory.connectors import (
     Registration,
     list_connector_ids,
@@ -92,7 +92,7 @@ def shown_connector(known: Registration) -> ConnectorInfo:
     return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
 
 
-def shown_item(item: Item) -> OutboxItemInfo:
+def shown_item(item: OutboxItem) -> OutboxItemInfo:
     return OutboxItemInfo(
         id=item.id,
         connector=item.message.connector,

@@ -53,7 +53,7 @@ class Listening:
             self.shown.update(dict.fromkeys((steer.id for steer in new), time.perf_counter()))
             if new:
                 answer = context.key.answer(turn, {"output": []}, AGENT, [steer.payload for steer in new])
-                await context.log.commit(answer, mail=tuple(steer.ref for steer in new))
+                await context.writer.commit(answer, mail=tuple(steer.ref for steer in new))
                 turn += 1
             await asyncio.sleep(LOOK_AGAIN_S)
         yield OutputEvent(conversation_id=envelope.conversation_id, text="done")

@@ -30,7 +30,7 @@ class _Entry:
     open: bool = False  # more records may join it
 
 
-class OwnerLog:
+class LaneWriter:
     """Appends for one lane while it is owned.
 
     `put` queues and returns; `commit` returns when what it was given is on the log, and all before it. The next append

@@ -1,4 +1,4 @@
-"""What a run is given: who it is for, what is recorded of it, and the pen to record more."""
+"""What a run is given: who it is for, what is recorded of it, and the writer of its records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
-from magent2.bus.lane_writer import OwnerLog
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.records import MailRef, NewRecord
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.steers import Steer, no_steers
@@ -48,7 +48,7 @@ class RunContext:
     agent: str
     attempt: int
     bus: Engine
-    log: OwnerLog
+    writer: LaneWriter
     history: History
     run: RunRecord
     hops: int = 0

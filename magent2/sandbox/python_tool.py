@@ -164,16 +164,18 @@ class _Calls:
 
 
 def _block_scope(outer: CallScope) -> CallScope:
-    return CallScope(outer.run, outer.key, block=True, observed=outer.observed, pen=outer.pen, waits=outer.waits)
+    return CallScope(
+        outer.run, outer.key, block=True, observed=outer.observed, call_writer=outer.call_writer, waits=outer.waits
+    )
 
 
 def _divergence(scope: CallScope) -> BlockFailure | None:
     """An earlier attempt has sent at once what this one has not come to."""
     if scope.diverged is not None:
         return BlockFailure("diverged", scope.diverged)
-    if scope.pen is None:
+    if scope.call_writer is None:
         return None
-    missing = scope.pen.places() - scope.left
+    missing = scope.call_writer.earlier_places() - scope.left
     if not missing:
         return None
     return BlockFailure("diverged", f"an earlier attempt has sent {len(missing)} at once that this one did not come to")

@@ -1,4 +1,4 @@
-"""The pen of a call: what it leaves on the log before it has a result."""
+"""The port through which one tool call writes to the log before it has a result."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from typing import Any, Protocol
 from magent2.bus.operations import Append, SetHead
 
 
-class Pen(Protocol):
-    """Writes for a call, under the token of the run's owner, what must be on the log before the call has a result."""
+class CallWriter(Protocol):
+    """Writes what must be on the log before the call has a result.
 
-    def left(self, place: int) -> Mapping[str, Any] | None:
-        """What an earlier attempt has sent at once from this place: `{id, tool, digest, topics}`."""
+    Every append is made under the token of the run's owner: a worker that has lost the lane writes nothing.
+    """
+
+    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
+        """Return what an earlier attempt sent at once from this place in the call: `{id, tool, digest, topics}`."""
         ...
 
-    def places(self) -> frozenset[int]:
-        """Where earlier attempts have sent something at once."""
+    def earlier_places(self) -> frozenset[int]:
+        """Return the places in the call from which earlier attempts sent something at once."""
         ...
 
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """Around the plan of such a send and its append: those of a run go one after another, so each is planned after
-        the one before it has left."""
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """Serialize sends of a run: hold this while a send is planned and appended, so that each plan sees the last."""
         ...
 
-    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        """Send, and note it, in one append. `Refused` and `TopicDeleted`: nothing was written, plan again."""
+    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        """Send, and record the send, in one append.
+
+        Raises `Refused` or `TopicDeleted` when nothing was written; plan the send again.
+        """
         ...
 
-    async def begin(self, tool: str, digest: str) -> None:
-        """Note that a tool which must not be run twice is about to. `OutcomeUnknown`: it was begun already."""
+    async def begin_once(self, tool: str, digest: str) -> None:
+        """Record that a tool that must not run twice is about to run. Raises `OutcomeUnknown` if it was begun."""
         ...
 
     async def set_head(self, head: SetHead) -> None:
-        """Set it with the next append."""
+        """Set a head with the next append."""
         ...

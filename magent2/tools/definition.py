@@ -103,8 +103,8 @@ class ToolDefinition:
         """Check the arguments, then do it, in the scope that is open."""
         check_arguments(self.name, self.params_schema, arguments)
         scope = current_scope()
-        if self.repeat == "never" and scope is not None and scope.pen is not None:
-            await scope.pen.begin(self.name, digest_of({"arguments": arguments}))
+        if self.repeat == "never" and scope is not None and scope.call_writer is not None:
+            await scope.call_writer.begin_once(self.name, digest_of({"arguments": arguments}))
         result = await self.execute(arguments, ToolExecutionContext(facts, scope))
         if result.skip_turn and scope is not None:
             scope.skip_turn = True

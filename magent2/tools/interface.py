@@ -18,7 +18,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.errors import InvalidInput, LimitError
-from magent2.tools.call_writer import Pen
+from magent2.tools.call_writer import CallWriter
 from magent2.tools.hold_limit import HoldBudget
 from magent2.tools.plan_cache import PlanCache
 
@@ -163,7 +163,7 @@ class CallScope:
     key: str
     block: bool = False
     observed: ObservedCall | None = None
-    pen: Pen | None = None
+    call_writer: CallWriter | None = None
     closing: OutcomeBuilder | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)
     plan_cache: PlanCache = field(default_factory=PlanCache)  # what its sends are planned by

@@ -21,7 +21,7 @@ from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, Top
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.steering import plan_steer
-from magent2.tools.call_writer import Pen
+from magent2.tools.call_writer import CallWriter
 from magent2.tools.interface import CallScope, FailedSend, HeldSend, Planning, PreparedSend, SendMark, current_scope
 from magent2.tools.plan_cache import PlanCache
 
@@ -55,27 +55,29 @@ async def send_or_hold(
 
 async def dispatch(bus: Engine, prepared: PreparedSend, scope: CallScope | None) -> SendResult:
     """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
-    if scope is None or scope.pen is None or not prepared.now:
+    if scope is None or scope.call_writer is None or not prepared.now:
         return await send_or_hold(Log(bus), prepared, scope)
     place = scope.place()
     scope.left.add(place)
-    known = scope.pen.left(place)
+    known = scope.call_writer.earlier_send(place)
     if known is not None:
         return _same_again(prepared, scope, known)
     mark = scope.mark(held_id(scope, place), prepared.target)
-    async with scope.pen.alone():
+    async with scope.call_writer.exclusive():
         for _ in range(SEND_TRIES_MAX):
             append = await _plan(Log(bus), PlanCache(), prepared, mark)
             sent = SendResult(mark.id, topics_of(append), held=False)
-            if await _has_left(scope.pen, place, prepared, sent, append):
+            if await _was_sent(scope.call_writer, place, prepared, sent, append):
                 return sent
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-async def _has_left(pen: Pen, place: int, prepared: PreparedSend, sent: SendResult, append: Append) -> bool:
+async def _was_sent(
+    call_writer: CallWriter, place: int, prepared: PreparedSend, sent: SendResult, append: Append
+) -> bool:
     facts = {"id": sent.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
     try:
-        await pen.leave(place, facts, append)
+        await call_writer.send_now(place, facts, append)
     except (Refused, TopicDeleted):
         return False
     return True

@@ -244,6 +244,6 @@ def result_tool() -> ToolDefinition:
 async def _say_wait(context: ToolExecutionContext, lane: AgentLane) -> None:
     """Others that would wait for this run can see that it waits. Whoever is started waits only for its own, so no
     circle can be closed from here, and nothing has to be compared."""
-    if context.scope is not None and context.scope.pen is not None:
+    if context.scope is not None and context.scope.call_writer is not None:
         topic = stream_topic(context.run.conversation_id)
-        await context.scope.pen.set_head(SetHead(topic, {wait_field(context.run.agent): lane.text}))
+        await context.scope.call_writer.set_head(SetHead(topic, {wait_field(context.run.agent): lane.text}))

@@ -149,8 +149,8 @@ async def _until_ended(bus: Engine, lane: AgentLane, exchange: Exchange) -> None
 
 async def _say_no_wait(context: ToolExecutionContext) -> None:
     run, scope = context.run, context.scope
-    if scope is not None and scope.pen is not None:
-        await scope.pen.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))
+    if scope is not None and scope.call_writer is not None:
+        await scope.call_writer.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))
 
 
 def _status(status: str | None) -> Status:

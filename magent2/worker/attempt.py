@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.lane_writer import OwnerLog
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.records import ClaimedLane, MailRef
 from magent2.bus.retry import retry_call
 from magent2.errors import Fenced, UnknownAgent
@@ -36,7 +36,7 @@ class Attempt:
     claimed: ClaimedLane
     runner: Runner
     shared: Shared
-    pen: OwnerLog
+    writer: LaneWriter
     brake: Brake
     steers: LaneSteers | None
     observer: Observer | None
@@ -68,7 +68,7 @@ class Attempt:
             agent=owner.agent,
             attempt=self.claimed.attempt + run.returns,
             bus=self.bus,
-            log=self.pen,
+            writer=self.writer,
             history=history,
             run=run,
             hops=_number(headers.get(HOPS)),
@@ -96,13 +96,13 @@ class Attempt:
         """
         run = context.run
         if run.run in context.history.runs:
-            await self.pen.put(report.run("restarted"), heads=report.head(RUNNING))
+            await self.writer.put(report.run("restarted"), heads=report.head(RUNNING))
             return
         trace = None if context.observed is None else context.observed.traceparent
         start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release)
         steered = letter.record.headers.get(STEER)
         receipts = [input_receipt(report.conversation, letter, report.fields)] if steered else []
-        await self.pen.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
+        await self.writer.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
 
     async def _look(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
         """What was said to the run. Whoever has lost the lane finds out here, and does not come back."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magent2.bus.interface import Engine
-from magent2.bus.lane_writer import OwnerLog
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.log import Log
 from magent2.bus.retry import retry_call
 from magent2.runner.context import RunContext
@@ -20,12 +20,12 @@ from magent2.worker.settlement import Ending, Outcome, Taken
 class LaneApprovals:
     """Lets the lane go while calls of its run wait for a person, and lets the run go on once all are decided on."""
 
-    def __init__(self, bus: Engine, pen: OwnerLog, ending: Ending) -> None:
+    def __init__(self, bus: Engine, writer: LaneWriter, ending: Ending) -> None:
         self.max_s = APPROVAL_MAX_S
         self.now_ms: Callable[[], int] = now_ms  # by the clock on the wall
         self._bus = bus
-        self._pen = pen
-        self._owner = pen.owner
+        self._writer = writer
+        self._owner = writer.owner
         self._ending = ending
 
     async def ask(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome:
@@ -51,7 +51,7 @@ class LaneApprovals:
         if isinstance(paused, Waiting):
             return await self._ending.still_paused(plan, mail, report, paused)
         refs = tuple(letter.record.ref for letter in plan.spent.decisions)
-        await self._pen.commit(*decision_records(report, paused.decided), mail=refs)
+        await self._writer.commit(*decision_records(report, paused.decided), mail=refs)
         context.run = with_decisions(context.run, report, paused.decided)
         return None
 

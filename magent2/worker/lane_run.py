@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from magent2 import __version__
 from magent2.bus.interface import Engine
-from magent2.bus.lane_writer import REFUSALS, OwnerLog
+from magent2.bus.lane_writer import REFUSALS, LaneWriter
 from magent2.bus.operations import Pending
 from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_while_unavailable
@@ -66,18 +66,18 @@ class LaneRun:
         self._release = release
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
-        self._log = OwnerLog(bus, claimed.owner, None if metrics is None else metrics.appended)
-        self._ending = Ending(self._log, claimed.attempt)
+        self._writer = LaneWriter(bus, claimed.owner, None if metrics is None else metrics.appended)
+        self._ending = Ending(self._writer, claimed.attempt)
         self._brake = Brake()
         self._below = Below(bus, claimed.owner)
         self._mail = LaneMail(bus, claimed, self._brake, self._below)
         self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
-        self.approvals = LaneApprovals(bus, self._log, self._ending)
+        self.approvals = LaneApprovals(bus, self._writer, self._ending)
         self._attempt = Attempt(
             bus=bus,
             claimed=claimed,
             runner=runner,
-            pen=self._log,
+            writer=self._writer,
             shared=shared,
             brake=self._brake,
             steers=self._steers,
@@ -149,8 +149,8 @@ class LaneRun:
                 return await self._leave(plan, report, context.run.release)
             return await self._start(plan, report, context)
         except Exception as error:
-            if isinstance(self._log.failure, Fenced | StorageError):
-                raise self._log.failure from error
+            if isinstance(self._writer.failure, Fenced | StorageError):
+                raise self._writer.failure from error
             return await self._fail(plan, report, error)
 
     async def _leave(self, plan: Answer, report: Report, release: str) -> Outcome:
@@ -219,7 +219,7 @@ class LaneRun:
         async with aclosing(events_of(self._runner, context.envelope, context)) as events:
             async for event in events:
                 for record in script.take(event):
-                    await self._log.put(record)
+                    await self._writer.put(record)
 
     async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
         self._error = type(error).__name__
@@ -227,7 +227,7 @@ class LaneRun:
         decision = after_failure(error, failures)
         facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
         log.warning("a run failed", extra=facts, exc_info=error)
-        self._log.forget_refusal()
+        self._writer.forget_refusal()
         if isinstance(decision, Bury):
             return await self._ending.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
         halt = self._mail.halt or plan.halt  # it may have failed before it listened
@@ -237,7 +237,7 @@ class LaneRun:
         try:
             return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
         except REFUSALS as refusal:
-            self._log.forget_refusal()
+            self._writer.forget_refusal()
             return await self._ending.failed(plan, await self._mail.taken(plan), report, error_text(refusal), failures)
 
     async def _stop(self, plan: Answer, report: Report, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:

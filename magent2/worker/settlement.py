@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from magent2.bus.lane_writer import REFUSALS, OwnerLog
+from magent2.bus.lane_writer import REFUSALS, LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import MailRef, NewRecord, Record
 from magent2.errors import Magent2Error
@@ -67,23 +67,23 @@ class Taken:
 class Ending:
     """Ends the work of one owner. Only the first end counts; the log sees to that."""
 
-    def __init__(self, pen: OwnerLog, attempt: int) -> None:
-        self._pen = pen
-        self._owner = pen.owner
+    def __init__(self, writer: LaneWriter, attempt: int) -> None:
+        self._writer = writer
+        self._owner = writer.owner
         self._attempt = attempt
 
     # --- without a run
 
     async def cleared(self, plan: Clear) -> Outcome:
         if not plan.spent.refs:
-            await self._pen.later(NO_MAIL_DELAY_S, refund=True)
+            await self._writer.later(NO_MAIL_DELAY_S, refund=True)
             return Outcome.CLEARED
         try:
             told = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
-            await self._pen.settle(plan.spent.refs, *told, *self._complaints(plan.spent))
+            await self._writer.settle(plan.spent.refs, *told, *self._complaints(plan.spent))
         except REFUSALS as error:  # a conversation that was deleted hears no complaint
             self._note(error)
-            await self._pen.settle(plan.spent.refs)
+            await self._writer.settle(plan.spent.refs)
         return Outcome.CLEARED
 
     async def unreadable(self, plan: Unreadable) -> Outcome:
@@ -98,20 +98,20 @@ class Ending:
 
     async def postponed(self, plan: Answer, mail: Taken) -> Outcome:
         await self._drop_commands(plan, mail)
-        await self._pen.later(POSTPONED_S, refund=True)
+        await self._writer.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
 
     async def left(self, plan: Answer, mail: Taken) -> Outcome:
         """Nothing of the run is touched, and the attempt does not count."""
         await self._drop_commands(plan, mail)
-        await self._pen.later(LEFT_S, refund=True)
+        await self._writer.later(LEFT_S, refund=True)
         return Outcome.LEFT
 
     # --- of a run
 
     async def given_back(self, report: Report) -> Outcome:
         """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
-        await self._pen.later(0, report.key.give_back(report.attempt), refund=True)
+        await self._writer.later(0, report.key.give_back(report.attempt), refund=True)
         return Outcome.GIVEN_BACK
 
     async def paused(
@@ -122,21 +122,21 @@ class Ending:
         turn, calls = approvals[0].turn, [asked_call(approval) for approval in approvals]
         told = [report.approval(approval) for approval in approvals]
         heads = report.head(RUNNING, paused=len(approvals))
-        await self._pen.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
+        await self._writer.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
         return Outcome.PAUSED
 
     async def still_paused(self, plan: Answer, mail: Taken, report: Report, waiting: Waiting) -> Outcome:
         """Some calls are decided on, others wait."""
         records = decision_records(report, waiting.decided)
         if records:
-            await self._pen.commit(*records, heads=report.head(RUNNING, paused=waiting.left))
+            await self._writer.commit(*records, heads=report.head(RUNNING, paused=waiting.left))
         await self._drop_commands(plan, mail, report)
-        await self._pen.later(waiting.delay_s, refund=True)
+        await self._writer.later(waiting.delay_s, refund=True)
         return Outcome.PAUSED
 
     async def answered(self, plan: Answer, mail: Taken, report: Report, context: RunContext, script: Script) -> Outcome:
         last = script.close()
-        await self._pen.settle(
+        await self._writer.settle(
             (*mail.refs, *context.closing_mail),
             *context.closing,
             *last,
@@ -152,7 +152,7 @@ class Ending:
         self, plan: Answer, mail: Taken, report: Report, reason: str, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
         """`cut_off` is what there is to tell of calls that were at work."""
-        await self._pen.settle(
+        await self._writer.settle(
             mail.refs,
             *cut_off,
             *self._receipts(mail, "stopped", plan, report),
@@ -165,7 +165,7 @@ class Ending:
 
     async def retried(self, plan: Answer, mail: Taken, report: Report, text: str, delay_s: float) -> Outcome:
         await self._drop_commands(plan, mail, report)
-        await self._pen.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
+        await self._writer.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
         return Outcome.RETRIED
 
     async def failed(self, plan: Answer, mail: Taken, report: Report, reason: str, attempts: int) -> Outcome:
@@ -185,7 +185,7 @@ class Ending:
         commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
         if commands:
             told = self._receipts(mail, "too_late", plan, report)
-            await self._pen.commit(*told, *self._complaints(plan.spent), mail=commands)
+            await self._writer.commit(*told, *self._complaints(plan.spent), mail=commands)
 
     async def _bury(
         self,
@@ -201,18 +201,18 @@ class Ending:
         for letter, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
             grave = bury(self._owner, letter, reason, attempts, records)
             try:
-                await self._pen.settle(mail, *grave.records, heads=head)
+                await self._writer.settle(mail, *grave.records, heads=head)
             except REFUSALS as error:
                 self._note(error)
             else:
                 return Outcome.BURIED
-        await self._pen.commit(mail=tuple(ref for ref in mail if ref != record.ref))
-        await self._pen.later(None)
+        await self._writer.commit(mail=tuple(ref for ref in mail if ref != record.ref))
+        await self._writer.later(None)
         return Outcome.PARKED
 
     def _note(self, error: Magent2Error) -> None:
         log.error("the log refused to end a run", extra={"owner": self._owner.token, "error": str(error)})
-        self._pen.forget_refusal()
+        self._writer.forget_refusal()
 
     def _receipts(
         self, mail: Taken, outcome: StopOutcome, plan: Answer, report: Report | None = None

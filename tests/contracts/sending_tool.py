@@ -105,9 +105,9 @@ class SendingToolContract:
 
         assert (world.arrived(), world.log()) == ([], before)
 
-    @pytest.mark.parametrize("pen", [True, False], ids=["journalled", "bare"])
-    async def test_with_now_it_leaves_although_the_block_fails(self, world: World, pen: bool) -> None:
-        scope = scope_of(world.facts, pen=pen)
+    @pytest.mark.parametrize("call_writer", [True, False], ids=["journalled", "bare"])
+    async def test_with_now_it_leaves_although_the_block_fails(self, world: World, call_writer: bool) -> None:
+        scope = scope_of(world.facts, call_writer=call_writer)
 
         results = await world.call_all(scope, now=True)
 

@@ -23,7 +23,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.journal import agents as journal_graph
 from magent2.runner.journal import tool_calls as journal_tools
-from magent2.runner.journal.call_writer import CallPen
+from magent2.runner.journal.call_writer import JournalCallWriter
 from magent2.sessions import approvals, store
 from magent2.sessions.approvals import Approval, Decision, letter_of
 from magent2.sessions.message_outcome import Exchange
@@ -197,14 +197,14 @@ def test_a_block_that_holds_nothing_back_turns_the_auditor_red(monkeypatch: pyte
 
 
 def test_what_leaves_at_once_and_leaves_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = CallPen.leave
+    send_now = JournalCallWriter.send_now
 
-    async def leave_twice(pen: CallPen, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        await leave(pen, place, facts, append)
+    async def send_twice(call_writer: JournalCallWriter, place: int, facts: Mapping[str, Any], append: Append) -> None:
+        await send_now(call_writer, place, facts, append)
         twins = tuple(replace(record, id=f"{record.id}-twin") for record in append.records)
-        await pen._journal.context.bus.acall(Append(records=twins))
+        await call_writer._journal.context.bus.acall(Append(records=twins))
 
-    monkeypatch.setattr(CallPen, "leave", leave_twice)
+    monkeypatch.setattr(JournalCallWriter, "send_now", send_twice)
 
     assert first_red(Breakage(), in_minds()) is not None
 

@@ -25,7 +25,7 @@ class Witness:
         what = "a call" if call else "an answer"
         counts, recorded = self._ledger.counts, self._ledger.recorded
         counts[f"{what} was asked for"] += 1
-        if not self._ledger.holds(context.log.owner):
+        if not self._ledger.holds(context.writer.owner):
             counts["a zombie asked"] += 1
         elif (context.run_id, turn, call) in recorded:
             self.findings.append(f"{what} of {context.envelope.id} ({turn} {call}) was recorded and asked for again")

@@ -11,7 +11,7 @@ from agents.items import TResponseOutputItem, TResponseStreamEvent
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 
 from magent2.bus.interface import Engine
-from magent2.bus.lane_writer import OwnerLog
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import Leave, Operation, Write
 from magent2.runner.context import RunContext
 from magent2.runner.demo.model import build_response, stream_events
@@ -166,8 +166,8 @@ def context_of(bus: Engine, worker: str = "w1") -> RunContext:
     question = envelope("go")
     history = History().followed_by(whole_log(bus, "history:one"))
     run = RunRecord("run-1", AGENT, question.model_dump(mode="json"), {}, history.last)
-    log = OwnerLog(bus, claimed.owner)
-    return RunContext(question, AGENT, claimed.attempt, bus, log, history, run)
+    writer = LaneWriter(bus, claimed.owner)
+    return RunContext(question, AGENT, claimed.attempt, bus, writer, history, run)
 
 
 def saying(text: str, pause: asyncio.Event | None = None, fail: Exception | None = None) -> ModelStep:

@@ -1,4 +1,4 @@
-"""A run for tools that send, its pen, and the append that ends a call."""
+"""A run for tools that send, its call writer, and the append that ends a call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Facts:
 
 
 @dataclass
-class LogPen:
+class LogCallWriter:
     """Keeps its notes on the log, as that of a run does, and reads them again in the next attempt."""
 
     bus: Engine
@@ -38,22 +38,22 @@ class LogPen:
 
     @property
     def topic(self) -> str:
-        return f"pen:{self.call}"
+        return f"call:{self.call}"
 
-    def left(self, place: int) -> Mapping[str, Any] | None:
+    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
         return {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(place)
 
-    def places(self) -> frozenset[int]:
+    def earlier_places(self) -> frozenset[int]:
         return frozenset(record.payload["place"] for record in self.bus.read(self.topic))
 
-    def alone(self) -> AbstractAsyncContextManager[None]:
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
         note = NewRecord(self.topic, {"place": place, **facts})
         await self.bus.acall(Append(records=(note, *append.records), conditions=append.conditions, heads=append.heads))
 
-    async def begin(self, tool: str, digest: str) -> None:
+    async def begin_once(self, tool: str, digest: str) -> None:
         if (tool, digest) in self.begun:
             raise OutcomeUnknown(f"{tool} was begun already")
         self.begun.add((tool, digest))
@@ -63,9 +63,11 @@ class LogPen:
         await self.bus.acall(Append(records=(note,), heads=(head,)))
 
 
-def scope_of(facts: Facts, *, block: bool = True, call: str = "call", pen: bool = True) -> CallScope:
+def scope_of(facts: Facts, *, block: bool = True, call: str = "call", call_writer: bool = True) -> CallScope:
     """The scope of one attempt at a call."""
-    return CallScope(facts, f"{facts.run_id}/0/{call}", block, pen=LogPen(facts.bus, call) if pen else None)
+    return CallScope(
+        facts, f"{facts.run_id}/0/{call}", block, call_writer=LogCallWriter(facts.bus, call) if call_writer else None
+    )
 
 
 def commit(scope: CallScope) -> list[FailedSend]:

@@ -1,4 +1,4 @@
-"""What a call writes before it has a result: messages that cannot wait, and that a tool was begun."""
+"""The call writer of a journalled run: messages that cannot wait, and the record that a tool was begun."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from magent2.errors import OutcomeUnknown
 from magent2.runner.journal.journal import Journal
 
 
-class CallPen:
-    """The pen of one call in a journalled run: every append is made under the token of the run's owner."""
+class JournalCallWriter:
+    """Writes for one tool call through the journal of its run."""
 
     def __init__(self, journal: Journal, turn: int, call_id: str) -> None:
         self._journal = journal
@@ -20,23 +20,23 @@ class CallPen:
         self._call_id = call_id
         self._begun = 0  # tools that must not be run twice, so far
 
-    def left(self, place: int) -> Mapping[str, Any] | None:
+    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
         return self._journal.sent.get((self._turn, self._call_id, place))
 
-    def places(self) -> frozenset[int]:
+    def earlier_places(self) -> frozenset[int]:
         own = (self._turn, self._call_id)
         return frozenset(place for *call, place in self._journal.sent if tuple(call) == own)
 
-    def alone(self) -> AbstractAsyncContextManager[None]:
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
         return self._journal.leaving
 
-    async def leave(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
         record = self._journal.context.key.sent(self._turn, self._call_id, place, facts)
         records = (record, *append.records)
         await self._journal.commit(*records, heads=append.heads, conditions=append.conditions)
         self._journal.sent[self._turn, self._call_id, place] = record.payload
 
-    async def begin(self, tool: str, digest: str) -> None:
+    async def begin_once(self, tool: str, digest: str) -> None:
         key = self._turn, self._call_id, self._begun
         self._begun += 1
         if key in self._journal.begun:

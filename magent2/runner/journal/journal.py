@@ -120,10 +120,12 @@ class Journal:
 
     async def _append(self, item: _Append) -> None:
         if item.done is None:
-            await self.context.log.put(*item.records, heads=item.heads)
+            await self.context.writer.put(*item.records, heads=item.heads)
             return
         try:
-            await self.context.log.commit(*item.records, mail=item.mail, heads=item.heads, conditions=item.conditions)
+            await self.context.writer.commit(
+                *item.records, mail=item.mail, heads=item.heads, conditions=item.conditions
+            )
         except (Refused, TopicDeleted) as refusal:
             if not item.conditions:
                 raise

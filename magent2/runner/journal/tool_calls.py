@@ -22,7 +22,7 @@ from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
 from magent2.runner.journal.approvals import refusal_of
-from magent2.runner.journal.call_writer import CallPen
+from magent2.runner.journal.call_writer import JournalCallWriter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
 from magent2.sessions.stream import stream_record
@@ -64,8 +64,8 @@ class Call:
     def scope(self) -> CallScope:
         context = self.journal.context
         key = f"{context.run_id}/{self.turn}/{self.id}"
-        pen = CallPen(self.journal, self.turn, self.id)
-        return CallScope(run=context, key=key, observed=self.observed, pen=pen, waits=context.waits)
+        call_writer = JournalCallWriter(self.journal, self.turn, self.id)
+        return CallScope(run=context, key=key, observed=self.observed, call_writer=call_writer, waits=context.waits)
 
     def observe(self) -> None:
         """The call begins, for whoever looks on."""

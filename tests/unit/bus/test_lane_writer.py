@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.lane_writer import QUEUE_MAX, OwnerLog
+from magent2.bus.lane_writer import QUEUE_MAX, LaneWriter
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import (
     RECORDS_PER_APPEND_MAX,
@@ -40,7 +40,7 @@ from tests.support.serving import until
 AGENT, TOPIC = "Ada", "stream:one"
 
 
-class Pen:
+class OwnedLane:
     """A log, the engine under it, and the lane it belongs to."""
 
     def __init__(self, mail: int = 1) -> None:
@@ -48,7 +48,7 @@ class Pen:
         self.bus.call(mail_to(AGENT, ["one"] * mail))
         self.lane = self.claim("w1")
         self.bus.writes.clear()
-        self.log = OwnerLog(self.bus, self.lane.owner)
+        self.writer = LaneWriter(self.bus, self.lane.owner)
 
     def claim(self, worker: str) -> ClaimedLane:
         (lane,) = self.bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=60.0)).lanes
@@ -67,10 +67,10 @@ class Pen:
 
 
 @pytest.fixture
-async def pen() -> AsyncIterator[Pen]:
-    pen = Pen()
-    yield pen
-    pen.bus.close()
+async def lane() -> AsyncIterator[OwnedLane]:
+    lane = OwnedLane()
+    yield lane
+    lane.bus.close()
 
 
 def note(n: int) -> NewRecord:
@@ -80,212 +80,212 @@ def note(n: int) -> NewRecord:
 # --- order and coalescing
 
 
-async def test_records_come_in_the_order_they_were_put(pen: Pen) -> None:
+async def test_records_come_in_the_order_they_were_put(lane: OwnedLane) -> None:
     for n in range(50):
-        await pen.log.put(note(n))
+        await lane.writer.put(note(n))
         if n % 7 == 0:
             await asyncio.sleep(0)
-    await pen.log.commit(note(50))
+    await lane.writer.commit(note(50))
 
-    assert pen.written() == list(range(51))
-
-
-async def test_commit_returns_when_it_is_on_the_log_with_all_before_it(pen: Pen) -> None:
-    await pen.log.put(note(1))
-    await pen.log.commit(note(2))
-
-    assert pen.written() == [1, 2]
+    assert lane.written() == list(range(51))
 
 
-async def test_one_append_is_in_flight_and_the_next_carries_all_that_queued_meanwhile(pen: Pen) -> None:
-    pen.bus.gate.clear()
-    await pen.log.put(note(0))
-    await until(lambda: pen.bus.in_flight)
+async def test_commit_returns_when_it_is_on_the_log_with_all_before_it(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1))
+    await lane.writer.commit(note(2))
+
+    assert lane.written() == [1, 2]
+
+
+async def test_one_append_is_in_flight_and_the_next_carries_all_that_queued_meanwhile(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    await lane.writer.put(note(0))
+    await until(lambda: lane.bus.in_flight)
     for n in range(1, 100):
-        await pen.log.put(note(n))
-    pen.bus.gate.set()
-    await pen.log.commit(note(100))
+        await lane.writer.put(note(n))
+    lane.bus.gate.set()
+    await lane.writer.commit(note(100))
 
-    assert [len(write.records) for write in pen.bus.writes if isinstance(write, OwnedAppend)] == [1, 100]
-    assert pen.bus.in_flight_max == 1
+    assert [len(write.records) for write in lane.bus.writes if isinstance(write, OwnedAppend)] == [1, 100]
+    assert lane.bus.in_flight_max == 1
 
 
-async def test_numbers_of_appends_have_no_gaps(pen: Pen) -> None:
+async def test_numbers_of_appends_have_no_gaps(lane: OwnedLane) -> None:
     for n in range(3):
-        await pen.log.commit(note(n))
+        await lane.writer.commit(note(n))
 
-    assert [write.n for write in pen.bus.writes if isinstance(write, OwnedAppend)] == [1, 2, 3]
+    assert [write.n for write in lane.bus.writes if isinstance(write, OwnedAppend)] == [1, 2, 3]
 
 
-async def test_more_than_one_append_holds_goes_in_several(pen: Pen) -> None:
+async def test_more_than_one_append_holds_goes_in_several(lane: OwnedLane) -> None:
     for n in range(RECORDS_PER_APPEND_MAX + 5):
-        await pen.log.put(note(n))
-    await pen.log.settle(pen.refs, note(-1))
+        await lane.writer.put(note(n))
+    await lane.writer.settle(lane.refs, note(-1))
 
-    assert pen.written() == [*range(RECORDS_PER_APPEND_MAX + 5), -1]
-    assert [type(write) for write in pen.bus.writes] == [OwnedAppend, Settle]
+    assert lane.written() == [*range(RECORDS_PER_APPEND_MAX + 5), -1]
+    assert [type(write) for write in lane.bus.writes] == [OwnedAppend, Settle]
 
 
-async def test_who_writes_faster_than_the_bus_waits_and_loses_nothing(pen: Pen) -> None:
-    pen.bus.gate.clear()
+async def test_who_writes_faster_than_the_bus_waits_and_loses_nothing(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
     put = 0
 
     async def write() -> None:
         nonlocal put
         for put in range(2 * QUEUE_MAX):
-            await pen.log.put(note(put))
+            await lane.writer.put(note(put))
 
     writing = asyncio.create_task(write())
-    await until(lambda: pen.bus.in_flight and put >= QUEUE_MAX)
+    await until(lambda: lane.bus.in_flight and put >= QUEUE_MAX)
     assert put <= QUEUE_MAX + RECORDS_PER_APPEND_MAX
     assert not writing.done()
-    pen.bus.gate.set()
+    lane.bus.gate.set()
     await writing
-    await pen.log.settle(pen.refs)
+    await lane.writer.settle(lane.refs)
 
-    assert pen.written() == list(range(2 * QUEUE_MAX))
+    assert lane.written() == list(range(2 * QUEUE_MAX))
 
 
-async def test_mail_and_heads_go_with_the_records(pen: Pen) -> None:
-    await pen.log.put(note(1), heads=(SetHead(TOPIC, {"title": "old", "status": "running"}),))
-    await pen.log.commit(note(2), mail=pen.refs, heads=(SetHead(TOPIC, {"title": "new"}),))
+async def test_mail_and_heads_go_with_the_records(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1), heads=(SetHead(TOPIC, {"title": "old", "status": "running"}),))
+    await lane.writer.commit(note(2), mail=lane.refs, heads=(SetHead(TOPIC, {"title": "new"}),))
 
-    assert pen.bus.call(Describe((TOPIC,)))[0].head == {"title": "new", "status": "running"}
-    assert pen.bus.call(Claim(worker="w2", agents=(AGENT,), limit=1, lease_s=60.0)).lanes == ()
+    assert lane.bus.call(Describe((TOPIC,)))[0].head == {"title": "new", "status": "running"}
+    assert lane.bus.call(Claim(worker="w2", agents=(AGENT,), limit=1, lease_s=60.0)).lanes == ()
 
 
 # --- the end
 
 
-async def test_settle_carries_what_is_queued(pen: Pen) -> None:
-    await pen.log.put(note(1), heads=(SetHead(TOPIC, {"status": "running"}),))
-    await pen.log.put(note(2))
-    await pen.log.settle(pen.refs, note(3), heads=(SetHead(TOPIC, {"status": "finished"}),))
+async def test_settle_carries_what_is_queued(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1), heads=(SetHead(TOPIC, {"status": "running"}),))
+    await lane.writer.put(note(2))
+    await lane.writer.settle(lane.refs, note(3), heads=(SetHead(TOPIC, {"status": "finished"}),))
 
-    assert pen.written() == [1, 2, 3]
-    assert [type(write) for write in pen.bus.writes] == [Settle]
-    assert pen.bus.call(Describe((TOPIC,)))[0].head == {"status": "finished"}
+    assert lane.written() == [1, 2, 3]
+    assert [type(write) for write in lane.bus.writes] == [Settle]
+    assert lane.bus.call(Describe((TOPIC,)))[0].head == {"status": "finished"}
 
 
-async def test_settle_waits_for_the_append_in_flight(pen: Pen) -> None:
-    pen.bus.gate.clear()
-    await pen.log.put(note(1))
-    await until(lambda: pen.bus.in_flight)
-    settling = asyncio.create_task(pen.log.settle(pen.refs, note(2)))
-    pen.bus.gate.set()
+async def test_settle_waits_for_the_append_in_flight(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    await lane.writer.put(note(1))
+    await until(lambda: lane.bus.in_flight)
+    settling = asyncio.create_task(lane.writer.settle(lane.refs, note(2)))
+    lane.bus.gate.set()
     await settling
 
-    assert pen.written() == [1, 2]
-    assert pen.bus.in_flight_max == 1
+    assert lane.written() == [1, 2]
+    assert lane.bus.in_flight_max == 1
 
 
-async def test_later_carries_what_is_queued_and_keeps_the_mail(pen: Pen) -> None:
-    await pen.log.put(note(1))
-    await pen.log.later(0, note(2))
+async def test_later_carries_what_is_queued_and_keeps_the_mail(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1))
+    await lane.writer.later(0, note(2))
 
-    assert pen.written() == [1, 2]
-    assert pen.claim("w2").attempt == 2
+    assert lane.written() == [1, 2]
+    assert lane.claim("w2").attempt == 2
 
 
-async def test_whoever_writes_after_the_end_is_told(pen: Pen) -> None:
-    await pen.log.settle(pen.refs)
+async def test_whoever_writes_after_the_end_is_told(lane: OwnedLane) -> None:
+    await lane.writer.settle(lane.refs)
 
     with pytest.raises(Fenced, match="given up"):
-        await pen.log.put(note(1))
+        await lane.writer.put(note(1))
     with pytest.raises(Fenced, match="given up"):
-        await pen.log.commit(note(1))
+        await lane.writer.commit(note(1))
 
 
-async def test_whoever_commits_while_the_lane_is_given_up_is_told_too(pen: Pen) -> None:
-    pen.bus.gate.clear()
-    settling = asyncio.create_task(pen.log.settle(pen.refs))
-    await until(lambda: pen.bus.in_flight)
-    late = asyncio.create_task(pen.log.commit(note(1)))
+async def test_whoever_commits_while_the_lane_is_given_up_is_told_too(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    settling = asyncio.create_task(lane.writer.settle(lane.refs))
+    await until(lambda: lane.bus.in_flight)
+    late = asyncio.create_task(lane.writer.commit(note(1)))
     await asyncio.sleep(0)
-    pen.bus.gate.set()
+    lane.bus.gate.set()
     await settling
 
     with pytest.raises(Fenced, match="given up"):
         await late
-    assert pen.written() == []
+    assert lane.written() == []
 
 
 # --- what fails
 
 
-async def test_an_owner_that_was_fenced_is_told_at_every_call(pen: Pen) -> None:
-    pen.take_away()
+async def test_an_owner_that_was_fenced_is_told_at_every_call(lane: OwnedLane) -> None:
+    lane.take_away()
 
     with pytest.raises(Fenced):
-        await pen.log.commit(note(1))
+        await lane.writer.commit(note(1))
     with pytest.raises(Fenced):
-        await pen.log.put(note(2))
+        await lane.writer.put(note(2))
     with pytest.raises(Fenced):
-        await pen.log.settle(pen.refs)
-    assert isinstance(pen.log.failure, Fenced)
-    assert pen.written() == []
+        await lane.writer.settle(lane.refs)
+    assert isinstance(lane.writer.failure, Fenced)
+    assert lane.written() == []
 
 
-async def test_a_condition_that_does_not_hold_fails_its_commit_alone(pen: Pen) -> None:
-    await pen.log.put(note(1))
+async def test_a_condition_that_does_not_hold_fails_its_commit_alone(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1))
     with pytest.raises(ConditionFailed):
-        await pen.log.commit(note(2), conditions=(LastSeqIs("history:one", 7),))
-    await pen.log.commit(note(3), conditions=(LastSeqIs("history:one", 0),))
-    await pen.log.settle(pen.refs, note(4))
+        await lane.writer.commit(note(2), conditions=(LastSeqIs("history:one", 7),))
+    await lane.writer.commit(note(3), conditions=(LastSeqIs("history:one", 0),))
+    await lane.writer.settle(lane.refs, note(4))
 
-    assert pen.written() == [1, 3, 4]
+    assert lane.written() == [1, 3, 4]
 
 
-async def test_records_queued_around_a_refused_commit_are_kept(pen: Pen) -> None:
-    pen.bus.gate.clear()
-    await pen.log.put(note(1))
-    refused = asyncio.create_task(pen.log.commit(note(2), conditions=(LastSeqIs("history:one", 7),)))
+async def test_records_queued_around_a_refused_commit_are_kept(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    await lane.writer.put(note(1))
+    refused = asyncio.create_task(lane.writer.commit(note(2), conditions=(LastSeqIs("history:one", 7),)))
     await asyncio.sleep(0)
-    await pen.log.put(note(3))
-    pen.bus.gate.set()
+    await lane.writer.put(note(3))
+    lane.bus.gate.set()
 
     with pytest.raises(ConditionFailed):
         await refused
-    await pen.log.settle(pen.refs)
-    assert pen.written() == [1, 3]
+    await lane.writer.settle(lane.refs)
+    assert lane.written() == [1, 3]
 
 
-async def test_a_refused_record_fails_the_run_but_the_lane_can_still_be_given_up(pen: Pen) -> None:
-    await pen.log.commit(note(0))
-    await pen.log.put(NewRecord(TOPIC, {"n": "x" * (2 << 20)}))
+async def test_a_refused_record_fails_the_run_but_the_lane_can_still_be_given_up(lane: OwnedLane) -> None:
+    await lane.writer.commit(note(0))
+    await lane.writer.put(NewRecord(TOPIC, {"n": "x" * (2 << 20)}))
     with pytest.raises(PayloadTooLarge):
-        await pen.log.commit(note(1))
+        await lane.writer.commit(note(1))
     with pytest.raises(PayloadTooLarge):
-        await pen.log.settle(pen.refs)
+        await lane.writer.settle(lane.refs)
 
-    pen.log.forget_refusal()
-    await pen.log.settle(pen.refs, note(2))
+    lane.writer.forget_refusal()
+    await lane.writer.settle(lane.refs, note(2))
 
-    assert pen.written() == [0, 2]
+    assert lane.written() == [0, 2]
 
 
 @pytest.mark.parametrize("how", ["commit", "settle"])
-async def test_after_a_refusal_was_forgotten_the_run_can_write_on(pen: Pen, how: str) -> None:
+async def test_after_a_refusal_was_forgotten_the_run_can_write_on(lane: OwnedLane, how: str) -> None:
     large = NewRecord(TOPIC, {"n": "x" * (2 << 20)})
     with pytest.raises(PayloadTooLarge):
-        await (pen.log.commit(large) if how == "commit" else pen.log.settle(pen.refs, large))
+        await (lane.writer.commit(large) if how == "commit" else lane.writer.settle(lane.refs, large))
 
-    pen.log.forget_refusal()
-    await pen.log.commit(note(1))
-    await pen.log.settle(pen.refs, note(2))
+    lane.writer.forget_refusal()
+    await lane.writer.commit(note(1))
+    await lane.writer.settle(lane.refs, note(2))
 
-    assert pen.written() == [1, 2]
+    assert lane.written() == [1, 2]
 
 
-async def test_a_fence_is_not_forgotten(pen: Pen) -> None:
-    pen.take_away()
+async def test_a_fence_is_not_forgotten(lane: OwnedLane) -> None:
+    lane.take_away()
     with pytest.raises(Fenced):
-        await pen.log.commit(note(1))
+        await lane.writer.commit(note(1))
 
-    pen.log.forget_refusal()
+    lane.writer.forget_refusal()
 
     with pytest.raises(Fenced):
-        await pen.log.settle(pen.refs)
+        await lane.writer.settle(lane.refs)
 
 
 # --- a bus that is away
@@ -293,43 +293,43 @@ async def test_a_fence_is_not_forgotten(pen: Pen) -> None:
 
 @pytest.mark.parametrize("error", [BusUnavailable("away"), StorageFull("full")])
 async def test_the_same_append_is_tried_again_until_the_bus_answers(
-    pen: Pen, error: Magent2Error, caplog: pytest.LogCaptureFixture
+    lane: OwnedLane, error: Magent2Error, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pen.bus.before.append(error)
+    lane.bus.before.append(error)
 
     with caplog.at_level(logging.WARNING):
-        await pen.log.commit(note(1))
+        await lane.writer.commit(note(1))
 
-    assert pen.written() == [1]
-    assert len(pen.bus.writes) == 2
-    assert pen.bus.writes[0] is pen.bus.writes[1]
+    assert lane.written() == [1]
+    assert len(lane.bus.writes) == 2
+    assert lane.bus.writes[0] is lane.bus.writes[1]
     assert "waiting for the bus" in caplog.text
     assert RETRY_FIRST_S <= 0.1
 
 
-async def test_a_lost_reply_doubles_nothing(pen: Pen) -> None:
-    pen.bus.after.append(BusUnavailable("the reply was lost"))
-    await pen.log.commit(note(1))
-    pen.bus.after.append(BusUnavailable("the reply was lost"))
-    await pen.log.settle(pen.refs, note(2))
+async def test_a_lost_reply_doubles_nothing(lane: OwnedLane) -> None:
+    lane.bus.after.append(BusUnavailable("the reply was lost"))
+    await lane.writer.commit(note(1))
+    lane.bus.after.append(BusUnavailable("the reply was lost"))
+    await lane.writer.settle(lane.refs, note(2))
 
-    assert pen.written() == [1, 2]
+    assert lane.written() == [1, 2]
 
 
-async def test_what_a_person_must_mend_is_raised(pen: Pen) -> None:
-    pen.bus.before.append(StorageCorrupt("damaged"))
+async def test_what_a_person_must_mend_is_raised(lane: OwnedLane) -> None:
+    lane.bus.before.append(StorageCorrupt("damaged"))
 
     with pytest.raises(StorageCorrupt):
-        await pen.log.commit(note(1))
-    assert isinstance(pen.log.failure, StorageCorrupt)
+        await lane.writer.commit(note(1))
+    assert isinstance(lane.writer.failure, StorageCorrupt)
 
 
-async def test_a_cancelled_commit_still_happens(pen: Pen) -> None:
-    pen.bus.gate.clear()
-    committing = asyncio.create_task(pen.log.commit(note(1)))
-    await until(lambda: pen.bus.in_flight)
+async def test_a_cancelled_commit_still_happens(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    committing = asyncio.create_task(lane.writer.commit(note(1)))
+    await until(lambda: lane.bus.in_flight)
     committing.cancel()
-    pen.bus.gate.set()
-    await pen.log.settle(pen.refs, note(2))
+    lane.bus.gate.set()
+    await lane.writer.settle(lane.refs, note(2))
 
-    assert pen.written() == [1, 2]
+    assert lane.written() == [1, 2]

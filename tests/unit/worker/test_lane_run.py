@@ -433,7 +433,7 @@ async def test_an_event_that_cannot_be_written_buries_the_mail(bus: MemoryBus, e
 async def test_a_token_too_large_for_the_log_ends_the_run(bus: MemoryBus) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield token(mail, "x" * (2 << 20))
-        await context.log.commit()
+        await context.writer.commit()
         raise AssertionError("the commit fails")
 
     send(bus, "hello")

@@ -18,10 +18,10 @@ from magent2.errors import InvalidInput
 from magent2.mail.delivery import SendOptions
 from magent2.models.address import check_name, history_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.history import Histories
-from magent2.sessions.receipts import Fate, find_fate
+from magent2.sessions.history import HistoryCache
+from magent2.sessions.receipts import MessageProgress, find_message_progress
 from magent2.sessions.steering import steer
-from magent2.sessions.store import shown
+from magent2.sessions.store import with_user_message
 
 SWEEP_S = 30.0  # who waits looks again this often, woken or not
 
@@ -52,18 +52,18 @@ class RemoteContext:
             content=message.render(),
             created_at=message.timestamp,
         )
-        sending = shown(envelope, SendOptions(principal=self.principal), steer=True)
+        sending = with_user_message(envelope, SendOptions(principal=self.principal), steer=True)
         run_sync(self.bus, steer, envelope, sending, require_active=self.require_active)
         return message
 
-    def receipt(self, message_id: str, wait_s: float = 0.0) -> Fate:
+    def receipt(self, message_id: str, wait_s: float = 0.0) -> MessageProgress:
         """What became of a message of the conversation; with `wait_s`, once every agent that it went to has seen it,
         or when that time is up. It blocks this thread, and no other."""
         deadline = time.monotonic() + wait_s
-        reading = Histories(self.bus).read_with  # what was read is not read again
+        reading = HistoryCache(self.bus).read_with  # what was read is not read again
         with self.bus.watch([history_topic(self.conversation_id)]) as watch:
             while True:
-                fate = run_sync(self.bus, find_fate, self.conversation_id, message_id, reading)
+                fate = run_sync(self.bus, find_message_progress, self.conversation_id, message_id, reading)
                 if fate is None:
                     raise InvalidInput(f"conversation {self.conversation_id!r} has no message {message_id[:80]!r}")
                 left_s = deadline - time.monotonic()

@@ -20,7 +20,7 @@ from magent2.settings import Settings
 from magent2.token import TokenFile
 
 if TYPE_CHECKING:
-    from magent2.directory.keys import Key
+    from magent2.directory.keys import ApiKey
 
 
 # --- the token of this machine's gateway
@@ -120,7 +120,7 @@ def revoke(key_id: str, bus: str | None, as_json: bool) -> None:
         print_note(f"revoked key {revoked.id}")
 
 
-def _key_json(key: Key) -> dict[str, object]:
+def _key_json(key: ApiKey) -> dict[str, object]:
     return {
         "id": key.id,
         "scopes": list(key.scopes),
@@ -130,11 +130,11 @@ def _key_json(key: Key) -> dict[str, object]:
     }
 
 
-def _created_at(key: Key) -> str:
+def _created_at(key: ApiKey) -> str:
     return key.created_at.isoformat(timespec="seconds")
 
 
-def _revoked_at(key: Key) -> str | None:
+def _revoked_at(key: ApiKey) -> str | None:
     return None if key.revoked_at is None else key.revoked_at.isoformat(timespec="seconds")
 
 

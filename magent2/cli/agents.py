@@ -112,9 +112,9 @@ def place(agent: str, role: str, parent: str | None, bus: str | None, as_json: b
 
     This command opens the bus itself and needs no gateway.
     """
-    from magent2.directory.agents import place_agent
+    from magent2.directory.agents import set_agent_role
 
-    placed = run_on_bus(bus, place_agent, agent, role, parent)
+    placed = run_on_bus(bus, set_agent_role, agent, role, parent)
     if as_json:
         print_json({"name": placed.name, "role": placed.role, "parent": placed.parent})
     else:

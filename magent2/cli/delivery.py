@@ -14,7 +14,7 @@ from magent2.cli.output import print_json, print_note, print_table, shortened
 if TYPE_CHECKING:
     from magent2.client import Client, DeadLetterInfo
     from magent2.connectors.outbox import OutboxItem, OutboxState
-    from magent2.directory.connectors import Registration
+    from magent2.directory.connectors import ConnectorRegistration
 
 STATES: tuple[OutboxState, ...] = ("waiting", "begun", "sent", "dead", "unknown", "dropped")
 
@@ -169,7 +169,7 @@ def remove(connector: str, bus: str | None) -> None:
     print_note(f"removed connector {connector}")
 
 
-def _connector_json(connector: Registration) -> dict[str, object]:
+def _connector_json(connector: ConnectorRegistration) -> dict[str, object]:
     return {"id": connector.id, "kind": connector.kind, "capabilities": asdict(connector.capabilities)}
 
 

@@ -14,7 +14,7 @@ from magent2.cli.output import print_json, print_note, print_table, shortened
 
 if TYPE_CHECKING:
     from magent2.bus.interface import Engine
-    from magent2.directory.channels import Channel, Member
+    from magent2.directory.channels import Channel, ChannelMember
     from magent2.directory.friends import Friendship
     from magent2.directory.swarms import Swarm
     from magent2.directory.users import User
@@ -364,7 +364,7 @@ def join(name: str, username: str, user: str, agent: str, bus: str | None, as_js
     _print_channel(joined, as_json)
 
 
-def _member(bus: Engine, username: str, user: str, agent: str) -> Member:
+def _member(bus: Engine, username: str, user: str, agent: str) -> ChannelMember:
     from magent2.directory.channels import new_member
 
     return new_member(username, _user_id(bus, user), agent)

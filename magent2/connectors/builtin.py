@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from magent2.bus.records import NewRecord
 from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
-from magent2.directory.connectors import Capabilities, Registration
+from magent2.directory.connectors import Capabilities, ConnectorRegistration
 from magent2.errors import NotTaken, SettingsError
 from magent2.models.events import MessageEvent
 from magent2.sessions.stream import stream_record
@@ -87,7 +87,7 @@ def capabilities_of(kind: str, config: Mapping[str, Any]) -> Capabilities:
     raise SettingsError(f"{kind[:80]!r} is no kind of connector; take one of {', '.join(KINDS)}")
 
 
-def make_connector(registration: Registration) -> Connector:
+def make_connector(registration: ConnectorRegistration) -> Connector:
     if registration.kind == "console":
         return ConsoleConnector()
     if registration.kind == "webhook":

@@ -14,7 +14,7 @@ from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.connectors.interface import Connector, OutgoingMessage
 from magent2.connectors.outbox import state_record
-from magent2.directory.connectors import Registration, find_connector
+from magent2.directory.connectors import ConnectorRegistration, find_connector
 from magent2.errors import (
     BlobMissing,
     MalformedRecord,
@@ -77,7 +77,7 @@ class DeliveryAttempt:
         self,
         bus: Engine,
         lane: ClaimedLane,
-        connectors: Callable[[Registration], Connector],
+        connectors: Callable[[ConnectorRegistration], Connector],
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._bus = bus
@@ -125,7 +125,7 @@ class DeliveryAttempt:
             reason = f"message {self.item_id!r} of the outbox of {self.connector_id!r} cannot be read: {error}"
             raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
 
-    async def registration(self) -> Registration:
+    async def registration(self) -> ConnectorRegistration:
         found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
         return found.state
 

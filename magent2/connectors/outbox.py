@@ -15,7 +15,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append
 from magent2.bus.records import ID_MAX_CHARS, NewRecord, Record
 from magent2.connectors.interface import OutgoingMessage
-from magent2.directory.connectors import Registration, find_connector, parse_connector
+from magent2.directory.connectors import ConnectorRegistration, find_connector, parse_connector
 from magent2.errors import InvalidInput, UnknownCursor, UnknownEntity
 from magent2.mail.addressing import relay_job
 from magent2.models.address import outbox_topic
@@ -42,13 +42,13 @@ class OutboxItem:
         return self.message.key
 
 
-def destination_of(connector: Registration, target: str) -> str:
+def destination_of(connector: ConnectorRegistration, target: str) -> str:
     """The lane of a destination. Nobody can guess it, so nobody can take its name for a conversation."""
     text = f"{connector.key}\x1f{connector.id}\x1f{target}"
     return "to-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def queue_records(message: OutgoingMessage, connector: Registration) -> tuple[NewRecord, NewRecord]:
+def queue_records(message: OutgoingMessage, connector: ConnectorRegistration) -> tuple[NewRecord, NewRecord]:
     """What puts a message into the outbox."""
     blobs = tuple(dict.fromkeys(attachment.sha256 for attachment in message.attachments))
     facts = {"event": "queued", **message.facts()}

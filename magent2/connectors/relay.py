@@ -25,7 +25,7 @@ from magent2.connectors.builtin import make_connector
 from magent2.connectors.delivery_attempt import DeliveryAttempt
 from magent2.connectors.interface import Connector
 from magent2.connectors.outbox_retention import trim_outbox
-from magent2.directory.connectors import ROLL, Registration, list_connector_ids
+from magent2.directory.connectors import CONNECTOR_LIST_TOPIC, ConnectorRegistration, list_connector_ids
 from magent2.errors import MalformedRecord
 from magent2.mail.lane_loop import LaneHandler, LaneLoop
 from magent2.models.address import chat_topic, relay_agent
@@ -48,7 +48,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
     def __init__(
         self,
         bus: Engine,
-        make: Callable[[Registration], Connector] = make_connector,
+        make: Callable[[ConnectorRegistration], Connector] = make_connector,
         *,
         concurrency: int = CONCURRENCY,
         lease_s: float = LEASE_S,
@@ -62,7 +62,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
         self._chance = chance
         self._now_s = now_s
         self._agents: tuple[str, ...] = ()
-        self._connectors: dict[str, tuple[Registration, Connector]] = {}
+        self._connectors: dict[str, tuple[ConnectorRegistration, Connector]] = {}
         self._lane_loop = LaneLoop(
             bus, self, worker=self.worker, concurrency=concurrency, lease_s=lease_s, drain_s=DRAIN_S
         )
@@ -87,7 +87,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return (ROLL,)
+        return (CONNECTOR_LIST_TOPIC,)
 
     async def before_claim(self, watch: Watch) -> bool:
         names = await retry_call(lambda: list_connector_ids(Log(self._bus)), self.worker)
@@ -105,7 +105,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
     async def work_on(self, work: DeliveryAttempt) -> bool:
         return await work.work()
 
-    def _connector(self, registration: Registration) -> Connector:
+    def _connector(self, registration: ConnectorRegistration) -> Connector:
         """Return the connector of a registration. It is created once, and again when the registration changes."""
         known = self._connectors.get(registration.id)
         if known is None or known[0] != registration:

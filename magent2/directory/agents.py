@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Kind, change_or_create_entity, list_entities, look_up_entity
+from magent2.directory.entity import EntityKind, change_or_create_entity, list_entities, look_up_entity
 from magent2.errors import ConditionFailed, InvalidInput
 from magent2.models.address import check_name
 
@@ -27,7 +27,7 @@ class AgentEntry:
     removed: bool = False
 
 
-def decide_place(name: str, role: str, parent: str | None) -> dict[str, Any]:
+def decide_role(name: str, role: str, parent: str | None) -> dict[str, Any]:
     check_name(name, "agent name")
     if role not in get_args(Role):
         raise InvalidInput(f"{role[:80]!r} is no role; take one of {', '.join(get_args(Role))}")
@@ -38,9 +38,9 @@ def decide_place(name: str, role: str, parent: str | None) -> dict[str, Any]:
     return {"event": "placed", "role": role, "parent": parent}
 
 
-async def place_agent(log: Log, name: str, role: str, parent: str | None = None) -> AgentEntry:
+async def set_agent_role(log: Log, name: str, role: str, parent: str | None = None) -> AgentEntry:
     """Say what an agent is."""
-    facts = decide_place(name, role, parent)
+    facts = decide_role(name, role, parent)
     await _check_ancestors(log, name, parent)
     wanted = AgentEntry(name, facts["role"], parent)
     return await change_or_create_entity(log, AGENTS, name, lambda now: None if now == wanted else facts)
@@ -85,4 +85,4 @@ def _begin(entity: str, record: Record) -> AgentEntry:
     return _read(entity, record.payload)
 
 
-AGENTS = Kind("agent", _begin, lambda entry, record: _read(entry.name, record.payload))
+AGENTS = EntityKind("agent", _begin, lambda entry, record: _read(entry.name, record.payload))

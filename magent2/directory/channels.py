@@ -10,7 +10,14 @@ from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, change_entity, create_entity, find_entity, list_entities
+from magent2.directory.entity import (
+    EntityKind,
+    EntitySnapshot,
+    change_entity,
+    create_entity,
+    find_entity,
+    list_entities,
+)
 from magent2.directory.nametags import parse_nametag
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotAMember, TopicDeleted, UnknownEntity
@@ -25,7 +32,7 @@ _NAME = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CHANNEL_MAX_CHARS - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ChannelMember:
     """An agent of a user, under the name that others mention it by. In the conversation `room` it hears of talk."""
 
     username: str
@@ -40,13 +47,13 @@ class Channel:
 
     name: str
     leader: str
-    members: tuple[Member, ...]
+    members: tuple[ChannelMember, ...]
     removed: bool = False
 
-    def member(self, username: str) -> Member | None:
+    def member(self, username: str) -> ChannelMember | None:
         return next((member for member in self.members if member.username == username), None)
 
-    def speaker(self, user: str, agent: str) -> Member:
+    def speaker(self, user: str, agent: str) -> ChannelMember:
         """Whom an agent that works for this user speaks as."""
         if self.removed:
             raise UnknownEntity(f"channel {self.name!r} is gone")
@@ -66,7 +73,7 @@ def parse_channel(text: str) -> str:
 # --- decisions
 
 
-def hearers(channel: Channel, speaker: Member, mentions: Sequence[str]) -> tuple[Member, ...]:
+def channel_recipients(channel: Channel, speaker: ChannelMember, mentions: Sequence[str]) -> tuple[ChannelMember, ...]:
     """Who gets a message: the leader, and who is mentioned; never who said it, and nobody twice."""
     named = dict.fromkeys([channel.leader, *(parse_nametag(text) for text in mentions)])
     strangers = [name for name in named if channel.member(name) is None]
@@ -77,7 +84,7 @@ def hearers(channel: Channel, speaker: Member, mentions: Sequence[str]) -> tuple
     return tuple(member for member in found if member is not None)
 
 
-def decide_join(channel: Channel, member: Member) -> Mapping[str, Any] | None:
+def decide_join(channel: Channel, member: ChannelMember) -> Mapping[str, Any] | None:
     _check_there(channel)
     known = channel.member(member.username)
     if known is not None:
@@ -115,18 +122,18 @@ def _check_there(channel: Channel) -> None:
 # --- on the log
 
 
-def new_member(username: str, user: str, agent: str) -> Member:
+def new_member(username: str, user: str, agent: str) -> ChannelMember:
     """A member who is about to join, with a room of their own."""
     check_name(agent, "agent name")
     room = f"channel-{secrets.token_hex(ROOM_BYTES)}"
-    return Member(parse_nametag(username), check_user_id(user), agent, room)
+    return ChannelMember(parse_nametag(username), check_user_id(user), agent, room)
 
 
-async def create_channel(log: Log, name: str, leader: Member) -> Channel:
+async def create_channel(log: Log, name: str, leader: ChannelMember) -> Channel:
     return await create_entity(log, CHANNELS, parse_channel(name), {"event": "created", "leader": _facts(leader)})
 
 
-async def join_channel(log: Log, name: str, member: Member) -> Channel:
+async def join_channel(log: Log, name: str, member: ChannelMember) -> Channel:
     return await _change_channel(log, name, lambda channel: decide_join(channel, member))
 
 
@@ -145,7 +152,7 @@ async def remove_channel(log: Log, name: str) -> Channel:
     return await _change_channel(log, name, lambda channel: None if channel.removed else {"event": "removed"})
 
 
-async def find_channel(log: Log, name: str) -> Found[Channel]:
+async def find_channel(log: Log, name: str) -> EntitySnapshot[Channel]:
     chosen = parse_channel(name)
     try:
         return await find_entity(log, CHANNELS, chosen)
@@ -175,11 +182,11 @@ async def _change_channel(log: Log, name: str, decide: Callable[[Channel], Mappi
     return await change_entity(log, CHANNELS, parse_channel(name), decide)
 
 
-def _facts(member: Member) -> dict[str, Any]:
+def _facts(member: ChannelMember) -> dict[str, Any]:
     return {"username": member.username, "user": member.user, "agent": member.agent, "room": member.room}
 
 
-def restated(channel: Channel) -> Mapping[str, Any]:
+def channel_snapshot(channel: Channel) -> Mapping[str, Any]:
     """All that a channel is, in one record: those before it are not needed any more."""
     members = [_facts(member) for member in channel.members]
     return {"event": "restated", "leader": channel.leader, "members": members, "removed": channel.removed}
@@ -188,9 +195,9 @@ def restated(channel: Channel) -> Mapping[str, Any]:
 def _begin(entity: str, record: Record) -> Channel:
     facts = record.payload
     if facts["event"] == "restated":
-        members = tuple(Member(**member) for member in facts["members"])
+        members = tuple(ChannelMember(**member) for member in facts["members"])
         return Channel(entity, facts["leader"], members, facts["removed"])
-    leader = Member(**facts["leader"])
+    leader = ChannelMember(**facts["leader"])
     return Channel(entity, leader.username, (leader,))
 
 
@@ -199,7 +206,7 @@ def _apply(channel: Channel, record: Record) -> Channel:
     if facts["event"] == "restated":
         return _begin(channel.name, record)
     if facts["event"] == "joined":
-        return replace(channel, members=(*channel.members, Member(**facts["member"])))
+        return replace(channel, members=(*channel.members, ChannelMember(**facts["member"])))
     if facts["event"] == "left":
         stay = tuple(member for member in channel.members if member.username != facts["username"])
         return replace(channel, members=stay)
@@ -208,4 +215,4 @@ def _apply(channel: Channel, record: Record) -> Channel:
     return replace(channel, removed=True)
 
 
-CHANNELS = Kind("channel", _begin, _apply)
+CHANNELS = EntityKind("channel", _begin, _apply)

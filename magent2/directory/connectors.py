@@ -11,7 +11,7 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, LastSeqIs
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import PAGE, Found, Kind, change_entity, find_entity, list_entities
+from magent2.directory.entity import PAGE, EntityKind, EntitySnapshot, change_entity, find_entity, list_entities
 from magent2.directory.users import WEB
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
 from magent2.mail.registration import registration_append
@@ -20,7 +20,7 @@ from magent2.models.address import entity_topic, relay_agent
 CONNECTOR_MAX_CHARS = 64
 KEY_BYTES = 16
 
-ROLL = entity_topic("connectors", "all")  # one record per connector: whoever serves them watches it
+CONNECTOR_LIST_TOPIC = entity_topic("connectors", "all")  # one record per connector: whoever serves them watches it
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CONNECTOR_MAX_CHARS - 1}}}")
 
@@ -36,7 +36,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class ConnectorRegistration:
     """A connector as the log tells it. `config` may hold a secret, and is shown to nobody."""
 
     id: str
@@ -47,7 +47,7 @@ class Registration:
     removed: bool = False
 
 
-EVERYBODYS = Registration(WEB, WEB, Capabilities(text=True, files=True, reply_to=True, takes_key=True))
+WEB_CONNECTOR = ConnectorRegistration(WEB, WEB, Capabilities(text=True, files=True, reply_to=True, takes_key=True))
 
 
 def parse_connector(text: str) -> str:
@@ -58,7 +58,7 @@ def parse_connector(text: str) -> str:
 
 async def register_connector(
     log: Log, entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
-) -> Registration:
+) -> ConnectorRegistration:
     """Set a connector up. Its outbox gets a name that no conversation can take."""
     if parse_connector(entity) == WEB:
         raise InvalidInput(f"{WEB!r} is there without being set up; take another id")
@@ -74,7 +74,11 @@ async def register_connector(
     try:
         await log.append(
             Append(
-                records=(NewRecord(topic, facts), NewRecord(ROLL, {"connector": entity}), *name.records),
+                records=(
+                    NewRecord(topic, facts),
+                    NewRecord(CONNECTOR_LIST_TOPIC, {"connector": entity}),
+                    *name.records,
+                ),
                 conditions=(LastSeqIs(topic, 0), *name.conditions),
             )
         )
@@ -84,17 +88,17 @@ async def register_connector(
     return found.state
 
 
-async def unregister_connector(log: Log, entity: str) -> Registration:
+async def unregister_connector(log: Log, entity: str) -> ConnectorRegistration:
     """Nothing more goes into its outbox; what is there is dropped by whoever would send it."""
     return await change_entity(
         log, CONNECTORS, parse_connector(entity), lambda known: None if known.removed else {"event": "removed"}
     )
 
 
-async def find_connector(log: Log, entity: str) -> Found[Registration]:
+async def find_connector(log: Log, entity: str) -> EntitySnapshot[ConnectorRegistration]:
     """The connector, if it still is set up; the session page always is."""
     if entity == WEB:
-        return Found(EVERYBODYS, 0)
+        return EntitySnapshot(WEB_CONNECTOR, 0)
     try:
         found = await find_entity(log, CONNECTORS, parse_connector(entity))
     except UnknownEntity:
@@ -104,9 +108,9 @@ async def find_connector(log: Log, entity: str) -> Found[Registration]:
     return found
 
 
-async def list_connectors(log: Log) -> list[Registration]:
+async def list_connectors(log: Log) -> list[ConnectorRegistration]:
     every = await list_entities(log, CONNECTORS)
-    return [EVERYBODYS, *(known for known in every if not known.removed)]
+    return [WEB_CONNECTOR, *(known for known in every if not known.removed)]
 
 
 async def list_connector_ids(log: Log) -> list[str]:
@@ -114,16 +118,18 @@ async def list_connector_ids(log: Log) -> list[str]:
     names: list[str] = []
     after = OLDEST
     while True:
-        page = await log.read(ROLL, after, PAGE)
+        page = await log.read(CONNECTOR_LIST_TOPIC, after, PAGE)
         names += [record.payload["connector"] for record in page.records]
         if not page.records or page.records[-1].seq >= page.last:
             return names
         after = page.records[-1].seq
 
 
-def _begin(entity: str, record: Record) -> Registration:
+def _begin(entity: str, record: Record) -> ConnectorRegistration:
     facts = record.payload
-    return Registration(entity, facts["kind"], Capabilities(**facts["capabilities"]), facts["config"], facts["key"])
+    return ConnectorRegistration(
+        entity, facts["kind"], Capabilities(**facts["capabilities"]), facts["config"], facts["key"]
+    )
 
 
-CONNECTORS = Kind("connector", _begin, lambda known, _: replace(known, removed=True))
+CONNECTORS = EntityKind("connector", _begin, lambda known, _: replace(known, removed=True))

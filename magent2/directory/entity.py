@@ -23,7 +23,7 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[E]):
+class EntityKind(Generic[E]):
     """A sort of entity. `begin` reads its first record, `apply` every other."""
 
     name: str
@@ -35,7 +35,7 @@ class Kind(Generic[E]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[E]):
+class EntitySnapshot(Generic[E]):
     """An entity as it stood at `seq`."""
 
     state: E
@@ -43,7 +43,7 @@ class Found(Generic[E]):
 
 
 async def create_entity(
-    log: Log, kind: Kind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()
+    log: Log, kind: EntityKind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()
 ) -> E:
     """Make an entity; `NameTaken` when there is one of that id.
 
@@ -59,14 +59,16 @@ async def create_entity(
     return found.state
 
 
-async def change_entity(log: Log, kind: Kind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]) -> E:
+async def change_entity(
+    log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]
+) -> E:
     """Append what `decide` makes of the state, taken anew when somebody else was quicker; `None` changes nothing."""
     await find_entity(log, kind, entity)  # what nobody has made cannot change
     return await change_or_create_entity(log, kind, entity, lambda state: None if state is None else decide(state))
 
 
 async def change_or_create_entity(
-    log: Log, kind: Kind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]
+    log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]
 ) -> E:
     """The same for an entity that its first decision makes."""
     topic = kind.topic(entity)
@@ -84,7 +86,7 @@ async def change_or_create_entity(
     raise ConditionFailed(f"{kind.name} {entity!r} keeps changing; try again")
 
 
-async def look_up_entity(log: Log, kind: Kind[E], entity: str) -> Found[E] | None:
+async def look_up_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnapshot[E] | None:
     """The entity as it is now, if anybody has made it."""
     try:
         return await find_entity(log, kind, entity)
@@ -92,7 +94,7 @@ async def look_up_entity(log: Log, kind: Kind[E], entity: str) -> Found[E] | Non
         return None
 
 
-async def find_entity(log: Log, kind: Kind[E], entity: str) -> Found[E]:
+async def find_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnapshot[E]:
     """The entity as it is now; `UnknownEntity` when nobody has made it."""
     topic = kind.topic(entity)
     state: E | None = None
@@ -107,17 +109,17 @@ async def find_entity(log: Log, kind: Kind[E], entity: str) -> Found[E]:
             break
     if state is None:
         raise UnknownEntity(f"there is no {kind.name} {entity!r}")
-    return Found(state, after)
+    return EntitySnapshot(state, after)
 
 
-def _folded(kind: Kind[E], entity: str, state: E | None, page: Page) -> E | None:
+def _folded(kind: EntityKind[E], entity: str, state: E | None, page: Page) -> E | None:
     for record in page.records:
         if not record.erased:  # what was erased is stated anew by a later one
             state = kind.begin(entity, record) if state is None else kind.apply(state, record)
     return state
 
 
-async def list_entities(log: Log, kind: Kind[E], prefix: str = "") -> list[E]:
+async def list_entities(log: Log, kind: EntityKind[E], prefix: str = "") -> list[E]:
     """Every entity of the kind whose id begins so, by its id; one that was deleted meanwhile is left out."""
     names = await list_entity_ids(log, kind, prefix)
     states: list[E] = []
@@ -128,7 +130,7 @@ async def list_entities(log: Log, kind: Kind[E], prefix: str = "") -> list[E]:
     return states
 
 
-async def list_entity_ids(log: Log, kind: Kind[E], prefix: str = "") -> list[str]:
+async def list_entity_ids(log: Log, kind: EntityKind[E], prefix: str = "") -> list[str]:
     """The ids that begin so, sorted."""
     start = entity_topic(kind.name, "")
     before: tuple[int, str] | None = None

@@ -13,7 +13,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs
 from magent2.bus.records import NewRecord, Record
 from magent2.bus.retention import forget_records
-from magent2.directory.channels import CHANNELS, Channel, restated
+from magent2.directory.channels import CHANNELS, Channel, channel_snapshot
 from magent2.directory.entity import PAGE, TRIES_MAX, find_entity, list_entity_ids, look_up_entity
 from magent2.directory.friends import FRIENDSHIPS
 from magent2.directory.keys import KEYS, list_keys, revoke_key
@@ -33,7 +33,7 @@ async def disable_user(log: Log, user: str) -> None:
         return
 
 
-async def forget_user(log: Log, user: str) -> list[str]:
+async def delete_directory_entries(log: Log, user: str) -> list[str]:
     """Delete what is theirs; the logs that were. The entry goes last, so that what was cut short can be begun again."""
     logs = await _remove_swarms(log, user)
     friendships = await list_entity_ids(log, FRIENDSHIPS)
@@ -112,7 +112,9 @@ async def _rewrite_membership(log: Log, name: str, user: str) -> bool:
             return False
         try:
             await log.append(
-                Append(records=(NewRecord(topic, dict(restated(rest))),), conditions=(LastSeqIs(topic, found.seq),))
+                Append(
+                    records=(NewRecord(topic, dict(channel_snapshot(rest))),), conditions=(LastSeqIs(topic, found.seq),)
+                )
             )
         except ConditionFailed:
             continue
@@ -145,7 +147,7 @@ SESSIONS_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasureResult:
     """What there was."""
 
     keys: tuple[str, ...] = ()
@@ -156,7 +158,7 @@ class Erased:
         return bool(self.keys or self.conversations or self.entries)
 
 
-async def erase_user(log: Log, name: str) -> Erased:
+async def erase_user(log: Log, name: str) -> ErasureResult:
     """Erase a user. Keys end first, so that nothing new is begun; an erasure that was cut short just starts again."""
     check_name(name, "user")
     user = _known_as(name)
@@ -172,8 +174,8 @@ async def erase_user(log: Log, name: str) -> Erased:
         conversations += page
     if keys:
         await log.run(Delete(tuple(map(KEYS.topic, keys))))
-    entries = [] if user is None else (await forget_user(log, user))
-    return Erased(tuple(keys), tuple(conversations), tuple(entries))
+    entries = [] if user is None else (await delete_directory_entries(log, user))
+    return ErasureResult(tuple(keys), tuple(conversations), tuple(entries))
 
 
 def _known_as(name: str) -> str | None:

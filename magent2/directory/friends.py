@@ -9,14 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, change_or_create_entity, list_entities, look_up_entity
+from magent2.directory.entity import EntityKind, EntitySnapshot, change_or_create_entity, list_entities, look_up_entity
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotFriends, TopicDeleted, UnknownEntity
 
 COOL_DOWN_S = 7 * 86_400.0  # whoever was refused or removed may ask again after this
 
-Status: TypeAlias = Literal["pending", "friends", "apart"]
-Decision: TypeAlias = Mapping[str, Any] | None
+FriendshipStatus: TypeAlias = Literal["pending", "friends", "apart"]
+FriendshipChange: TypeAlias = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Friendship:
     """How two users stand to each other. `asked_by` is who asked last; `waits` has to wait until `cool_ms`."""
 
     id: str
-    status: Status
+    status: FriendshipStatus
     asked_by: str
     waits: str | None = None
     cool_ms: int = 0
@@ -49,7 +49,7 @@ def friendship_id(one: str, other: str) -> str:
 # --- decisions
 
 
-def decide_request(now: Friendship | None, by: str, now_ms: int) -> Decision:
+def decide_request(now: Friendship | None, by: str, now_ms: int) -> FriendshipChange:
     """Asking somebody who has asked already is agreeing."""
     if now is None:
         return {"event": "requested", "by": by}
@@ -62,20 +62,20 @@ def decide_request(now: Friendship | None, by: str, now_ms: int) -> Decision:
     return {"event": "requested", "by": by}
 
 
-def decide_accept(now: Friendship | None, by: str) -> Decision:
+def decide_accept(now: Friendship | None, by: str) -> FriendshipChange:
     if now is not None and now.status == "friends":
         return None
     _check_asked(now, by)
     return {"event": "accepted", "by": by}
 
 
-def decide_refuse(now: Friendship | None, by: str) -> Decision:
+def decide_refuse(now: Friendship | None, by: str) -> FriendshipChange:
     """Whoever was refused waits before asking again."""
     pending = _check_asked(now, by)
     return {"event": "refused", "by": by, "waits": pending.asked_by, "cool_s": COOL_DOWN_S}
 
 
-def decide_remove(now: Friendship | None, by: str) -> Decision:
+def decide_remove(now: Friendship | None, by: str) -> FriendshipChange:
     """Ends a friendship, and the other one waits; or takes back a request, and whoever made it waits."""
     if now is None:
         raise NotFriends(f"{by} has no such friend")
@@ -119,7 +119,7 @@ async def remove_friendship(log: Log, by: str, other: str) -> Friendship:
 
 
 async def _change_friendship(
-    log: Log, by: str, other: str, decide: Callable[[Friendship | None], Decision]
+    log: Log, by: str, other: str, decide: Callable[[Friendship | None], FriendshipChange]
 ) -> Friendship:
     try:
         return await change_or_create_entity(log, FRIENDSHIPS, friendship_id(by, other), decide)
@@ -127,7 +127,7 @@ async def _change_friendship(
         raise UnknownEntity(f"one of {by!r} and {other!r} was erased; nobody can be their friend") from None
 
 
-async def find_friendship(log: Log, one: str, other: str) -> Found[Friendship]:
+async def find_friendship(log: Log, one: str, other: str) -> EntitySnapshot[Friendship]:
     """The friendship of the two, which both have agreed to; `NotFriends` when they have not, or no more."""
     try:
         found = await look_up_entity(log, FRIENDSHIPS, friendship_id(one, other))
@@ -157,4 +157,4 @@ def _apply(friendship: Friendship, record: Record) -> Friendship:
     return replace(friendship, status="apart", waits=facts["waits"], cool_ms=cool_ms)
 
 
-FRIENDSHIPS = Kind("friendship", _begin, _apply)
+FRIENDSHIPS = EntityKind("friendship", _begin, _apply)

@@ -15,22 +15,22 @@ from datetime import UTC, datetime
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Kind, change_entity, create_entity, list_entities
+from magent2.directory.entity import EntityKind, change_entity, create_entity, list_entities
 from magent2.errors import InvalidInput
 from magent2.models.address import check_name
 from magent2.models.principal import ADMIN, ADMIN_SCOPE, Principal
 
-MARK = "mk"
+KEY_PREFIX = "mk"
 ID_BYTES = 6
 SECRET_BYTES = 32
 SECRET_CHARS = 43  # of 32 bytes in URL-safe base64
 LABEL_MAX_CHARS = 200
 USER_PREFIX = "user:"
-_TEXT = re.compile(rf"{MARK}_([0-9a-f]{{{2 * ID_BYTES}}})_(.{{{SECRET_CHARS}}})")
+_TEXT = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_(.{{{SECRET_CHARS}}})")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """A key as the log tells it; the secret is nowhere."""
 
     id: str
@@ -60,10 +60,10 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class NewKey:
+class NewApiKey:
     """A key and, this once, its text."""
 
-    key: Key
+    key: ApiKey
     text: str = field(repr=False)
 
 
@@ -92,7 +92,7 @@ def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewKey:
+async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewApiKey:
     """A new key. Its text is in what comes back, and never again anywhere."""
     chosen = check_scopes(scopes)
     if len(label) > LABEL_MAX_CHARS or not label.isprintable():
@@ -100,27 +100,27 @@ async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewKey
     entity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     facts = {"event": "created", "sha256": digest_of(secret), "scopes": list(chosen), "label": label}
     key = await create_entity(log, KEYS, entity, facts)
-    return NewKey(key, f"{MARK}_{entity}_{secret}")
+    return NewApiKey(key, f"{KEY_PREFIX}_{entity}_{secret}")
 
 
-async def revoke_key(log: Log, entity: str) -> Key:
+async def revoke_key(log: Log, entity: str) -> ApiKey:
     """End a key, once; gateways that know it hear of it."""
     return await change_entity(log, KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
 
 
-async def list_keys(log: Log) -> list[Key]:
+async def list_keys(log: Log) -> list[ApiKey]:
     """All keys, oldest first, those that were revoked included."""
     keys = await list_entities(log, KEYS)
     return sorted(keys, key=lambda key: (key.created_ms, key.id))
 
 
-def _begin(entity: str, record: Record) -> Key:
+def _begin(entity: str, record: Record) -> ApiKey:
     facts = record.payload
-    return Key(entity, facts["sha256"], tuple(facts["scopes"]), facts.get("label", ""), record.at_ms)
+    return ApiKey(entity, facts["sha256"], tuple(facts["scopes"]), facts.get("label", ""), record.at_ms)
 
 
-def _apply(key: Key, record: Record) -> Key:
+def _apply(key: ApiKey, record: Record) -> ApiKey:
     return replace(key, revoked_ms=record.at_ms) if record.payload.get("event") == "revoked" else key
 
 
-KEYS = Kind("key", _begin, _apply)
+KEYS = EntityKind("key", _begin, _apply)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import Kind, find_entity
+from magent2.directory.entity import EntityKind, find_entity
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 
 NAMETAG_MIN_CHARS, NAMETAG_MAX_CHARS = 2, 32
@@ -37,7 +37,7 @@ def parse_nametag(text: str) -> str:
     return tag
 
 
-def reserved(tag: str, holder: Holder, entity: str) -> NewRecord:
+def reserve_nametag(tag: str, holder: Holder, entity: str) -> NewRecord:
     """The record that reserves it."""
     return NewRecord(NAMETAGS.topic(tag), {"event": "reserved", "holder": holder, "id": entity})
 
@@ -58,4 +58,4 @@ def _begin(entity: str, record: Record) -> Nametag:
     return Nametag(entity, record.payload["holder"], record.payload["id"])
 
 
-NAMETAGS: Kind[Nametag] = Kind("nametag", _begin, lambda tag, _: tag)
+NAMETAGS: EntityKind[Nametag] = EntityKind("nametag", _begin, lambda tag, _: tag)

@@ -15,15 +15,15 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.directory.entity import (
-    Found,
-    Kind,
+    EntityKind,
+    EntitySnapshot,
     change_entity,
     create_entity,
     find_entity,
     list_entities,
     look_up_entity,
 )
-from magent2.directory.nametags import parse_nametag, reserved, resolve_nametag
+from magent2.directory.nametags import parse_nametag, reserve_nametag, resolve_nametag
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotAContact, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
@@ -114,7 +114,7 @@ async def create_swarm(log: Log, nametag: str, owner: str, agent: str, *, is_ope
         "key": secrets.token_hex(KEY_BYTES),
         "open": is_open,
     }
-    return await create_entity(log, SWARMS, tag, facts, [reserved(tag, "swarm", tag)])
+    return await create_entity(log, SWARMS, tag, facts, [reserve_nametag(tag, "swarm", tag)])
 
 
 async def set_swarm_open(log: Log, nametag: str, *, is_open: bool) -> Swarm:
@@ -153,12 +153,12 @@ async def set_contact_blocked(log: Log, nametag: str, user: str, *, blocked: boo
     return await change_entity(log, CONTACTS, entity, lambda contact: None if contact.blocked == blocked else facts)
 
 
-async def find_swarm(log: Log, nametag: str) -> Found[Swarm]:
+async def find_swarm(log: Log, nametag: str) -> EntitySnapshot[Swarm]:
     tag = await resolve_nametag(log, nametag, "swarm")
     return await find_entity(log, SWARMS, tag)
 
 
-async def find_contact(log: Log, swarm: str, user: str) -> Found[Contact] | None:
+async def find_contact(log: Log, swarm: str, user: str) -> EntitySnapshot[Contact] | None:
     """Who has written to the swarm; nobody of whom was erased."""
     try:
         return await look_up_entity(log, CONTACTS, contact_id(swarm, user))
@@ -207,5 +207,5 @@ def _apply_contact(contact: Contact, record: Record) -> Contact:
     return replace(contact, blocked=facts["event"] == "blocked")
 
 
-SWARMS = Kind("swarm", _begin, _apply)
-CONTACTS = Kind("contact", _begin_contact, _apply_contact)
+SWARMS = EntityKind("swarm", _begin, _apply)
+CONTACTS = EntityKind("contact", _begin_contact, _apply_contact)

@@ -10,8 +10,15 @@ from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
-from magent2.directory.entity import Found, Kind, change_entity, create_entity, find_entity, list_entities
-from magent2.directory.nametags import parse_nametag, reserved, resolve_nametag
+from magent2.directory.entity import (
+    EntityKind,
+    EntitySnapshot,
+    change_entity,
+    create_entity,
+    find_entity,
+    list_entities,
+)
+from magent2.directory.nametags import parse_nametag, reserve_nametag, resolve_nametag
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
@@ -57,7 +64,7 @@ async def create_user(log: Log, entity: str, nametag: str, facts: Mapping[str, A
     """A new user; `NameTaken` when the id or the nametag is somebody's."""
     chosen, tag = check_user_id(entity), parse_nametag(nametag)
     first = {"event": "created", "nametag": tag, "home": f"home-{secrets.token_hex(HOME_BYTES)}", **_checked(facts)}
-    return await create_entity(log, USERS, chosen, first, [reserved(tag, "user", chosen)])
+    return await create_entity(log, USERS, chosen, first, [reserve_nametag(tag, "user", chosen)])
 
 
 async def change_user(log: Log, entity: str, facts: Mapping[str, Any]) -> User:
@@ -73,7 +80,7 @@ async def remove_user(log: Log, entity: str) -> User:
     )
 
 
-async def find_user(log: Log, entity: str) -> Found[User]:
+async def find_user(log: Log, entity: str) -> EntitySnapshot[User]:
     """The user, if there still is one."""
     chosen = check_user_id(entity)
     try:
@@ -81,18 +88,18 @@ async def find_user(log: Log, entity: str) -> Found[User]:
     except UnknownEntity:
         raise UnknownEntity(f"there is no user {chosen!r}; `magent2 users add` makes one") from None
     except TopicDeleted:
-        raise gone(chosen) from None
+        raise user_removed_error(chosen) from None
     if found.state.removed:
-        raise gone(chosen)
+        raise user_removed_error(chosen)
     return found
 
 
-def gone(entity: str) -> UnknownEntity:
+def user_removed_error(entity: str) -> UnknownEntity:
     """Of one who was removed, or erased."""
     return UnknownEntity(f"user {entity!r} is gone")
 
 
-async def find_user_by_nametag(log: Log, nametag: str) -> Found[User]:
+async def find_user_by_nametag(log: Log, nametag: str) -> EntitySnapshot[User]:
     entity = await resolve_nametag(log, nametag, "user")
     return await find_user(log, entity)
 
@@ -103,7 +110,7 @@ async def list_users(log: Log) -> list[User]:
 
 def _changed(user: User, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if user.removed:
-        raise gone(user.id)
+        raise user_removed_error(user.id)
     changes = any(getattr(user, name) != value for name, value in facts.items())
     return {"event": "changed", **facts} if changes else None
 
@@ -134,4 +141,4 @@ def _apply(user: User, record: Record) -> User:
     return replace(user, **{name: value for name, value in record.payload.items() if name != "event"})
 
 
-USERS = Kind("user", _begin, _apply)
+USERS = EntityKind("user", _begin, _apply)

@@ -29,7 +29,7 @@ from magent2.gateway.streaming.open_streams import Streams
 from magent2.gateway.streaming.session_list import SessionLists
 from magent2.gateway.v1_bus import PlainBus
 from magent2.roster.registry import Registry
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
 from magent2.telemetry.requests import Deliveries
@@ -121,7 +121,7 @@ def _house(
         limits=limits,
         metrics=metrics,
         catalogue=catalogue,
-        histories=Histories(engine, HISTORY_RECORDS_MAX),
+        histories=HistoryCache(engine, HISTORY_RECORDS_MAX),
         waiters=Waiters(engine),
         lists=SessionLists(engine),
         rates=_rates(engine, limits),

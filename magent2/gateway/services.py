@@ -16,7 +16,7 @@ from magent2.gateway.limits.rate_limits import RateLimits
 from magent2.gateway.reply_waiter import Waiters
 from magent2.gateway.streaming.open_streams import Streams
 from magent2.gateway.streaming.session_list import SessionLists
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
 
@@ -83,7 +83,7 @@ class House:
     limits: Limits
     metrics: Metrics
     catalogue: Catalogue
-    histories: Histories
+    histories: HistoryCache
     waiters: Waiters
     lists: SessionLists
     rates: RateLimits

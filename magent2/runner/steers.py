@@ -14,7 +14,7 @@ from typing import Any
 from magent2.bus.records import MailRef
 from magent2.context.block import bus_message_block
 from magent2.models.events import ReceiptEvent, ReceivedMessage
-from magent2.sessions.folds import Item, steer_items
+from magent2.sessions.folds import InputItem, steer_items
 from magent2.sessions.history import RunRecord
 
 TURN_MAX_BYTES = 128 << 10  # of new steers in one request; the rest is for the next one
@@ -93,7 +93,7 @@ class SteerLedger:
         return new
 
 
-def _items(asked: object) -> list[Item]:
+def _items(asked: object) -> list[InputItem]:
     return list(asked) if isinstance(asked, list) else [{"role": "user", "content": asked}]
 
 

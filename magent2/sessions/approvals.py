@@ -21,20 +21,20 @@ from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.folds import askable
+from magent2.sessions.folds import approvable_calls
 from magent2.sessions.history import HistoryReader, RunRecord, read_history
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
-NOBODY = "system"  # who decides when nobody does
+EXPIRY_SENDER = "system"  # who decides when nobody does
 
 APPROVE, REJECT, EXPIRE = "approve", "reject", "expire"
 DECISIONS = (APPROVE, REJECT, EXPIRE)
 CALL = "call"  # in the metadata of a decision: `{run, turn, call_id}`
 
-Decision: TypeAlias = Literal["approve", "reject", "expire"]
-Status: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
+ApprovalDecision: TypeAlias = Literal["approve", "reject", "expire"]
+ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
 
-STATUS_OF: Mapping[str, Status] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
+STATUS_OF: Mapping[str, ApprovalStatus] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Approval:
     speaker: str
     arguments: str  # as the model wrote them
     expires_ms: int
-    status: Status = "pending"
+    status: ApprovalStatus = "pending"
     decided_by: str | None = None
     reason: str | None = None
 
@@ -80,14 +80,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def approvals_of(run: RunRecord) -> list[Approval]:
+def run_approvals(run: RunRecord) -> list[Approval]:
     """The calls of a run that a person was asked about, in order. Pure."""
     return [_approval(run, turn, call) for (turn, _), call in run.asked.items()]
 
 
 def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
     output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
-    _, arguments = askable(output).get(call["call_id"], ("", ""))
+    _, arguments = approvable_calls(output).get(call["call_id"], ("", ""))
     decision = run.decisions.get((turn, call["call_id"]), {})
     return Approval(
         run.run,
@@ -109,7 +109,7 @@ async def find_approvals(log: Log, conversation: str, history_reader: HistoryRea
     history = await history_reader(log, conversation)
     found: list[Approval] = []
     for run in history.runs.values():
-        for approval in approvals_of(run):
+        for approval in run_approvals(run):
             if approval.status == "pending":
                 if run.end is not None:
                     continue  # the run was stopped: nobody waits any more
@@ -122,18 +122,18 @@ async def find_approvals(log: Log, conversation: str, history_reader: HistoryRea
 async def _with_decision(log: Log, approval: Approval) -> Approval:
     """The call with the decision that lies in the agent's inbox, if one does."""
     record = await log.find(control_topic(approval.agent), approval.decision_id)
-    return approval if record is None or record.erased else decided(approval, record.payload)
+    return approval if record is None or record.erased else apply_decision(approval, record.payload)
 
 
-def decided(approval: Approval, letter: Mapping[str, Any]) -> Approval:
+def apply_decision(approval: Approval, letter: Mapping[str, Any]) -> Approval:
     """The call with what this letter decides. Pure."""
     reason = (letter.get("metadata") or {}).get("reason")
     status = STATUS_OF[str(letter.get("content"))]
     return replace(approval, status=status, decided_by=str(letter.get("sender")), reason=reason)
 
 
-def letter_of(
-    conversation: str, approval: Approval, decision: Decision, by: str, reason: str | None
+def decision_envelope(
+    conversation: str, approval: Approval, decision: ApprovalDecision, by: str, reason: str | None
 ) -> MessageEnvelope:
     call = {"run": approval.run_id, "turn": approval.turn, "call_id": approval.call_id}
     return MessageEnvelope(
@@ -151,7 +151,7 @@ async def decide_approval(
     log: Log,
     conversation: str,
     call_id: str,
-    decision: Decision,
+    decision: ApprovalDecision,
     by: str,
     reason: str | None = None,
     *,
@@ -163,10 +163,10 @@ async def decide_approval(
         raise LimitError(f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, not {len(reason)}")
     approval = await _find_call(log, conversation, call_id, history_reader)
     if approval.status == "pending":
-        letter = letter_of(conversation, approval, decision, by, reason)
+        letter = decision_envelope(conversation, approval, decision, by, reason)
         try:
             await deliver(log, letter, options)
-            return decided(approval, letter.model_dump())
+            return apply_decision(approval, letter.model_dump())
         except IdConflict:
             approval = await _with_decision(log, approval)
     if approval.status != STATUS_OF[decision]:
@@ -176,7 +176,7 @@ async def decide_approval(
 
 async def expire_approval(log: Log, conversation: str, approval: Approval) -> Mapping[str, Any]:
     """Say that nobody has decided in time; the letter that counts, which is another where somebody was quicker."""
-    letter = letter_of(conversation, approval, "expire", NOBODY, None)
+    letter = decision_envelope(conversation, approval, "expire", EXPIRY_SENDER, None)
     try:
         await deliver(log, letter)
     except IdConflict:

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 from magent2.bus.records import Record
 from magent2.sessions.history import History, RunRecord
-from magent2.sessions.stream import REPLY_TO, rendered
+from magent2.sessions.stream import REPLY_TO, flat_event
 
-Item: TypeAlias = dict[str, Any]
-Block: TypeAlias = Callable[[str, str], str]  # source and text of a steer, as a model is shown them
+InputItem: TypeAlias = dict[str, Any]
+SteerFormat: TypeAlias = Callable[[str, str], str]  # source and text of a steer, as a model is shown them
 
-REMEMBERED = frozenset({"message", "function_call", "reasoning"})
+REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
 
 
@@ -24,16 +24,18 @@ class ModelInput:
     `runs`: how many earlier runs are in it; `left_out`: how many of the oldest are not.
     """
 
-    items: list[Item]
+    items: list[InputItem]
     left_out: int
     runs: int = 0
 
 
-def labelled(source: str, text: str) -> str:
+def label_sender(source: str, text: str) -> str:
     return f"[{source}]: {text}"
 
 
-def input_of(history: History, agent: str, run: RunRecord, runs_max: int, block: Block = labelled) -> ModelInput:
+def model_input(
+    history: History, agent: str, run: RunRecord, runs_max: int, block: SteerFormat = label_sender
+) -> ModelInput:
     """The conversation as the agent remembers it up to the start of the run, then what the run was asked.
 
     Agents of one scenario share the conversation; one from elsewhere remembers what it was asked and did itself.
@@ -43,7 +45,7 @@ def input_of(history: History, agent: str, run: RunRecord, runs_max: int, block:
     ]
     kept = earlier[max(0, len(earlier) - runs_max) :] if runs_max else []
     items = [item for other in kept for item in run_items(other, block)]
-    return ModelInput([*items, question(run)], len(earlier) - len(kept), len(kept))
+    return ModelInput([*items, question_item(run)], len(earlier) - len(kept), len(kept))
 
 
 def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
@@ -55,9 +57,9 @@ def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
     return other.agent == agent or (scenario is not None and other.spec.get("scenario_id") == scenario)
 
 
-def run_items(run: RunRecord, block: Block = labelled) -> list[Item]:
+def run_items(run: RunRecord, block: SteerFormat = label_sender) -> list[InputItem]:
     """A run as the model would have seen it: the question, what was said on the way, its answers, their results."""
-    items = [question(run)]
+    items = [question_item(run)]
     answered = False
     for turn in sorted(run.answers):
         output = run.answers[turn]["response"].get("output", ())
@@ -70,15 +72,15 @@ def run_items(run: RunRecord, block: Block = labelled) -> list[Item]:
     return items
 
 
-def steer_items(steers: Iterable[Mapping[str, Any]], block: Block) -> list[Item]:
+def steer_items(steers: Iterable[Mapping[str, Any]], block: SteerFormat) -> list[InputItem]:
     return [{"role": "user", "content": block(steer["source"], steer["text"])} for steer in steers]
 
 
-def question(run: RunRecord) -> Item:
+def question_item(run: RunRecord) -> InputItem:
     """What the run was asked; whoever is not a person is named."""
     sender = str(run.envelope.get("sender", ""))
     text = str(run.envelope.get("content") or "")
-    return {"role": "user", "content": labelled(sender, text) if sender.startswith("agent:") else text}
+    return {"role": "user", "content": label_sender(sender, text) if sender.startswith("agent:") else text}
 
 
 def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -88,7 +90,7 @@ def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """
     kept: list[Mapping[str, Any]] = []
     for item in output:
-        if item.get("type", "message") in REMEMBERED:
+        if item.get("type", "message") in REPLAYED_TYPES:
             kept.append(item)
             continue
         while kept and kept[-1].get("type") == "reasoning":
@@ -96,36 +98,38 @@ def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-def _as_input(item: Mapping[str, Any]) -> Item:
+def _as_input(item: Mapping[str, Any]) -> InputItem:
     """An output item as the next request wants it: without what only the answer has."""
     return {
         name: value for name, value in item.items() if name not in ("status", "parsed_arguments") and value is not None
     }
 
 
-def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, Any]]) -> Iterable[Item]:
-    for call in calls_of(output):
+def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, Any]]) -> Iterable[InputItem]:
+    for call in function_calls(output):
         recorded = run.tools.get((turn, call["call_id"]))
         result = STOPPED_CALL if recorded is None else recorded["output"]
         yield {"type": "function_call_output", "call_id": call["call_id"], "output": result}
 
 
-def calls_of(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def function_calls(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [item for item in output if item.get("type") == "function_call"]
 
 
-def requests_of(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def mcp_approval_requests(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Calls that the provider would make on an MCP server of its own, once somebody has approved them."""
     return [item for item in output if item.get("type") == "mcp_approval_request"]
 
 
-def askable(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+def approvable_calls(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     """Name and arguments of all that a person may be asked about in an answer, by the id that is decided on."""
     items = list(output)
-    calls = {str(call["call_id"]): (str(call["name"]), str(call.get("arguments") or "")) for call in calls_of(items)}
+    calls = {
+        str(call["call_id"]): (str(call["name"]), str(call.get("arguments") or "")) for call in function_calls(items)
+    }
     hosted = {
         str(item["id"]): (f"{item['server_label']}.{item['name']}", str(item.get("arguments") or ""))
-        for item in requests_of(items)
+        for item in mcp_approval_requests(items)
     }
     return {**calls, **hosted}
 
@@ -133,21 +137,21 @@ def askable(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
 # --- Folds of a session for its readers: what was said, and what it has used. Pure.
 
 
-def said(session_id: str, record: Record) -> dict[str, Any] | None:
+def transcript_line(session_id: str, record: Record) -> dict[str, Any] | None:
     """The record as a line of the transcript, if it is one: something that a person or an agent has said."""
-    event = rendered(session_id, record)
+    event = flat_event(session_id, record)
     if event is None or event["type"] != "message" or not event["text"]:
         return None
     names = ("seq", "message_id", "role", "agent_id", "text", "timestamp_ms")
     return {**{name: event[name] for name in names}, "reply_to": event["data"].get(REPLY_TO)}
 
 
-def transcript_of(session_id: str, records: Iterable[Record]) -> list[dict[str, Any]]:
-    lines = (said(session_id, record) for record in records)
+def transcript(session_id: str, records: Iterable[Record]) -> list[dict[str, Any]]:
+    lines = (transcript_line(session_id, record) for record in records)
     return [line for line in lines if line is not None]
 
 
-def usage_of(history: History) -> dict[str, Any]:
+def session_usage(history: History) -> dict[str, Any]:
     """What all runs that have ended have used: `{usage, runs, by_agent}`."""
     total: dict[str, Any] = {}
     by_agent: dict[str, dict[str, Any]] = {}
@@ -156,18 +160,18 @@ def usage_of(history: History) -> dict[str, Any]:
         usage = run.end.get("usage") if run.end is not None else None
         runs += run.end is not None
         if isinstance(usage, Mapping):
-            total = added(total, usage)
-            by_agent[run.agent] = added(by_agent.get(run.agent, {}), usage)
+            total = sum_usage(total, usage)
+            by_agent[run.agent] = sum_usage(by_agent.get(run.agent, {}), usage)
     return {"usage": total, "runs": runs, "by_agent": by_agent}
 
 
-def added(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def sum_usage(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers added up, also those inside; what is no number is left out."""
     summed = dict(total)
     for name, value in more.items():
         known = summed.get(name)
         if isinstance(value, Mapping):
-            summed[name] = added(known if isinstance(known, Mapping) else {}, value)
+            summed[name] = sum_usage(known if isinstance(known, Mapping) else {}, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             summed[name] = value + (known if isinstance(known, int | float) else 0)
     return summed

@@ -254,7 +254,7 @@ async def read_history(log: Log, conversation: str, known: History | None = None
             return history
 
 
-class Histories:
+class HistoryCache:
     """Histories that were read lately, so that the next run of a conversation reads only what is new.
 
     Bounded by the records that they were made of; whoever was not asked for longest goes first.

@@ -11,7 +11,7 @@ ENDS = ("finished", "failed", "stopped")
 EVENTS_MAX = 5000  # of one answer; beyond that its tokens are left out, which are drafts of what the texts say
 
 
-class Exchange:
+class MessageOutcome:
     """Takes records in order and keeps those that belong to the message: itself, and all of the run that answers it.
 
     A message that was retried has several ends; the last one counts.

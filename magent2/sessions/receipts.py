@@ -11,10 +11,10 @@ from magent2.mail.headers import COPIES
 from magent2.models.address import chat_topic
 from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
-Status: TypeAlias = Literal["accepted", "seen", "answered", "dead"]
-RANK: Sequence[Status] = ("accepted", "seen", "dead", "answered")  # the furthest of several counts
+ProgressStatus: TypeAlias = Literal["accepted", "seen", "answered", "dead"]
+STATUS_RANK: Sequence[ProgressStatus] = ("accepted", "seen", "dead", "answered")  # the furthest of several counts
 
-_ENDS: dict[str, tuple[Status, str | None]] = {
+_ENDS: dict[str, tuple[ProgressStatus, str | None]] = {
     "finished": ("answered", None),
     "failed": ("dead", "the run failed"),
     "stopped": ("dead", "the run was stopped"),
@@ -22,43 +22,43 @@ _ENDS: dict[str, tuple[Status, str | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class RunReceipt:
     """One agent has it: in a turn of a run under way, or, without a `turn`, as what a run of its own answers."""
 
     agent: str
     run_id: str
     turn: int | None
-    status: Status
+    status: ProgressStatus
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class MessageProgress:
     """What became of a message. `waiting`: how many of the agents that it went to have not seen it."""
 
-    status: Status
+    status: ProgressStatus
     waiting: int
-    receipts: tuple[Receipt, ...] = ()
+    receipts: tuple[RunReceipt, ...] = ()
     sender: str = ""
     headers: dict[str, object] = field(default_factory=dict)
 
 
-def receipts_of(history: History, envelope_id: str) -> Iterator[Receipt]:
+def receipts_of(history: History, envelope_id: str) -> Iterator[RunReceipt]:
     for run in history.runs.values():
         if run.envelope.get("id") == envelope_id:
-            yield Receipt(run.agent, run.run, None, *_status_of(run))
+            yield RunReceipt(run.agent, run.run, None, *_status_of(run))
         for turn in run.answers:
             if any(steer["id"] == envelope_id for steer in run.steers(turn)):
-                yield Receipt(run.agent, run.run, turn, *_status_of(run))
+                yield RunReceipt(run.agent, run.run, turn, *_status_of(run))
 
 
-def _status_of(run: RunRecord) -> tuple[Status, str | None]:
+def _status_of(run: RunRecord) -> tuple[ProgressStatus, str | None]:
     return ("seen", None) if run.end is None else _ENDS[str(run.end["status"])]
 
 
-async def find_fate(
+async def find_message_progress(
     log: Log, conversation: str, envelope_id: str, history_reader: HistoryReader = read_history
-) -> Fate | None:
+) -> MessageProgress | None:
     """What became of a message of the conversation; `None` when it has none of this id."""
     record = await log.find(chat_topic(conversation), envelope_id)
     if record is None or record.erased:
@@ -67,5 +67,5 @@ async def find_fate(
     receipts = tuple(receipts_of(history, envelope_id))
     copies = record.headers.get(COPIES)
     waiting = max(0, (copies if isinstance(copies, int) else 1) - len(receipts))
-    status = max((receipt.status for receipt in receipts), key=RANK.index, default=RANK[0])
-    return Fate(status, waiting, receipts, str(record.payload.get("sender", "")), dict(record.headers))
+    status = max((receipt.status for receipt in receipts), key=STATUS_RANK.index, default=STATUS_RANK[0])
+    return MessageProgress(status, waiting, receipts, str(record.payload.get("sender", "")), dict(record.headers))

@@ -26,7 +26,7 @@ TRIES_MAX = 8  # how often the history may move on under one change
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SessionChange:
     """What somebody wants to be so. What is None stays as it is; an empty text takes back what was said before.
 
     `agent` is whom instructions and model are for; `takes_over`, that it is to have the conversation from now on.
@@ -54,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfigureResult:
     """The settings as they are now, whether the session is new, and what this call has changed."""
 
     settings: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Configured:
     active_agent: str | None = None
 
 
-async def configure_session(log: Log, session_id: str, principal: Principal, change: Change) -> Configured:
+async def configure_session(log: Log, session_id: str, principal: Principal, change: SessionChange) -> ConfigureResult:
     """Create a session that is held so, or hold one so from its next run on; no change writes nothing.
 
     A new session is the principal's own; one that is somebody else's is refused.
@@ -82,15 +82,15 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
         before = head.get(ACTIVE_AGENT)
         active = change.agent if new or change.takes_over else before
         moved = () if new or active == before else (ACTIVE_AGENT,)
-        changed = (*moved, *changes(history.settings, after))
+        changed = (*moved, *changed_settings(history.settings, after))
         if not changed and not new:
-            return Configured(after, False, (), active)
+            return ConfigureResult(after, False, (), active)
         wanted = {ACTIVE_AGENT: active, "scenario_id": change.scenario_id, **({"owner": principal.name} if new else {})}
         try:
             await log.run(_append(session_id, history, after, changed, wanted, head if not new else None))
         except ConditionFailed:
             continue  # a run has written meanwhile, or somebody was quicker
-        return Configured(after, new, changed, active)
+        return ConfigureResult(after, new, changed, active)
     raise ConditionFailed(f"session {session_id!r} keeps changing; try again")
 
 
@@ -130,7 +130,7 @@ def _append(
     )
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs, by name: `scenario_id`, `overlay`, `desk.instructions`."""
     found = [name for name in ("scenario_id", "overlay") if before.get(name) != after.get(name)]
     old, new = before.get("agents") or {}, after.get("agents") or {}

@@ -27,7 +27,7 @@ STEER_MAX_CHARS = 20_000
 STEERS_WAITING_MAX = 64  # for one run
 OTHERS_READ_MAX = 256  # messages among which steers that wait are counted
 
-NOT_TALK = ("tool", "route")  # kinds of runs that ask no model twice
+NON_CHAT_KINDS = ("tool", "route")  # kinds of runs that ask no model twice
 
 
 async def steer(
@@ -73,7 +73,7 @@ async def _aim(
     """The conversation's state, and the steer addressed to the runs that it shows."""
     state = await read_state(log, envelope, options.principal)
     history = await history_reader(log, envelope.conversation_id)
-    runs = under_way(history, state.head or {})
+    runs = active_runs(history, state.head or {})
     chosen = replace(options, steer=True)
     return state, await _find_targets(log, envelope, recipient, chosen, state, runs, require_active)
 
@@ -89,12 +89,12 @@ def check_steer(envelope: MessageEnvelope) -> Address:
     return check_envelope(envelope)
 
 
-def under_way(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]:
+def active_runs(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]:
     """The runs that have begun and not ended, by agent: those that a model is asked in.
 
     The history does not say that one that had failed was begun again; the head does.
     """
-    talk = [run for run in history.runs.values() if run.spec.get("kind") not in NOT_TALK]
+    talk = [run for run in history.runs.values() if run.spec.get("kind") not in NON_CHAT_KINDS]
     again = (head.get(RUN_AGENT), head.get(RUN_ENVELOPE)) if head.get(RUN_STATUS) == RUNNING else None
     return {run.agent: run for run in talk if run.end is None or (run.agent, run.envelope.get("id")) == again}
 
@@ -109,7 +109,7 @@ async def _find_targets(
     require_active: bool,
 ) -> SendOptions:
     """Where it goes; or why it cannot, unless it has gone there before."""
-    targets = targets_of(envelope, recipient, options, state, runs)
+    targets = steer_targets(envelope, recipient, options, state, runs)
     try:
         if not targets:
             raise NoActiveRun(
@@ -127,7 +127,7 @@ async def _find_targets(
     return replace(options, inboxes=targets, only_if=_unchanged(envelope.conversation_id, state))
 
 
-def targets_of(
+def steer_targets(
     envelope: MessageEnvelope,
     recipient: Address,
     options: SendOptions,
@@ -152,12 +152,12 @@ def _unchanged(conversation: str, state: ConversationState) -> tuple[Condition, 
 
 async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:
     """Steers are seen in order, so all after the last that was seen, or after what the run answers, wait."""
-    last = last_seen(run)
+    last = last_seen_message(run)
     try:
         page = await log.read(chat_topic(conversation), last, OTHERS_READ_MAX)
     except UnknownCursor:  # retention went by, or the run was not begun by delivered mail
         return
-    waiting = sum(waits_for(run.agent, record) for record in page.records)
+    waiting = sum(is_waiting_steer(run.agent, record) for record in page.records)
     if waiting >= STEERS_WAITING_MAX:
         raise QueueFull(
             f"{waiting} messages wait for the run of {run.agent!r} already, the limit is {STEERS_WAITING_MAX};"
@@ -165,12 +165,12 @@ async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:
         )
 
 
-def last_seen(run: RunRecord) -> str:
+def last_seen_message(run: RunRecord) -> str:
     seen: Sequence[str] = [steer["id"] for turn in sorted(run.answers) for steer in run.steers(turn)]
     return seen[-1] if seen else str(run.envelope.get("id"))
 
 
-def waits_for(agent: str, record: Record) -> bool:
+def is_waiting_steer(agent: str, record: Record) -> bool:
     """Whether a message of the conversation's log is a steer that may have gone to this agent."""
     recipient = str(record.payload.get("recipient", ""))
     return bool(record.headers.get(STEER)) and recipient in (f"agent:{agent}", f"chat:{record.topic.partition(':')[2]}")

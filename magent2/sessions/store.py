@@ -21,7 +21,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
 from magent2.models.principal import Principal
 from magent2.sessions.history import HistoryReader, read_history
-from magent2.sessions.settings import CREATED_ID, Change, Configured, configure_session
+from magent2.sessions.settings import CREATED_ID, ConfigureResult, SessionChange, configure_session
 from magent2.sessions.steering import steer
 from magent2.sessions.stream import event_payload, payload_record, stream_record
 from magent2.sessions.subagents import find_subagents
@@ -97,20 +97,20 @@ async def post_message(
     chosen = options or SendOptions()
     if envelope.type == "control":
         return await deliver(log, envelope, chosen, guesses)
-    return await deliver(log, envelope, shown(envelope, chosen), guesses)
+    return await deliver(log, envelope, with_user_message(envelope, chosen), guesses)
 
 
-def shown(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
+def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
     """The sending with the event that shows the message in the conversation."""
-    head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: title_of(envelope.content)})
+    head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
     return replace(
         options,
-        with_records=(*options.with_records, user_message(envelope, steer)),
+        with_records=(*options.with_records, user_message_record(envelope, steer)),
         with_heads=(*options.with_heads, head),
     )
 
 
-def user_message(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
+def user_message_record(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
     """The event, built as JSON at once: every message has one. It is `UserMessageEvent`, as a test sees to."""
     key = envelope.metadata.get(CLIENT_MESSAGE_ID)
     return payload_record(
@@ -129,21 +129,21 @@ def user_message(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
     )
 
 
-def title_of(text: str | None) -> str:
+def short_title(text: str | None) -> str:
     """The first line, short enough for a list."""
     line = (text or "").strip().partition("\n")[0]
     return line if len(line) <= TITLE_MAX_CHARS else line[: TITLE_MAX_CHARS - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class SwitchResult:
     """Whether the active agent is another now, and the seq of the event that says so; else of the last event."""
 
     changed: bool
     seq: int
 
 
-async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Switched:
+async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> SwitchResult:
     """Make another agent active and say so."""
     check_name(agent, "agent name")
     topic = stream_topic(session_id)
@@ -151,7 +151,7 @@ async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Sw
         session = await find_session(log, session_id)
         active = session.active_agent if session else None
         if session is not None and active == agent:
-            return Switched(False, session.last)
+            return SwitchResult(False, session.last)
         event = HandoffEvent(conversation_id=session_id, source=active, target=agent, reason=reason)
         try:
             appended = await log.append(
@@ -163,7 +163,7 @@ async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Sw
             )
         except ConditionFailed:
             continue  # somebody else switched at the same moment
-        return Switched(True, appended.seqs[0])
+        return SwitchResult(True, appended.seqs[0])
 
 
 async def set_title(log: Log, session_id: str, title: str) -> Session:
@@ -259,7 +259,7 @@ class SessionStore:
         history_reader: HistoryReader = read_history,
     ) -> DeliveryResult:
         """Say something to the runs under way; see `magent2.sessions.steering.steer`."""
-        chosen = shown(envelope, options or SendOptions(), steer=True)
+        chosen = with_user_message(envelope, options or SendOptions(), steer=True)
         return await steer(
             Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader
         )
@@ -267,10 +267,10 @@ class SessionStore:
     async def set_active_agent(self, session_id: str, agent: str, reason: str = "manual_switch") -> bool:
         return (await self.switch(session_id, agent, reason)).changed
 
-    async def switch(self, session_id: str, agent: str, reason: str) -> Switched:
+    async def switch(self, session_id: str, agent: str, reason: str) -> SwitchResult:
         return await switch_agent(Log(self.bus), session_id, agent, reason)
 
-    async def configure(self, session_id: str, principal: Principal, change: Change) -> Configured:
+    async def configure(self, session_id: str, principal: Principal, change: SessionChange) -> ConfigureResult:
         return await configure_session(Log(self.bus), session_id, principal, change)
 
     async def retitle(self, session_id: str, title: str) -> Session:
@@ -286,8 +286,8 @@ class SessionStore:
     ) -> tuple[tuple[Session, ...], tuple[int, str] | None]:
         """Sessions, most recently active first, and where to go on. A page may have fewer and not be the last."""
         page: TopicList = await self.bus.acall(Topics("stream:", owner, before, limit))
-        shown = (info for info in page.topics if not info.head.get(HIDDEN))
-        return tuple(Session.of(info) for info in shown), page.next
+        visible = (info for info in page.topics if not info.head.get(HIDDEN))
+        return tuple(Session.of(info) for info in visible), page.next
 
     async def delete(self, session_id: str) -> None:
         await delete_session(Log(self.bus), session_id)

@@ -76,7 +76,7 @@ _SORTS = {
 }
 
 
-def rendered(session_id: str, record: Record) -> dict[str, Any] | None:
+def flat_event(session_id: str, record: Record) -> dict[str, Any] | None:
     """The event, or nothing for a record that was erased."""
     if record.erased:
         return None

@@ -20,7 +20,7 @@ from magent2.mail.delivery import SendOptions, deliver
 from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.receipts import find_fate
+from magent2.sessions.receipts import find_message_progress
 
 SUBAGENTS_PER_RUN_MAX = 16
 DEPTH_MAX = 4  # subagents of subagents, and so on
@@ -107,7 +107,7 @@ async def _is_done(log: Log, info: TopicInfo) -> bool:
     page = await log.read(chat_topic(conversation), None, 1)
     if not page.records or page.records[0].id == head.get(RUN_ENVELOPE):
         return True
-    fate = await find_fate(log, conversation, page.records[0].id)
+    fate = await find_message_progress(log, conversation, page.records[0].id)
     return fate is None or (fate.status in DONE and not fate.waiting)
 
 

@@ -12,7 +12,7 @@ from magent2.errors import InvalidInput, Refused
 from magent2.mail.headers import PRINCIPAL
 from magent2.models.address import check_name
 from magent2.sessions.history import History, read_history
-from magent2.sessions.receipts import Fate, find_fate
+from magent2.sessions.receipts import MessageProgress, find_message_progress
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
 
@@ -31,7 +31,7 @@ def message_status(
     conversation = (conversation_id or "").strip() or context.conversation_id
     try:
         check_name(conversation, "conversation id")
-        fate = run_sync(context.bus, find_fate, conversation, envelope_id.strip(), _reading(context))
+        fate = run_sync(context.bus, find_message_progress, conversation, envelope_id.strip(), _reading(context))
     except (InvalidInput, Refused) as refusal:  # the model can do better, if it is told what was wrong
         return {"ok": False, "error": str(refusal)}
     if fate is None or not may_know(context, conversation, fate):
@@ -46,7 +46,7 @@ def message_status(
     }
 
 
-def may_know(context: RunFacts, conversation: str, fate: Fate) -> bool:
+def may_know(context: RunFacts, conversation: str, fate: MessageProgress) -> bool:
     """Of its own conversation an agent may know all; elsewhere what it sent itself, for the same principal."""
     if conversation == context.conversation_id:
         return True

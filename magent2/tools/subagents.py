@@ -20,7 +20,7 @@ from magent2.models.address import check_name, stream_topic, subagent_id_of
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
 from magent2.sessions.steering import STEER_MAX_CHARS
-from magent2.sessions.store import HIDDEN, shown
+from magent2.sessions.store import HIDDEN, with_user_message
 from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
@@ -115,7 +115,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             with_heads=(SetHead(stream_topic(child), _head(payload, run, mark)), count.head),
             only_if=(count.only_if,),
         )
-        return await plan_envelope(log, envelope, shown(envelope, facts))
+        return await plan_envelope(log, envelope, with_user_message(envelope, facts))
 
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
@@ -182,7 +182,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
             content=payload.text,
         )
         facts = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
-        return await plan_envelope(log, envelope, shown(envelope, facts, steer=True), steer=True)
+        return await plan_envelope(log, envelope, with_user_message(envelope, facts, steer=True), steer=True)
 
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id

@@ -25,7 +25,7 @@ from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import InvalidInput, WouldDeadlock
 from magent2.mail.headers import wait_field
 from magent2.models.address import stream_topic
-from magent2.sessions.message_outcome import Exchange
+from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import RunFacts
 
@@ -111,7 +111,7 @@ async def wait_for_answer(
     """The answer to a message that was sent; meanwhile the run's slot and its block's process are others'."""
     check_timeout(timeout_s)
     scope, bus = context.scope, context.run.bus
-    exchange = Exchange(envelope_id)
+    exchange = MessageOutcome(envelope_id)
     try:
         async with scope.waiting() if scope is not None else nullcontext():
             try:
@@ -129,7 +129,7 @@ def check_timeout(timeout_s: float) -> None:
         raise InvalidInput(f"a wait takes more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
 
 
-async def _until_ended(bus: Engine, lane: AgentLane, exchange: Exchange) -> None:
+async def _until_ended(bus: Engine, lane: AgentLane, exchange: MessageOutcome) -> None:
     topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
         info: TopicInfo = (await retry_while_unavailable(bus, Describe((topic,)), who))[0]

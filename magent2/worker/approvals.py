@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magent2.bus.records import NewRecord
-from magent2.sessions.approvals import Approval, approvals_of, decided
+from magent2.sessions.approvals import Approval, apply_decision, run_approvals
 from magent2.sessions.history import RunRecord
 from magent2.worker.run_events import Report
 
@@ -44,8 +44,8 @@ Paused: TypeAlias = Waiting | Overdue | Resume
 
 def plan_paused(run: RunRecord, written: Mapping[str, Mapping[str, Any]], now_ms: int) -> Paused:
     """What a paused run is to do about the decisions that are written, by their ids."""
-    waiting = [approval for approval in approvals_of(run) if approval.status == "pending"]
-    known = tuple(decided(call, written[call.decision_id]) for call in waiting if call.decision_id in written)
+    waiting = [approval for approval in run_approvals(run) if approval.status == "pending"]
+    known = tuple(apply_decision(call, written[call.decision_id]) for call in waiting if call.decision_id in written)
     left = [call for call in waiting if call.decision_id not in written]
     if not left:
         return Resume(known)

@@ -15,7 +15,7 @@ from magent2.bus.records import ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.telemetry.runs import ABANDONED, Observer
 from magent2.worker.attempt import Attempt
 from magent2.worker.cancellation import Brake, Interrupt
@@ -61,7 +61,7 @@ class LaneRun:
         self._bus = bus
         self._runner = runner
         self._run_max_s = run_max_s
-        shared = shared or Shared(Histories(bus))
+        shared = shared or Shared(HistoryCache(bus))
         self._quarantine = shared.quarantine
         self._release = release
         self._error: str | None = None  # the kind of error that the attempt has ended with

@@ -15,7 +15,7 @@ from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput
 from magent2.mail.lane_loop import LEAVE_MAX_S, LaneHandler, LaneKey, LaneLoop
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.telemetry.runs import Observer
 from magent2.worker.control_feed import lanes_of, takes_steers
 from magent2.worker.lane_run import RUN_MAX_S, LaneRun
@@ -76,7 +76,7 @@ class WorkerService(LaneHandler[LaneRun]):
             drain_s=DRAIN_S,
             on_claim=None if metrics is None else metrics.claimed,
         )
-        self._shared = Shared(Histories(bus), waits=(self.lane_loop.slot_released,))
+        self._shared = Shared(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
         self._commands: list[Record] = []  # read before the claim, for runs that are in progress
         self._steered: set[LaneKey] = set()  # lanes for which steers were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet

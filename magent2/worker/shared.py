@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.tools.interface import WaitHook
 from magent2.worker.retry import Quarantine
 
@@ -13,6 +13,6 @@ from magent2.worker.retry import Quarantine
 class Shared:
     """Handed to every run of a worker."""
 
-    histories: Histories
+    histories: HistoryCache
     quarantine: Quarantine = field(default_factory=Quarantine)
     waits: tuple[WaitHook, ...] = ()  # what each gives up while it waits for an answer

@@ -11,7 +11,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.sessions.approvals import Decision, decide_approval, find_approvals
+from magent2.sessions.approvals import ApprovalDecision, decide_approval, find_approvals
 from magent2.tools.builtins import BuiltinTools
 from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
@@ -54,7 +54,7 @@ async def work_on(bus: Engine, server: ModelServer) -> Outcome:
     return outcome
 
 
-def decide(bus: Engine, name: str, decision: Decision, reason: str | None = None) -> None:
+def decide(bus: Engine, name: str, decision: ApprovalDecision, reason: str | None = None) -> None:
     run_sync(bus, decide_approval, "one", f"mcpr_{name}", decision, "user:ann", reason)
 
 

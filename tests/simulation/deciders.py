@@ -11,7 +11,7 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.retry import retry_call
 from magent2.errors import AlreadyDecided, TopicDeleted, UnknownCall
-from magent2.sessions.approvals import Approval, Decision, decide_approval
+from magent2.sessions.approvals import Approval, ApprovalDecision, decide_approval
 from tests.simulation.calls import result_of
 from tests.simulation.ledger import Ledger
 from tests.simulation.line import Line
@@ -19,7 +19,7 @@ from tests.simulation.witness import NOT_MADE
 
 APPROVAL_MAX_S = 5.0
 DECISION_MAX_S = 6.0  # after the question; some come too late
-ANSWERS: tuple[tuple[Decision, ...], ...] = (
+ANSWERS: tuple[tuple[ApprovalDecision, ...], ...] = (
     ("approve",),
     ("approve",),
     ("reject",),
@@ -48,7 +48,7 @@ class Deciders:
                 work = self._decide(pause["conversation_id"], call["call_id"], decision, f"user:d{number}")
                 self._tasks.append(asyncio.create_task(work))
 
-    async def _decide(self, conversation: str, call: str, decision: Decision, by: str) -> None:
+    async def _decide(self, conversation: str, call: str, decision: ApprovalDecision, by: str) -> None:
         await asyncio.sleep(self._dice.uniform(0, DECISION_MAX_S))
         line, counts = self._line(), self._ledger.counts
         try:

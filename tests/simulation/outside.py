@@ -11,7 +11,7 @@ from typing import Any
 from magent2.bus.interface import Engine
 from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
 from magent2.connectors.relay import Relay
-from magent2.directory.connectors import Registration
+from magent2.directory.connectors import ConnectorRegistration
 from magent2.errors import NotTaken, OutcomeUnknown, TransientError
 from tests.simulation.calls import chance_of
 from tests.simulation.moods import Temper
@@ -69,7 +69,7 @@ class Outside:
 class Postman:
     """A connector of one process."""
 
-    def __init__(self, registration: Registration, temper: Temper, outside: Outside) -> None:
+    def __init__(self, registration: ConnectorRegistration, temper: Temper, outside: Outside) -> None:
         self.capabilities = registration.capabilities
         self._temper = temper
         self._outside = outside
@@ -98,7 +98,7 @@ def relay_maker(
 ) -> Callable[[Engine], Relay]:
     """How a process makes its relays; each has a name of its own."""
 
-    def connector(registration: Registration) -> Connector:
+    def connector(registration: ConnectorRegistration) -> Connector:
         return Postman(registration, temper, outside)
 
     def make(bus: Engine) -> Relay:

@@ -25,8 +25,8 @@ from magent2.runner.journal import agents as journal_graph
 from magent2.runner.journal import tool_calls as journal_tools
 from magent2.runner.journal.call_writer import JournalCallWriter
 from magent2.sessions import approvals, store
-from magent2.sessions.approvals import Approval, Decision, letter_of
-from magent2.sessions.message_outcome import Exchange
+from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope
+from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import lane_plan as plan
 from magent2.worker import retry
@@ -225,11 +225,13 @@ def test_a_rejected_call_that_is_made_turns_the_witness_red(monkeypatch: pytest.
 
 
 def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sign(conversation: str, approval: Approval, decision: Decision, by: str, reason: str | None) -> MessageEnvelope:
-        letter = letter_of(conversation, approval, decision, by, reason)
+    def sign(
+        conversation: str, approval: Approval, decision: ApprovalDecision, by: str, reason: str | None
+    ) -> MessageEnvelope:
+        letter = decision_envelope(conversation, approval, decision, by, reason)
         return letter.model_copy(update={"id": f"{letter.id}-{by}"})
 
-    monkeypatch.setattr(approvals, "letter_of", sign)
+    monkeypatch.setattr(approvals, "decision_envelope", sign)
 
     assert first_red(Breakage(), in_minds()) is not None
 
@@ -238,7 +240,7 @@ def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pyte
 
 
 def test_a_result_of_another_subagent_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Exchange, "text", property(lambda exchange: "what another has said"))
+    monkeypatch.setattr(MessageOutcome, "text", property(lambda exchange: "what another has said"))
 
     assert first_red(Breakage(), in_minds()) is not None
 

@@ -14,8 +14,8 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.bus.watch import Watch
-from magent2.directory.entity import Found, find_entity
-from magent2.directory.keys import KEYS, Key, split_key
+from magent2.directory.entity import EntitySnapshot, find_entity
+from magent2.directory.keys import KEYS, ApiKey, split_key
 from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
 from magent2.gateway.access import audit
 from magent2.gateway.access.identity import Identity
@@ -33,12 +33,12 @@ PREFIX = entity_topic(KEYS.name, "")
 class Known:
     """A key as it stood at `seq`; one that was revoked is known too, and opens nothing."""
 
-    key: Key
+    key: ApiKey
     seq: int
     identity: Identity
 
     @classmethod
-    def of(cls, found: Found[Key]) -> Known:
+    def of(cls, found: EntitySnapshot[ApiKey]) -> Known:
         return cls(found.state, found.seq, Identity(found.state.principal, found.state.id))
 
     def ended(self) -> Known:

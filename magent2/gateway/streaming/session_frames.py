@@ -8,7 +8,7 @@ import orjson
 
 from magent2.bus.records import Record
 from magent2.gateway.streaming.sse import EndReason, Frame, Rendering
-from magent2.sessions.stream import rendered
+from magent2.sessions.stream import flat_event
 
 FIELDS = (
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -17,7 +17,7 @@ FIELDS = (
 
 
 def record_frame(record: Record) -> Frame:
-    event = rendered(record.topic.partition(":")[2], record)
+    event = flat_event(record.topic.partition(":")[2], record)
     return Frame(record.seq, "", b"") if event is None else _numbered(event)
 
 

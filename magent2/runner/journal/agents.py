@@ -44,7 +44,7 @@ from magent2.runner.journal.approvals import JournalledMcp, asking
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, final_of
 from magent2.runner.journal.tool_calls import Call, call_tool, seen
-from magent2.sessions.folds import calls_of
+from magent2.sessions.folds import function_calls
 from magent2.tools.interface import call_scope
 
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
@@ -176,7 +176,7 @@ class JournalledAgents:
     def _call_of(self, tool: str, source: str, text: str) -> Call:
         """The SDK does not say which call it is: the first of this name, as it takes no other."""
         journal = self._journal
-        calls = calls_of(journal.previous.get("output", ()))
+        calls = function_calls(journal.previous.get("output", ()))
         found = next((call["call_id"] for call in calls if call["name"] == tool), tool)
         return Call(journal, journal.turn - 1, found, tool, text, source)
 

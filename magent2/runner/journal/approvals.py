@@ -17,7 +17,7 @@ from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
 from magent2.runner.sdk_result import nobody_to_ask
-from magent2.sessions.folds import askable, requests_of
+from magent2.sessions.folds import approvable_calls, mcp_approval_requests
 
 Asks: TypeAlias = Callable[[Any, dict[str, Any], str], Awaitable[bool]]
 
@@ -41,7 +41,7 @@ def waiting_calls(journal: Journal, interruptions: Sequence[Any]) -> list[Waitin
     """The calls that the SDK would not make; `InvalidInput` for those that are not the journal's to make later."""
     turn = journal.turn - 1
     speaker = journal.speakers.get(turn, journal.context.agent)
-    calls = askable(journal.previous.get("output", ()))
+    calls = approvable_calls(journal.previous.get("output", ()))
     found: list[WaitingCall] = []
     for item in interruptions:
         call_id = _call_id(item)
@@ -72,7 +72,7 @@ class JournalledMcp(HostedMCPTool):
     @property
     def on_approval_request(self) -> Any:  # type: ignore[override]  # whether there is one changes from turn to turn
         turn, output = self._journal.turn - 1, self._journal.previous.get("output", ())
-        decided = all((turn, str(item["id"])) in self._journal.decisions for item in requests_of(output))
+        decided = all((turn, str(item["id"])) in self._journal.decisions for item in mcp_approval_requests(output))
         return self._answer if decided else None
 
     def _answer(self, request: MCPToolApprovalRequest) -> MCPToolApprovalFunctionResult:

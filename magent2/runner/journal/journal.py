@@ -32,7 +32,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.images import keep_pictures
 from magent2.runner.steers import Steer, SteerLedger, receipt
 from magent2.runner.stored_response import answer_json, storable, text_of
-from magent2.sessions.folds import calls_of, requests_of
+from magent2.sessions.folds import function_calls, mcp_approval_requests
 from magent2.sessions.stream import event_payload, stream_record
 
 QUEUE_MAX = 64  # events that the run may be ahead of its reader
@@ -222,7 +222,7 @@ class Journal:
         steers = self.steers.end_turn(self.turn)
         records = (self._answer_record(answer, speaker, steers), *self._receipts(steers, speaker))
         mail = tuple(steer.ref for steer in steers)
-        if calls_of(answer["output"]) or requests_of(answer["output"]):
+        if function_calls(answer["output"]) or mcp_approval_requests(answer["output"]):
             await self.commit(*records, *self._message_records(answer, self.turn, speaker), mail=mail)
         else:
             self._final = _FinalAnswer(records, mail)

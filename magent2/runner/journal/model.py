@@ -15,7 +15,7 @@ from magent2.runner.event_mapping import TEXT_DELTA, as_text, encodable
 from magent2.runner.journal.journal import Journal, outputs_of
 from magent2.runner.journal.tool_calls import SKIP_TURN, Call
 from magent2.runner.stored_response import completed_event, model_response, response_of, storable
-from magent2.sessions.folds import calls_of
+from magent2.sessions.folds import function_calls
 
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedChat
@@ -167,7 +167,7 @@ def refuse_server_state(settings: ModelSettings, options: Mapping[str, Any]) -> 
 
 async def final_of(journal: Journal, results: Sequence[FunctionToolResult]) -> ToolsToFinalOutputResult:
     """Whether what the tools gave is the output: it is where all of them say that the model need not see it."""
-    calls = calls_of(journal.previous.get("output", ()))
+    calls = function_calls(journal.previous.get("output", ()))
     known = [journal.results.get((journal.turn - 1, call["call_id"]), {}) for call in calls]
     if not known or not all(record.get(SKIP_TURN) for record in known):
         return ToolsToFinalOutputResult(is_final_output=False)
@@ -180,7 +180,7 @@ async def close_calls(journal: Journal, asked: object, speaker: str) -> None:
     The SDK answers some calls itself (an unknown tool, a guardrail, a second handoff), and a guardrail may replace a
     result. Later runs must see the same.
     """
-    calls = {call["call_id"]: call for call in calls_of(journal.previous.get("output", ()))}
+    calls = {call["call_id"]: call for call in function_calls(journal.previous.get("output", ()))}
     for item in outputs_of(asked):
         asked_for = calls.get(item.get("call_id"))
         if asked_for is None:

@@ -24,7 +24,7 @@ from magent2.runner.journal.approvals import waiting_calls
 from magent2.runner.journal.journal import Event, Journal
 from magent2.runner.sdk_errors import sorted_failures
 from magent2.runner.sdk_result import accepted, final_output, followed, interruptions, usage_of_run
-from magent2.sessions.folds import ModelInput, input_of
+from magent2.sessions.folds import ModelInput, model_input
 
 SHORTENED = "history shortened"
 
@@ -61,7 +61,7 @@ class JournalledRun:
 
     def _remember(self, runs_max: int) -> ModelInput:
         context = self._context
-        return input_of(context.history, context.agent, context.run, runs_max, bus_message_block)
+        return model_input(context.history, context.agent, context.run, runs_max, bus_message_block)
 
     async def _follow(self, shown: ModelInput) -> Any:
         """Run the SDK to its end. What happens in it reaches the reader through the journal."""

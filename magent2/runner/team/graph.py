@@ -19,7 +19,7 @@ from magent2.errors import ArgumentsError
 from magent2.runner.team.spec import Member, TeamSpec
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.python_tool import LateTools, PythonTool
-from magent2.sessions.folds import calls_of
+from magent2.sessions.folds import function_calls
 from magent2.sessions.history import RunRecord
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
 from magent2.tools.default_tools import RUN_PYTHON
@@ -52,7 +52,7 @@ def called_in(run: RunRecord) -> dict[str, frozenset[str]]:
     """What agents have called so far, as recorded."""
     called: dict[str, frozenset[str]] = {}
     for answer in run.answers.values():
-        names = frozenset(str(call["name"]) for call in calls_of(answer["response"].get("output", ())))
+        names = frozenset(str(call["name"]) for call in function_calls(answer["response"].get("output", ())))
         if names:
             called[answer["speaker"]] = called.get(answer["speaker"], frozenset()) | names
     return called

@@ -7,7 +7,7 @@ from pydantic import Field
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
-from magent2.directory.channels import CHANNELS, Member, find_channel, hearers
+from magent2.directory.channels import CHANNELS, ChannelMember, channel_recipients, find_channel
 from magent2.directory.users import USERS, find_user
 from magent2.models.address import channel_topic
 from magent2.tools.definition import ToolExecutionContext
@@ -55,7 +55,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
         user = await acting_user(log, context.run)
         found = await find_channel(log, arguments.channel)
         speaker = found.state.speaker(user, context.run.agent)
-        hearers(found.state, speaker, arguments.mentions)
+        channel_recipients(found.state, speaker, arguments.mentions)
         return ChannelPayload(
             channel=found.state.name,
             user=user,
@@ -68,7 +68,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
     async def perform(self, log: Log, payload: ChannelPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         found = await find_channel(log, payload.channel)
         speaker = found.state.speaker(payload.user, context.run.agent)
-        told = hearers(found.state, speaker, payload.mentions)
+        told = channel_recipients(found.state, speaker, payload.mentions)
         conditions = [still(CHANNELS, found.state.name, found), (await require_user(log, payload.user))]
         mails: list[Append] = []
         for member in told:
@@ -83,7 +83,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
         return f"#{payload.channel}"
 
 
-def _letter(payload: ChannelPayload, member: Member, owner: str) -> AgentMail:
+def _letter(payload: ChannelPayload, member: ChannelMember, owner: str) -> AgentMail:
     return AgentMail(
         conversation=member.room,
         agent=member.agent,
@@ -95,7 +95,7 @@ def _letter(payload: ChannelPayload, member: Member, owner: str) -> AgentMail:
     )
 
 
-def _said(payload: ChannelPayload, mark: SendMark, speaker: Member, told: list[str]) -> NewRecord:
+def _said(payload: ChannelPayload, mark: SendMark, speaker: ChannelMember, told: list[str]) -> NewRecord:
     facts = {
         "message_id": mark.id,
         "from": speaker.username,

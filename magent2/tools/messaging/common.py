@@ -11,15 +11,15 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord
 from magent2.directory.agents import AGENTS
-from magent2.directory.entity import Found, Kind, look_up_entity
-from magent2.directory.users import USERS, User, check_user_id, gone
+from magent2.directory.entity import EntityKind, EntitySnapshot, look_up_entity
+from magent2.directory.users import USERS, User, check_user_id, user_removed_error
 from magent2.errors import InvalidInput, TopicDeleted, UnknownAgent
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import LAST_TEXT, OWNER
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
-from magent2.sessions.store import title_of, user_message
+from magent2.sessions.store import short_title, user_message_record
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import plan_envelope
 
@@ -53,7 +53,7 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def still(kind: Kind[Any], entity: str, found: Found[Any]) -> LastSeqIs:
+def still(kind: EntityKind[Any], entity: str, found: EntitySnapshot[Any]) -> LastSeqIs:
     """That an entity is as it was found."""
     return LastSeqIs(kind.topic(entity), found.seq)
 
@@ -63,9 +63,9 @@ async def require_user(log: Log, user: str) -> LastSeqIs:
     try:
         found = await look_up_entity(log, USERS, user)
     except TopicDeleted:
-        raise gone(user) from None
+        raise user_removed_error(user) from None
     if found is not None and found.state.removed:
-        raise gone(user)
+        raise user_removed_error(user)
     return LastSeqIs(USERS.topic(user), 0 if found is None else found.seq)
 
 
@@ -110,13 +110,13 @@ async def plan_mail(log: Log, letter: AgentMail, run: RunFacts, mark: SendMark) 
     """
     there = await require_agent(log, letter.agent)
     envelope = letter.envelope(mark.id)
-    event = replace(user_message(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
+    event = replace(user_message_record(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
     sending = SendOptions(
         principal=letter.owner,
         hops=run.hops + 1,
         trace=mark.trace,
         with_records=(event,),
-        with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: title_of(letter.text)}),),
+        with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: short_title(letter.text)}),),
     )
     mail = await plan_envelope(log, envelope, sending, letter.steer)
     return together([mail], conditions=[there])

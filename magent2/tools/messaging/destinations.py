@@ -12,8 +12,8 @@ from magent2.bus.operations import Append
 from magent2.connectors.builtin import message_record
 from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import queue_records
-from magent2.directory.connectors import CONNECTORS, Registration, find_connector
-from magent2.directory.entity import Found, look_up_entity
+from magent2.directory.connectors import CONNECTORS, ConnectorRegistration, find_connector
+from magent2.directory.entity import EntitySnapshot, look_up_entity
 from magent2.directory.users import USERS, WEB, User, find_user
 from magent2.errors import AddressError, InvalidInput
 from magent2.models.address import chat_topic, stream_topic
@@ -73,7 +73,7 @@ async def plan_send_to_user(
     return Append(records=(event, *queue_records(message, connector.state)), conditions=conditions)
 
 
-async def _find_reached_user(log: Log, place: UserDestination) -> Found[User]:
+async def _find_reached_user(log: Log, place: UserDestination) -> EntitySnapshot[User]:
     """The user of a place outside; whoever has moved meanwhile is not written to at the old one."""
     found = await find_user(log, place.user)
     if (found.state.connector, found.state.target) != (place.connector, place.target):
@@ -81,11 +81,11 @@ async def _find_reached_user(log: Log, place: UserDestination) -> Found[User]:
     return found
 
 
-def _present(found: Found[User] | None) -> User | None:
+def _present(found: EntitySnapshot[User] | None) -> User | None:
     return None if found is None or found.state.removed else found.state
 
 
-def _check(connector: Registration, needs: Sequence[str]) -> None:
+def _check(connector: ConnectorRegistration, needs: Sequence[str]) -> None:
     words = {"text": "text", "files": "files", "reply_to": "replies to a message"}
     for need in needs:
         if not getattr(connector.capabilities, need):

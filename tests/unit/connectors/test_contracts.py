@@ -9,7 +9,7 @@ import pytest
 
 from magent2.connectors.builtin import KINDS, ConsoleConnector, capabilities_of, make_connector
 from magent2.connectors.webhook import WebhookConnector
-from magent2.directory.connectors import Registration
+from magent2.directory.connectors import ConnectorRegistration
 from magent2.errors import SettingsError
 from tests.contracts.connector import ConnectorContract, Outside
 from tests.support.receiver import answer, http_receiver
@@ -44,7 +44,7 @@ class TestWebhook(ConnectorContract):
 def test_what_is_stored_of_a_connector_is_what_it_can_do() -> None:
     assert set(CONFIGS) == set(KINDS)
     for kind, config in CONFIGS.items():
-        registered = Registration("x", kind, capabilities_of(kind, config), config)
+        registered = ConnectorRegistration("x", kind, capabilities_of(kind, config), config)
         assert make_connector(registered).capabilities == registered.capabilities
 
 

@@ -24,7 +24,7 @@ from magent2.connectors.outbox import OutboxItem, drop_item, queue_records, read
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import (
     Capabilities,
-    Registration,
+    ConnectorRegistration,
     find_connector,
     register_connector,
     unregister_connector,
@@ -75,7 +75,7 @@ def items(bus: Engine) -> list[OutboxItem]:
 
 @asynccontextmanager
 async def relaying(bus: Engine, keeper: Keeper, **more: float) -> AsyncIterator[Relay]:
-    def make(_: Registration) -> Keeper:
+    def make(_: ConnectorRegistration) -> Keeper:
         return keeper
 
     relay = Relay(bus, make, **more)  # type: ignore[arg-type]

@@ -9,7 +9,15 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import PAGE, TRIES_MAX, Kind, change_entity, create_entity, find_entity, list_entities
+from magent2.directory.entity import (
+    PAGE,
+    TRIES_MAX,
+    EntityKind,
+    change_entity,
+    create_entity,
+    find_entity,
+    list_entities,
+)
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from tests.support.engines import ENGINES, new_engines
 
@@ -22,7 +30,7 @@ def _apply(words: list[str], record: Record) -> list[str]:
     return [*words, record.payload["word"]]
 
 
-WORDS = Kind("word", _begin, _apply)
+WORDS = EntityKind("word", _begin, _apply)
 
 
 @pytest.fixture(params=ENGINES)
@@ -112,6 +120,6 @@ def test_a_long_life_is_folded_whole(bus: Engine) -> None:
 def test_a_list_has_every_entity_of_the_kind_and_no_other(bus: Engine) -> None:
     for name in ("c", "a", "b"):
         run_sync(bus, create_entity, WORDS, name, {"word": "x"})
-    run_sync(bus, create_entity, Kind("word2", _begin, _apply), "d", {"word": "x"})
+    run_sync(bus, create_entity, EntityKind("word2", _begin, _apply), "d", {"word": "x"})
 
     assert [words[0] for words in run_sync(bus, list_entities, WORDS)] == ["a", "b", "c"]

@@ -7,17 +7,17 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
-from magent2.directory.agents import AgentEntry, find_agent, list_agents, place_agent, remove_agent
+from magent2.directory.agents import AgentEntry, find_agent, list_agents, remove_agent, set_agent_role
 from magent2.directory.channels import (
     MEMBERS_MAX,
     Channel,
-    Member,
+    ChannelMember,
+    channel_recipients,
     create_channel,
     decide_join,
     decide_leader,
     decide_leave,
     find_channel,
-    hearers,
     join_channel,
     leave_channel,
     new_member,
@@ -124,29 +124,29 @@ def test_a_user_changes_and_goes(bus: Engine) -> None:
 
 def test_agents_have_a_role_and_subs_a_parent(bus: Engine) -> None:
     assert run_sync(bus, find_agent, "Ada") == AgentEntry("Ada", "background", None)
-    assert run_sync(bus, place_agent, "Sub", "sub", "Ada").parent == "Ada"
+    assert run_sync(bus, set_agent_role, "Sub", "sub", "Ada").parent == "Ada"
     assert run_sync(bus, remove_agent, "Sub").removed
-    assert not run_sync(bus, place_agent, "Sub", "sub", "Ada").removed
+    assert not run_sync(bus, set_agent_role, "Sub", "sub", "Ada").removed
     assert [entry.name for entry in run_sync(bus, list_agents)] == ["Sub"]
 
 
 @pytest.mark.parametrize(("role", "parent"), [("sub", None), ("foreground", "Ada"), ("king", None), ("sub", "Sub")])
 def test_what_an_agent_cannot_be(bus: Engine, role: str, parent: str | None) -> None:
     with pytest.raises(InvalidInput):
-        run_sync(bus, place_agent, "Sub", role, parent)
+        run_sync(bus, set_agent_role, "Sub", role, parent)
 
 
 def test_nobody_is_above_themselves(bus: Engine) -> None:
-    run_sync(bus, place_agent, "B", "sub", "A")
-    run_sync(bus, place_agent, "C", "sub", "B")
+    run_sync(bus, set_agent_role, "B", "sub", "A")
+    run_sync(bus, set_agent_role, "C", "sub", "B")
 
     with pytest.raises(InvalidInput, match="above itself"):
-        run_sync(bus, place_agent, "A", "sub", "C")
+        run_sync(bus, set_agent_role, "A", "sub", "C")
 
 
 # --- channels
 
-ANN, BOB, CAT = (Member(name, name, name.title(), f"room-{name}") for name in ("ann", "bob", "cat"))
+ANN, BOB, CAT = (ChannelMember(name, name, name.title(), f"room-{name}") for name in ("ann", "bob", "cat"))
 LAUNCH = Channel("launch", "ann", (ANN, BOB, CAT))
 
 
@@ -160,13 +160,15 @@ LAUNCH = Channel("launch", "ann", (ANN, BOB, CAT))
         (ANN, ["@ann", "@bob"], [BOB]),
     ],
 )
-def test_the_leader_and_the_mentioned_hear_it(speaker: Member, mentions: list[str], told: list[Member]) -> None:
-    assert list(hearers(LAUNCH, speaker, mentions)) == told
+def test_the_leader_and_the_mentioned_hear_it(
+    speaker: ChannelMember, mentions: list[str], told: list[ChannelMember]
+) -> None:
+    assert list(channel_recipients(LAUNCH, speaker, mentions)) == told
 
 
 def test_only_members_can_be_mentioned_or_speak() -> None:
     with pytest.raises(InvalidInput, match="there is: @ann, @bob, @cat"):
-        hearers(LAUNCH, ANN, ["@dan"])
+        channel_recipients(LAUNCH, ANN, ["@dan"])
     with pytest.raises(NotAMember):
         LAUNCH.speaker("ann", "Other")
     with pytest.raises(NotAMember):
@@ -178,10 +180,10 @@ def test_only_members_can_be_mentioned_or_speak() -> None:
 def test_joining_leaving_and_leading() -> None:
     assert decide_join(LAUNCH, BOB) is None
     with pytest.raises(InvalidInput, match="somebody else"):
-        decide_join(LAUNCH, Member("bob", "dan", "Dan", "r"))
+        decide_join(LAUNCH, ChannelMember("bob", "dan", "Dan", "r"))
     with pytest.raises(InvalidInput, match="another name"):
-        decide_join(LAUNCH, Member("bobby", "bob", "Bob", "r"))
-    crowd = Channel("c", "m0", tuple(Member(f"m{n}", f"m{n}", "A", "r") for n in range(MEMBERS_MAX)))
+        decide_join(LAUNCH, ChannelMember("bobby", "bob", "Bob", "r"))
+    crowd = Channel("c", "m0", tuple(ChannelMember(f"m{n}", f"m{n}", "A", "r") for n in range(MEMBERS_MAX)))
     with pytest.raises(InvalidInput, match="at most"):
         decide_join(crowd, ANN)
     with pytest.raises(InvalidInput, match="first"):

@@ -12,8 +12,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete, Operation, Read, Trim
 from magent2.bus.records import Page
 from magent2.models.address import conversation_topics
-from magent2.sessions.folds import input_of
-from magent2.sessions.history import Histories, History, RunKey, read_history
+from magent2.sessions.folds import model_input
+from magent2.sessions.history import History, HistoryCache, RunKey, read_history
 
 ENVELOPE = {"sender": "user:ann", "content": "hello"}
 
@@ -45,7 +45,7 @@ def write_run(bus: MemoryBus, name: str, seen: int = 0, end: bool = True, agent:
 
 
 async def test_what_was_read_is_not_read_again(bus: CountingBus) -> None:
-    histories = Histories(bus)
+    histories = HistoryCache(bus)
     write_run(bus, "r1")
     await histories.read("one")
     before = bus.records_read
@@ -58,7 +58,7 @@ async def test_what_was_read_is_not_read_again(bus: CountingBus) -> None:
 
 
 async def test_a_history_that_was_handed_out_does_not_change(bus: CountingBus) -> None:
-    histories = Histories(bus)
+    histories = HistoryCache(bus)
     write_run(bus, "r1", end=False)
     early = await histories.read("one")
 
@@ -81,7 +81,7 @@ async def test_a_log_that_was_trimmed_is_read_from_what_is_left(bus: CountingBus
 
 
 async def test_a_deleted_conversation_is_forgotten(bus: CountingBus) -> None:
-    histories = Histories(bus)
+    histories = HistoryCache(bus)
     write_run(bus, "r1")
     await histories.read("one")
 
@@ -91,7 +91,7 @@ async def test_a_deleted_conversation_is_forgotten(bus: CountingBus) -> None:
 
 
 async def test_the_longest_unused_go_when_there_are_too_many(bus: CountingBus) -> None:
-    histories = Histories(bus, records_max=3)
+    histories = HistoryCache(bus, records_max=3)
     write_run(bus, "r1")
     await histories.read("one")
     other = RunKey("two", "r1", "Ann")
@@ -113,7 +113,7 @@ def test_a_run_that_is_taken_over_sees_the_conversation_as_it_was_at_its_start(b
     write_run(bus, "r3", seen=3)
     history = run_sync(bus, read_history, "one")
 
-    shown = input_of(history, "Ann", history.runs["r2"], 10)
+    shown = model_input(history, "Ann", history.runs["r2"], 10)
 
     assert shown.runs == 1
 

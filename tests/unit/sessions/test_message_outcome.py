@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from magent2.bus.records import Record
-from magent2.sessions.message_outcome import EVENTS_MAX, Exchange
+from magent2.sessions.message_outcome import EVENTS_MAX, MessageOutcome
 
 
-def fold(*payloads: dict[str, Any]) -> Exchange:
-    exchange = Exchange("m1")
+def fold(*payloads: dict[str, Any]) -> MessageOutcome:
+    exchange = MessageOutcome("m1")
     for seq, payload in enumerate(payloads, 1):
         exchange.take(Record("stream:s1", payload, f"@{seq}", seq=seq))
     return exchange

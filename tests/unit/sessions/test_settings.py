@@ -15,9 +15,9 @@ from magent2.errors import NameTaken, TopicDeleted
 from magent2.mail.registration import register_agent
 from magent2.models.address import conversation_topics
 from magent2.models.principal import Principal
-from magent2.sessions.folds import input_of
+from magent2.sessions.folds import model_input
 from magent2.sessions.history import History, RunKey, read_history, settings_record
-from magent2.sessions.settings import Change, Configured, changes, configure_session
+from magent2.sessions.settings import ConfigureResult, SessionChange, changed_settings, configure_session
 from tests.support.audit import whole_log
 
 ANN = Principal("ann")
@@ -32,9 +32,9 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-def configure(bus: MemoryBus, **change: Any) -> Configured:
+def configure(bus: MemoryBus, **change: Any) -> ConfigureResult:
     given = {"agent": "desk", "scenario_id": "house", **change}
-    return run_sync(bus, configure_session, "one", ANN, Change(**given))
+    return run_sync(bus, configure_session, "one", ANN, SessionChange(**given))
 
 
 def settings(bus: MemoryBus) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def test_what_is_not_said_stays_and_an_empty_text_takes_back(bus: MemoryBus) -> 
 def test_no_change_writes_nothing(bus: MemoryBus) -> None:
     configure(bus, overlay="Be kind.")
 
-    assert configure(bus, overlay="Be kind.") == Configured(settings(bus), False, (), "desk")
+    assert configure(bus, overlay="Be kind.") == ConfigureResult(settings(bus), False, (), "desk")
     assert len(events(bus)) == 1
 
 
@@ -116,12 +116,12 @@ def test_a_deleted_session_and_the_name_of_an_agent_are_refused(bus: MemoryBus) 
 
     run_sync(bus, register_agent, "desk")
     with pytest.raises(NameTaken):
-        run_sync(bus, configure_session, "desk", ANN, Change("desk", "house"))
+        run_sync(bus, configure_session, "desk", ANN, SessionChange("desk", "house"))
 
 
 def test_changes_are_told_by_name() -> None:
-    assert changes({}, {"scenario_id": "x", "agents": {"a": {"model": "m"}}}) == ("scenario_id", "a.model")
-    assert changes({"overlay": "a"}, {"overlay": "a"}) == ()
+    assert changed_settings({}, {"scenario_id": "x", "agents": {"a": {"model": "m"}}}) == ("scenario_id", "a.model")
+    assert changed_settings({"overlay": "a"}, {"overlay": "a"}) == ()
 
 
 # --- what runs see
@@ -136,7 +136,7 @@ def write(bus: MemoryBus, name: str, agent: str, spec: Mapping[str, Any], said: 
 def shown(bus: MemoryBus, agent: str, spec: Mapping[str, Any]) -> list[str]:
     write(bus, "last", agent, spec)
     history = run_sync(bus, read_history, "one")
-    return [item["content"] for item in input_of(history, agent, history.runs["last"], 10).items]
+    return [item["content"] for item in model_input(history, agent, history.runs["last"], 10).items]
 
 
 def test_settings_do_not_disturb_runs_and_the_last_count(bus: MemoryBus) -> None:

@@ -15,8 +15,8 @@ from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextT
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.sessions.history import EndStatus, History, RunKey
-from magent2.sessions.receipts import find_fate, receipts_of
-from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, under_way
+from magent2.sessions.receipts import find_message_progress, receipts_of
+from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, active_runs
 from tests.support.audit import whole_log
 from tests.support.broken import Broken
 from tests.support.journalled import letters
@@ -119,9 +119,9 @@ def test_a_tool_that_is_run_by_hand_is_no_run_to_steer(bus: MemoryBus) -> None:
 def test_a_run_that_was_begun_again_after_it_had_failed_is_under_way(bus: MemoryBus) -> None:
     key = begin(bus, "Ada", "m1")
     end(bus, key, "m1", "failed")
-    assert under_way(told(bus), {RUN_STATUS: "failed", RUN_AGENT: "Ada", RUN_ENVELOPE: "m1"}) == {}
+    assert active_runs(told(bus), {RUN_STATUS: "failed", RUN_AGENT: "Ada", RUN_ENVELOPE: "m1"}) == {}
 
-    assert set(under_way(told(bus), {RUN_STATUS: RUNNING, RUN_AGENT: "Ada", RUN_ENVELOPE: "m1"})) == {"Ada"}
+    assert set(active_runs(told(bus), {RUN_STATUS: RUNNING, RUN_AGENT: "Ada", RUN_ENVELOPE: "m1"})) == {"Ada"}
 
 
 class EndsMeanwhile(Broken):
@@ -194,7 +194,7 @@ def test_the_fate_of_a_message_is_told_step_by_step(bus: MemoryBus) -> None:
     name = steer(bus, "hurry").envelope_id
 
     def status(envelope_id: str) -> str:
-        fate = run_sync(bus, find_fate, "one", envelope_id)
+        fate = run_sync(bus, find_message_progress, "one", envelope_id)
         assert fate is not None
         return fate.status
 
@@ -203,7 +203,7 @@ def test_the_fate_of_a_message_is_told_step_by_step(bus: MemoryBus) -> None:
     assert status(name) == "seen"
     end(bus, key, mail)
     assert (status(mail), status(name)) == ("answered", "answered")
-    assert run_sync(bus, find_fate, "one", "never") is None
+    assert run_sync(bus, find_message_progress, "one", "never") is None
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped"])
@@ -222,7 +222,7 @@ def test_a_message_to_two_is_waited_for_by_whoever_has_not_seen_it(bus: MemoryBu
     name = steer(bus, "both").envelope_id
     see(bus, ada, 0, name)
 
-    fate = run_sync(bus, find_fate, "one", name)
+    fate = run_sync(bus, find_message_progress, "one", name)
 
     assert fate is not None
     assert (fate.status, fate.waiting, [one.agent for one in fate.receipts]) == ("seen", 1, ["Ada"])

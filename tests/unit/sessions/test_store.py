@@ -10,7 +10,7 @@ from magent2.bus.operations import Claim
 from magent2.errors import IdConflict, NameTaken, TopicDeleted
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, SessionStore, title_of
+from magent2.sessions.store import TITLE_MAX_CHARS, InMemorySessionStore, SessionStore, short_title
 
 
 @pytest.fixture
@@ -156,6 +156,6 @@ async def test_a_deleted_session_is_gone_and_takes_no_mail(store: InMemorySessio
 
 
 def test_a_title_is_one_short_line() -> None:
-    assert title_of(None) == ""
-    assert title_of("  hello\nworld") == "hello"
-    assert len(title_of("x" * 500)) == TITLE_MAX_CHARS
+    assert short_title(None) == ""
+    assert short_title("  hello\nworld") == "hello"
+    assert len(short_title("x" * 500)) == TITLE_MAX_CHARS

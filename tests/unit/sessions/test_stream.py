@@ -9,8 +9,8 @@ import pytest
 from magent2.bus.records import Record
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, RunEvent, SessionEvent
-from magent2.sessions.folds import added, transcript_of
-from magent2.sessions.stream import event_payload, rendered
+from magent2.sessions.folds import sum_usage, transcript
+from magent2.sessions.stream import event_payload, flat_event
 
 FIELDS = [
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -23,7 +23,7 @@ def record(event: Any, seq: int = 7, **more: Any) -> Record:
 
 
 def shown(event: Any, **more: Any) -> dict[str, Any]:
-    found = rendered("s1", record(event, **more))
+    found = flat_event("s1", record(event, **more))
     assert found is not None
     assert list(found) == FIELDS
     return found
@@ -120,7 +120,7 @@ def test_a_record_that_does_not_say_what_it_is_is_called_a_record(kind: Any) -> 
 
 
 def test_an_erased_record_shows_nothing() -> None:
-    assert rendered("s1", Record("stream:s1", {}, "x", seq=1, erased=True)) is None
+    assert flat_event("s1", Record("stream:s1", {}, "x", seq=1, erased=True)) is None
 
 
 def test_the_transcript_is_what_was_said() -> None:
@@ -135,7 +135,7 @@ def test_the_transcript_is_what_was_said() -> None:
         record(by_hand, 4, run_kind="tool"),
     ]
 
-    lines = transcript_of("s1", records)
+    lines = transcript("s1", records)
 
     assert [(line["seq"], line["role"], line["agent_id"], line["text"]) for line in lines] == [
         (1, "user", None, "hi"),
@@ -147,7 +147,7 @@ def test_the_transcript_is_what_was_said() -> None:
 def test_usage_adds_up_also_inside() -> None:
     first = {"total_tokens": 2, "details": {"cached": 1}, "model": "small"}
 
-    assert added(added({}, first), {"total_tokens": 3, "details": {"cached": 4, "new": 1}, "flag": True}) == {
+    assert sum_usage(sum_usage({}, first), {"total_tokens": 3, "details": {"cached": 4, "new": 1}, "flag": True}) == {
         "total_tokens": 5,
         "details": {"cached": 5, "new": 1},
     }

@@ -16,7 +16,7 @@ from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import AlreadyDecided, UnknownCall
 from magent2.mail.delivery import deliver
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.sessions.approvals import Approval, Decision, decide_approval, find_approvals
+from magent2.sessions.approvals import Approval, ApprovalDecision, decide_approval, find_approvals
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.journalled import Improviser, Items, Mortal, work_and_die
@@ -67,7 +67,9 @@ class Desk:
         return [function_call("look", {}, call_id="look"), *calls]
 
 
-def decide(bus: Engine, call: str, decision: Decision = "approve", reason: str | None = None, **more: Any) -> Approval:
+def decide(
+    bus: Engine, call: str, decision: ApprovalDecision = "approve", reason: str | None = None, **more: Any
+) -> Approval:
     return run_sync(bus, decide_approval, "one", call, decision, "user:ann", reason, **more)
 
 

@@ -19,7 +19,7 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.sessions.history import Histories
+from magent2.sessions.history import HistoryCache
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.retry import (
     ATTEMPTS_MAX,
@@ -294,12 +294,12 @@ async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus,
     send(bus, "innocent")
     crash(bus, SUSPECT_AFTER + 1)
 
-    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.POSTPONED
+    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.POSTPONED
     assert stream(bus) == []
     quarantine.leave("another")
     clock.pass_s(POSTPONED_S)
 
-    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.ANSWERED
+    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.ANSWERED
     assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
 
 
@@ -310,7 +310,7 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     crash(bus, SUSPECT_AFTER + 1)
     command(bus, "stop")
 
-    assert await work(bus, EchoRunner(), shared=Shared(Histories(bus), quarantine)) is Outcome.STOPPED
+    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
 async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClock) -> None:
@@ -319,10 +319,10 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClo
     runner = Failing(TransientError("busy"))
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
-        assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.RETRIED
+        assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.RETRIED
         clock.pass_s(RETRY_MAX_S)
 
-    assert await work(bus, runner, shared=Shared(Histories(bus), quarantine)) is Outcome.BURIED
+    assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.BURIED
     assert dead(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magent2.sessions.approvals import Approval, Decision, approvals_of, letter_of
+from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope, run_approvals
 from magent2.sessions.history import RunRecord
 from magent2.worker.approvals import Overdue, Resume, Waiting, plan_paused, with_decisions
 from magent2.worker.run_events import Report
@@ -28,9 +28,9 @@ def paused(**expires_in_s: float) -> RunRecord:
     return run
 
 
-def written(run: RunRecord, **decisions: Decision) -> dict[str, Any]:
-    calls = {call.call_id: call for call in approvals_of(run)}
-    letters = [letter_of("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
+def written(run: RunRecord, **decisions: ApprovalDecision) -> dict[str, Any]:
+    calls = {call.call_id: call for call in run_approvals(run)}
+    letters = [decision_envelope("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
     return {letter.id: letter.model_dump() for letter in letters}
 
 

@@ -32,8 +32,8 @@ from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, Wanted
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, Transcript
 from magent2.models.principal import Principal
-from magent2.sessions.folds import said
-from magent2.sessions.stream import rendered
+from magent2.sessions.folds import transcript_line
+from magent2.sessions.stream import flat_event
 
 EVENTS_MAX = 1000
 TRANSCRIPT_MAX = 1000
@@ -93,7 +93,7 @@ def _events(routes: APIRouter, house: House) -> None:
     ) -> Response:
         """What was recorded after `since`, a page at a time, in order."""
         page = await page_of(house, session_id, asked_by(request), cursor_of(since), limit)
-        shown = (rendered(session_id, record) for record in page.records)
+        shown = (flat_event(session_id, record) for record in page.records)
         return _paged(session_id, "events", [event for event in shown if event is not None], page)
 
 
@@ -125,7 +125,7 @@ def _transcript(routes: APIRouter, house: House) -> None:
 def _say(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -> tuple[int, int]:
     """Add the page's lines up to the limit; the seq up to which it was read, and the last that there is."""
     for record in page.records:
-        line = said(session_id, record)
+        line = transcript_line(session_id, record)
         if line is not None:
             lines.append(line)
             if len(lines) == limit:

@@ -31,9 +31,9 @@ from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.api.messages import AcceptedResponse, MessageRequest, MessageResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.message_outcome import Exchange
+from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
-from magent2.sessions.stream import rendered
+from magent2.sessions.stream import flat_event
 
 JSON = "application/json"
 
@@ -65,7 +65,7 @@ def router(house: House) -> APIRouter:
         session = await existing(house, wanted.session_id, principal)
         delivered = await _post(house, session, principal, text, wanted.client_message_id)
         audit.name(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
-        exchange = Exchange(delivered.envelope_id)
+        exchange = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
         max_s = house.limits.wait_max_s if wanted.wait else 0.0
         fresh = not wanted.wait and not delivered.appended.repeat
@@ -109,7 +109,7 @@ def sending_of(house: House, session: Session, principal: Principal) -> SendOpti
     return SendOptions(principal=principal.bound, default_agent=None if scenario is None else scenario.root)
 
 
-def answered(session_id: str, seq: int, exchange: Exchange) -> Response:
+def answered(session_id: str, seq: int, exchange: MessageOutcome) -> Response:
     """The answer as it was recorded, or why there is none."""
     facts: dict[str, Any] = {"session_id": session_id, "reply_to": exchange.envelope_id, "seq": seq}
     if exchange.status == "failed":
@@ -127,8 +127,8 @@ def answered(session_id: str, seq: int, exchange: Exchange) -> Response:
     return Response(orjson.dumps(answer), media_type=JSON)
 
 
-def events_of(session_id: str, exchange: Exchange) -> list[dict[str, Any]]:
-    shown = (rendered(session_id, record) for record in exchange.records)
+def events_of(session_id: str, exchange: MessageOutcome) -> list[dict[str, Any]]:
+    shown = (flat_event(session_id, record) for record in exchange.records)
     return [event for event in shown if event is not None]
 
 

@@ -11,7 +11,7 @@ from magent2.bus.log import Log
 from magent2.connectors.builtin import capabilities_of
 from magent2.connectors.outbox import OutboxItem, drop_item, read_outbox, retry_item
 from magent2.directory.connectors import (
-    Registration,
+    ConnectorRegistration,
     list_connector_ids,
     list_connectors,
     register_connector,
@@ -88,7 +88,7 @@ def _outboxes(routes: APIRouter, house: House) -> None:
         return shown_item(await drop_item(Log(house.bus), connector, item))
 
 
-def shown_connector(known: Registration) -> ConnectorInfo:
+def shown_connector(known: ConnectorRegistration) -> ConnectorInfo:
     return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
 
 

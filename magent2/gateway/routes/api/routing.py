@@ -37,7 +37,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.roster.routing import TIMED_OUT, RouteDecision, fall_back_to_keywords, is_change, route_by_keywords
 from magent2.roster.spec import Scenario
-from magent2.sessions.message_outcome import Exchange
+from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import HIDDEN, Session, routing_id
 
 ROUTE = "route"
@@ -143,7 +143,7 @@ async def _ask(house: House, scenario: Scenario, supervisor: str, session: Sessi
 
 async def _decision(
     house: House, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
-) -> Exchange:
+) -> MessageOutcome:
     """What became of the question; without a status when it took too long."""
     current = None if session is None else session.active_agent
     owner = None if session is None else session.owner
@@ -160,12 +160,12 @@ async def _decision(
     if seen is not None and seen.owner != owner:
         raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
     await house.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
-    exchange = Exchange(mail.id)
+    exchange = MessageOutcome(mail.id)
     await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
     return exchange
 
 
-def decided(scenario: Scenario, text: str, current: str | None, exchange: Exchange) -> RouteDecision:
+def decided(scenario: Scenario, text: str, current: str | None, exchange: MessageOutcome) -> RouteDecision:
     """The choice that the run has come to, if it is one that can be followed."""
     if exchange.status is None:
         return fall_back_to_keywords(scenario, text, current, TIMED_OUT)

@@ -37,8 +37,8 @@ from magent2.models.api.sessions import (
     TitleRequest,
 )
 from magent2.models.principal import Principal
-from magent2.sessions.folds import usage_of
-from magent2.sessions.settings import Change
+from magent2.sessions.folds import session_usage
+from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import Session
 
 LIST_MAX = 200
@@ -87,7 +87,7 @@ def _creating(routes: APIRouter, house: House) -> None:
         )
 
 
-async def _change(house: House, session_id: str, principal: Principal, wanted: SessionRequest) -> Change:
+async def _change(house: House, session_id: str, principal: Principal, wanted: SessionRequest) -> SessionChange:
     """What is asked for, as a change: what is left out is as the session has it, or as the scenario begins."""
     known = None
     if wanted.session_id is not None:
@@ -97,7 +97,7 @@ async def _change(house: House, session_id: str, principal: Principal, wanted: S
     active = str(head.get("active_agent") or "")
     kept = active if active in scenario.agents else scenario.root
     agent = scenario.agent(kept if wanted.agent_name is None else wanted.agent_name)
-    return Change(
+    return SessionChange(
         agent.name,
         scenario.id,
         instructions=wanted.instructions,
@@ -169,7 +169,7 @@ def _usage(routes: APIRouter, house: House) -> None:
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
         """What the session's models have used."""
         await existing(house, session_id, asked_by(request))
-        return SessionUsage(session_id=session_id, **usage_of(await house.histories.read(session_id)))
+        return SessionUsage(session_id=session_id, **session_usage(await house.histories.read(session_id)))
 
 
 def _one(routes: APIRouter, house: House) -> None:
@@ -212,5 +212,5 @@ async def shown(house: House, session: Session) -> SessionInfo:
         state="running" if status == "running" else "idle",
         last_run=None if status is None else run,
         overlay=history.settings.get("overlay"),
-        usage=usage_of(history)["usage"],
+        usage=session_usage(history)["usage"],
     )

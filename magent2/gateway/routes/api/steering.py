@@ -31,7 +31,7 @@ from magent2.models.address import check_name
 from magent2.models.api.messages import MessageReceipt, SteerRequest, SteerResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.receipts import Fate, find_fate
+from magent2.sessions.receipts import MessageProgress, find_message_progress
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -117,8 +117,8 @@ def _receipts(routes: APIRouter, house: House) -> None:
         return _shown(session_id, receipt_id, fate)
 
 
-async def _fate(house: House, session_id: str, receipt_id: str) -> Fate:
-    fate = await find_fate(Log(house.bus), session_id, receipt_id, house.histories.read_with)
+async def _fate(house: House, session_id: str, receipt_id: str) -> MessageProgress:
+    fate = await find_message_progress(Log(house.bus), session_id, receipt_id, house.histories.read_with)
     if fate is None:
         raise Problem(404, "unknown_message", f"this session has no message {receipt_id[:80]!r}")
     return fate
@@ -140,7 +140,7 @@ class Sighting:
             self.status = "finished"
 
 
-def _shown(session_id: str, receipt_id: str, fate: Fate) -> dict[str, Any]:
+def _shown(session_id: str, receipt_id: str, fate: MessageProgress) -> dict[str, Any]:
     return {
         "session_id": session_id,
         "receipt_id": receipt_id,

@@ -37,7 +37,7 @@ from magent2.models.api.messages import AcceptedResponse
 from magent2.models.api.team import BuiltinToolStatus, ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.message_outcome import Exchange
+from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import Session
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.registry import may_run
@@ -113,7 +113,7 @@ def _executing(routes: APIRouter, house: House) -> None:
             tool=wanted.tool,
             agent=call.agent,
         )
-        exchange = Exchange(call.delivered.envelope_id)
+        exchange = MessageOutcome(call.delivered.envelope_id)
         if await house.waiters.see_through(session.session_id, call.seen, exchange, house.limits.wait_max_s):
             return _done(session.session_id, call.agent, wanted.tool, exchange)
         return underway(house, session.session_id, call.delivered, "in_progress", call.seen)
@@ -194,7 +194,7 @@ async def _called(house: House, session: Session, wanted: ToolRunRequest) -> _Ca
     )
 
 
-def _done(session_id: str, agent: str, tool: str, exchange: Exchange) -> Response:
+def _done(session_id: str, agent: str, tool: str, exchange: MessageOutcome) -> Response:
     if exchange.status == "failed":
         raise Problem(502, "run_failed", f"the run failed: {exchange.reason or 'its log says more'}")
     if exchange.status == "stopped":

@@ -21,7 +21,7 @@ from magent2.gateway.streaming.session_frames import AS_EVENTS
 from magent2.gateway.streaming.session_list import CHANGES_KEPT, SessionLists
 from magent2.gateway.streaming.sse import Wanted
 from magent2.models.principal import Principal
-from magent2.sessions.settings import Change
+from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import SessionStore
 from tests.support.api import create
 from tests.support.serving import until
@@ -124,7 +124,7 @@ class Reader:
 
 
 async def begin(bus: MemoryBus, name: str, who: Principal = ANN) -> None:
-    await SessionStore(bus).configure(name, who, Change("desk", "house"))
+    await SessionStore(bus).configure(name, who, SessionChange("desk", "house"))
 
 
 async def test_each_owner_sees_their_own_and_an_admin_all(bus: MemoryBus) -> None:

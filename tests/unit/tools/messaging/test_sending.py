@@ -15,7 +15,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
 from magent2.connectors.outbox import read_outbox
-from magent2.directory.agents import place_agent, remove_agent
+from magent2.directory.agents import remove_agent, set_agent_role
 from magent2.directory.channels import leave_channel
 from magent2.directory.connectors import Capabilities, register_connector, unregister_connector
 from magent2.directory.friends import remove_friendship
@@ -344,7 +344,7 @@ async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) 
 async def test_a_sub_agent_writes_to_its_parent_unless_it_names_another(bus: Engine, ann: Facts) -> None:
     for name in ("Boss", "Peer"):
         run_sync(bus, register_agent, name)
-    run_sync(bus, place_agent, "Ada", "sub", "Boss")
+    run_sync(bus, set_agent_role, "Ada", "sub", "Boss")
 
     await call("send_agent_message", ann, text="up")
     await call("send_agent_message", ann, text="across", agent="Peer")

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from magent2.bus.interface import Engine
-from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Condition, Later, OwnedAppend, SetHead, Settle, Write
+from magent2.bus.operations import (
+    RECORDS_PER_APPEND_MAX,
+    Condition,
+    Later,
+    OwnedAppend,
+    SetHead,
+    Settle,
+    Write,
+    merge_heads,
+)
 from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner
 from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
@@ -83,7 +92,7 @@ class LaneWriter:
         """The last append: all that is queued, then these, and the mail is gone."""
         queued, merged = await self._rest(len(records))
         return await self._finish(
-            Settle(owner=self.owner, mail=mail, records=(*queued, *records), heads=_merge([*merged, *heads]))
+            Settle(owner=self.owner, mail=mail, records=(*queued, *records), heads=merge_heads([*merged, *heads]))
         )
 
     async def later(
@@ -96,7 +105,7 @@ class LaneWriter:
                 delay_s=delay_s,
                 refund=refund,
                 records=(*queued, *records),
-                heads=_merge([*merged, *heads]),
+                heads=merge_heads([*merged, *heads]),
             )
         )
 
@@ -150,7 +159,7 @@ class LaneWriter:
                     n=self._n,
                     records=tuple(record for entry in batch for record in entry.records),
                     mail=tuple(ref for entry in batch for ref in entry.mail),
-                    heads=_merge([head for entry in batch for head in entry.heads]),
+                    heads=merge_heads([head for entry in batch for head in entry.heads]),
                     conditions=batch[0].conditions,
                 )
             )
@@ -227,13 +236,3 @@ def _look(done: asyncio.Future[None]) -> None:
 
 def _fits(entry: _Entry, room: int) -> bool:
     return not entry.conditions and len(entry.records) <= room
-
-
-def _merge(heads: list[SetHead]) -> tuple[SetHead, ...]:
-    """One change per topic, later fields over earlier ones."""
-    if len(heads) < 2:
-        return tuple(heads)
-    fields: dict[str, dict[str, object]] = {}
-    for head in heads:
-        fields.setdefault(head.topic, {}).update(head.fields)
-    return tuple(SetHead(topic, values) for topic, values in fields.items())

@@ -20,7 +20,7 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from magent2.bus.records import (
     AppendResult,
@@ -169,6 +169,40 @@ class Write(Operation[AppendResult]):
             raise LimitError(f"an append takes at most {CONDITIONS_MAX} conditions, not {len(self.conditions)}")
         if len(self.heads) > 1 and len({head.topic for head in self.heads}) != len(self.heads):
             raise InvalidInput("an append sets the head of one topic twice; merge the fields into one SetHead")
+
+    def merge(self, *others: Write) -> Self:
+        """Return this write with those of `others` after it, as one atomic step.
+
+        Heads of one topic become one change, later fields over earlier ones. A condition on a head field that an
+        earlier part sets is dropped: all conditions are checked before anything is written, so it could not hold yet.
+        """
+        conditions = dict.fromkeys(self.conditions)
+        fields = {(head.topic, name) for head in self.heads for name in head.fields}
+        for other in others:
+            conditions.update(
+                (item, None)
+                for item in other.conditions
+                if not (isinstance(item, HeadIs) and (item.topic, item.name) in fields)
+            )
+            fields.update((head.topic, name) for head in other.heads for name in head.fields)
+        every: tuple[Write, ...] = (self, *others)
+        return replace(
+            self,
+            records=tuple(record for write in every for record in write.records),
+            conditions=tuple(conditions),
+            heads=merge_heads(head for write in every for head in write.heads),
+        )
+
+
+def merge_heads(heads: Iterable[SetHead]) -> tuple[SetHead, ...]:
+    """Return one change per topic, with later fields over earlier ones."""
+    changes = tuple(heads)
+    if len(changes) < 2:
+        return changes
+    fields: dict[str, dict[str, Any]] = {}
+    for head in changes:
+        fields.setdefault(head.topic, {}).update(head.fields)
+    return tuple(SetHead(topic, values) for topic, values in fields.items())
 
 
 def _check_records(records: tuple[NewRecord, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Trying again while the bus does not answer, or waits for a person to make room."""
+"""Retries: after a conflict with another writer, and while the bus is unavailable or full."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Operation
 from magent2.errors import (
+    ConditionFailed,
     Magent2Error,
     SchemaTooNew,
     StorageCorrupt,
@@ -23,8 +24,23 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
+CONFLICT_TRIES_MAX = 8  # attempts at a conditional append before the caller is told
 
 PERMANENT_ERRORS = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # of storage errors: waiting mends none of these
+
+
+async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], subject: str, advice: str = "try again") -> R:
+    """Run `attempt` until no condition of its append fails, at most `CONFLICT_TRIES_MAX` times.
+
+    `attempt` reads, decides and appends; each call starts from the log as it is then. Raises `ConditionFailed`, worded
+    with `subject` and `advice`, when other writers were quicker every time.
+    """
+    for _ in range(CONFLICT_TRIES_MAX):
+        try:
+            return await attempt()
+        except ConditionFailed:
+            continue
+    raise ConditionFailed(f"{subject} keeps changing; {advice}")
 
 
 async def retry_while_unavailable(bus: Engine, operation: Operation[R], who: str) -> R:

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, LastSeqIs
 from magent2.bus.records import NewRecord, Page, Record
+from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name, entity_topic
 
-TRIES_MAX = 8  # how often an entity may change under one decision
 PAGE = 500
 
 E = TypeVar("E")
@@ -72,18 +72,16 @@ async def change_or_create_entity(
 ) -> E:
     """The same for an entity that its first decision makes."""
     topic = kind.topic(entity)
-    for _ in range(TRIES_MAX):
+
+    async def attempt() -> None:
         found = await look_up_entity(log, kind, entity)
         facts = decide(None if found is None else found.state)
         if facts is not None:
             at = LastSeqIs(topic, 0 if found is None else found.seq)
-            try:
-                await log.append(Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,)))
-            except ConditionFailed:
-                continue
-        changed = await find_entity(log, kind, entity)
-        return changed.state
-    raise ConditionFailed(f"{kind.name} {entity!r} keeps changing; try again")
+            await log.append(Append(records=(NewRecord(topic, dict(facts)),), conditions=(at,)))
+
+    await retry_on_conflict(attempt, f"{kind.name} {entity!r}")
+    return (await find_entity(log, kind, entity)).state
 
 
 async def look_up_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnapshot[E] | None:

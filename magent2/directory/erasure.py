@@ -13,14 +13,15 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs
 from magent2.bus.records import NewRecord, Record
 from magent2.bus.retention import forget_records
+from magent2.bus.retry import retry_on_conflict
 from magent2.directory.channels import CHANNELS, Channel, channel_snapshot
-from magent2.directory.entity import PAGE, TRIES_MAX, find_entity, list_entity_ids, look_up_entity
+from magent2.directory.entity import PAGE, find_entity, list_entity_ids, look_up_entity
 from magent2.directory.friends import FRIENDSHIPS
 from magent2.directory.keys import KEYS, list_keys, revoke_key
 from magent2.directory.nametags import NAMETAGS
 from magent2.directory.swarms import CONTACTS, SWARMS, contact_id, remove_swarm
 from magent2.directory.users import PRINCIPAL_PREFIX, USERS, check_user_id, remove_user
-from magent2.errors import ConditionFailed, InvalidInput, TopicDeleted, UnknownEntity
+from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name, checked_topic
 from magent2.sessions.store import delete_session
 
@@ -105,22 +106,21 @@ async def _erase_messages(log: Log, name: str, usernames: set[str]) -> None:
 async def _rewrite_membership(log: Log, name: str, user: str) -> bool:
     """State what the channel is without them, then erase how it came to be; whether anybody is left in it."""
     topic = CHANNELS.topic(name)
-    for _ in range(TRIES_MAX):
+
+    async def restate() -> int | None:
         found = await find_entity(log, CHANNELS, name)
         rest = _without(found.state, user)
         if not rest.members:
-            return False
-        try:
-            await log.append(
-                Append(
-                    records=(NewRecord(topic, dict(channel_snapshot(rest))),), conditions=(LastSeqIs(topic, found.seq),)
-                )
-            )
-        except ConditionFailed:
-            continue
-        await forget_records(log, topic, range(1, found.seq + 1))
-        return True
-    raise ConditionFailed(f"channel {name!r} keeps changing; try again")
+            return None
+        record = NewRecord(topic, dict(channel_snapshot(rest)))
+        await log.append(Append(records=(record,), conditions=(LastSeqIs(topic, found.seq),)))
+        return found.seq
+
+    restated_at = await retry_on_conflict(restate, f"channel {name!r}")
+    if restated_at is None:
+        return False
+    await forget_records(log, topic, range(1, restated_at + 1))
+    return True
 
 
 def _without(channel: Channel, user: str) -> Channel:

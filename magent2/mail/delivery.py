@@ -14,6 +14,7 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import AppendResult, NewRecord
+from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, HopsExceeded, IdConflict
 from magent2.mail.addressing import addressed_agent, check_envelope, mail_records, name_taken_error
 from magent2.mail.conversation_state import ActiveAgentCache, ConversationState, read_state
@@ -43,7 +44,6 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonScalar
 
 HOPS_MAX = 16
-DELIVERY_TRIES_MAX = 8  # how often the active agent may change under one delivery
 
 
 @dataclass(slots=True)
@@ -112,17 +112,19 @@ async def deliver(
         guessed = await _deliver_by_guess(log, envelope, recipient, chosen, guesses)
         if guessed is not None:
             return guessed
-    for _ in range(DELIVERY_TRIES_MAX):
+
+    async def attempt() -> DeliveryResult:
         state = await read_state(log, envelope, chosen.principal)
         try:
             delivered = await attempt_delivery(log, envelope, recipient, state, chosen)
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
-            continue
+            raise
         if guesses is not None and envelope.type == "message":
             guesses.note(envelope.conversation_id, state.active or delivered.agent)
         return delivered
-    raise ConditionFailed(f"the active agent of {envelope.conversation_id!r} keeps changing; send again")
+
+    return await retry_on_conflict(attempt, f"the active agent of {envelope.conversation_id!r}", "send again")
 
 
 async def _deliver_by_guess(

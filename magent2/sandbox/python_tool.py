@@ -12,7 +12,6 @@ from uuid import uuid4
 import orjson
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
@@ -20,7 +19,7 @@ from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.default_tools import DESCRIPTION, RUN_PYTHON, SCHEMA
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, ReleasableSlot, call_scope
-from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
+from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
 NESTED_MAX = 3  # blocks in blocks
@@ -217,9 +216,9 @@ async def _commit(scope: CallScope, closing: BlockOutcome) -> str:
     held = scope.sends if closing.ended.failure is None else ()
     sends, failures = await plan_held_sends(Log(scope.run.bus), held)
     for _ in range(COMMIT_TRIES_MAX if sends else 0):
-        records, heads, conditions = joined(sends)
+        first, *others = (held.append for held in sends)
         try:
-            await scope.run.bus.acall(Append(records=records, heads=heads, conditions=conditions))
+            await scope.run.bus.acall(first.merge(*others))
         except (Refused, TopicDeleted):
             sends, failed = await replan_held_sends(Log(scope.run.bus), sends)
             failures += failed

@@ -13,7 +13,8 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
-from magent2.errors import ConditionFailed, NameTaken, TopicDeleted
+from magent2.bus.retry import retry_on_conflict
+from magent2.errors import NameTaken, TopicDeleted
 from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
@@ -22,7 +23,6 @@ from magent2.sessions.history import History, read_history, settings_record
 from magent2.sessions.stream import event_payload
 
 CREATED_ID = "session-created"
-TRIES_MAX = 8  # how often the history may move on under one change
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
     check_name(principal.name, "owner")
     topic = stream_topic(session_id)
     history: History | None = None
-    for _ in range(TRIES_MAX):
+
+    async def attempt() -> ConfigureResult:
+        nonlocal history
         state = await log.describe(topic, agent_topic(session_id))
         _check_free(session_id, state, principal)
         head = state[0].head
@@ -86,12 +88,10 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
         if not changed and not new:
             return ConfigureResult(after, False, (), active)
         wanted = {ACTIVE_AGENT: active, "scenario_id": change.scenario_id, **({"owner": principal.name} if new else {})}
-        try:
-            await log.run(_append(session_id, history, after, changed, wanted, head if not new else None))
-        except ConditionFailed:
-            continue  # a run has written meanwhile, or somebody was quicker
+        await log.append(_append(session_id, history, after, changed, wanted, head if not new else None))
         return ConfigureResult(after, new, changed, active)
-    raise ConditionFailed(f"session {session_id!r} keeps changing; try again")
+
+    return await retry_on_conflict(attempt, f"session {session_id!r}")
 
 
 def _check_free(session_id: str, state: tuple[TopicInfo, ...], principal: Principal) -> None:

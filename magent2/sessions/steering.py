@@ -14,10 +14,11 @@ from typing import Any
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs
 from magent2.bus.records import Record
-from magent2.errors import ConditionFailed, InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
+from magent2.bus.retry import retry_on_conflict
+from magent2.errors import InvalidInput, NoActiveRun, QueueFull, TextTooLong, UnknownCursor
 from magent2.mail.addressing import addressed_agent, check_envelope
 from magent2.mail.conversation_state import ConversationState, read_state
-from magent2.mail.delivery import DELIVERY_TRIES_MAX, DeliveryResult, SendOptions, attempt_delivery, plan_append
+from magent2.mail.delivery import DeliveryResult, SendOptions, attempt_delivery, plan_append
 from magent2.mail.headers import RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.models.address import Address, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
@@ -45,13 +46,12 @@ async def steer(
     """
     recipient = check_steer(envelope)
     chosen = options or SendOptions()
-    for _ in range(DELIVERY_TRIES_MAX):
+
+    async def attempt() -> DeliveryResult:
         state, aimed = await _aim(log, envelope, recipient, chosen, require_active, history_reader)
-        try:
-            return await attempt_delivery(log, envelope, recipient, state, aimed)
-        except ConditionFailed:
-            continue
-    raise ConditionFailed(f"runs of {envelope.conversation_id!r} begin and end all the time; send again")
+        return await attempt_delivery(log, envelope, recipient, state, aimed)
+
+    return await retry_on_conflict(attempt, f"the set of active runs in {envelope.conversation_id!r}", "send again")
 
 
 async def plan_steer(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:

@@ -12,6 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Delete, HeadIs, LastSeqIs, Read, SetHead, Topics
 from magent2.bus.records import NewRecord, Page, Record, TopicInfo, TopicList
+from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
 from magent2.mail.conversation_state import ActiveAgentCache
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
@@ -147,47 +148,53 @@ async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Sw
     """Make another agent active and say so."""
     check_name(agent, "agent name")
     topic = stream_topic(session_id)
-    while True:
+
+    async def attempt() -> SwitchResult:
         session = await find_session(log, session_id)
         active = session.active_agent if session else None
         if session is not None and active == agent:
             return SwitchResult(False, session.last)
         event = HandoffEvent(conversation_id=session_id, source=active, target=agent, reason=reason)
-        try:
-            appended = await log.append(
-                Append(
-                    records=(stream_record(event),),
-                    conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
-                    heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),
-                )
+        appended = await log.append(
+            Append(
+                records=(stream_record(event),),
+                conditions=(HeadIs(topic, ACTIVE_AGENT, active),),
+                heads=(SetHead(topic, {ACTIVE_AGENT: agent}),),
             )
-        except ConditionFailed:
-            continue  # somebody else switched at the same moment
+        )
         return SwitchResult(True, appended.seqs[0])
+
+    return await retry_on_conflict(attempt, f"the active agent of {session_id!r}")
 
 
 async def set_title(log: Log, session_id: str, title: str) -> Session:
     """Give a session a title, or, with an empty one, take it back; a change is one event, no change none."""
     topic = stream_topic(session_id)
     wanted = title.strip() or None
-    while True:
-        session = await find_session(log, session_id)
-        if session is None:
-            raise UnknownCursor(f"there is no session {session_id!r}")
+
+    async def attempt() -> None:
+        session = await _existing_session(log, session_id)
         before = session.head.get("title")
         if before == wanted:
-            return session
+            return
         event = SessionEvent(conversation_id=session_id, status="updated", data={"changed": ["title"], "title": wanted})
-        try:
-            await log.append(
-                Append(
-                    records=(stream_record(event),),
-                    conditions=(HeadIs(topic, "title", before),),
-                    heads=(SetHead(topic, {"title": wanted}),),
-                )
+        await log.append(
+            Append(
+                records=(stream_record(event),),
+                conditions=(HeadIs(topic, "title", before),),
+                heads=(SetHead(topic, {"title": wanted}),),
             )
-        except ConditionFailed:
-            continue  # somebody else named it at the same moment
+        )
+
+    await retry_on_conflict(attempt, f"the title of {session_id!r}")
+    return await _existing_session(log, session_id)
+
+
+async def _existing_session(log: Log, session_id: str) -> Session:
+    session = await find_session(log, session_id)
+    if session is None:
+        raise UnknownCursor(f"there is no session {session_id!r}")
+    return session
 
 
 def routing_id(session_id: str) -> str:

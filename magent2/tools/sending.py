@@ -8,15 +8,15 @@ same in every attempt, so that a second attempt sends nothing twice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
-from magent2.bus.operations import Append, Condition, HeadIs, SetHead
-from magent2.bus.records import NewRecord
+from magent2.bus.operations import Append
+from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
@@ -135,19 +135,6 @@ async def replan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[H
     return await plan_held_sends(log, [replace(held, planned=False) for held in sends])
 
 
-def joined(sends: Sequence[HeldSend]) -> tuple[tuple[NewRecord, ...], tuple[SetHead, ...], tuple[Condition, ...]]:
-    """All of them as parts of one append, in order: what one of them sets, those after it need not find on the log."""
-    records: list[NewRecord] = []
-    heads: dict[str, dict[str, Any]] = {}
-    conditions: dict[Condition, None] = {}
-    for held in sends:
-        records.extend(held.append.records)
-        conditions.update((item, None) for item in held.append.conditions if not _is_set(heads, item))
-        for head in held.append.heads:
-            heads[head.topic] = {**heads.get(head.topic, {}), **head.fields}
-    return tuple(records), tuple(SetHead(topic, fields) for topic, fields in heads.items()), tuple(conditions)
-
-
 def topics_of(append: Append) -> tuple[str, ...]:
     return tuple(dict.fromkeys([record.topic for record in append.records]))
 
@@ -163,15 +150,9 @@ async def _plan(log: Log, cache: PlanCache, prepared: PreparedSend, mark: SendMa
 
 
 async def _send_now(log: Log, prepared: PreparedSend, mark: SendMark) -> SendResult:
-    for _ in range(SEND_TRIES_MAX):
+    async def attempt() -> SendResult:
         append = await _plan(log, PlanCache(), prepared, mark)
-        try:
-            _appended = await log.append(append)
-        except ConditionFailed:
-            continue
+        await log.append(append)
         return SendResult(mark.id, topics_of(append), held=False)
-    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
-
-def _is_set(heads: dict[str, dict[str, Any]], condition: Condition) -> bool:
-    return isinstance(condition, HeadIs) and condition.name in heads.get(condition.topic, ())
+    return await retry_on_conflict(attempt, prepared.target, "send again")

@@ -13,7 +13,7 @@ from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
 from magent2.tools.interface import CallScope, FailedSend
-from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
+from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def commit(scope: CallScope) -> list[FailedSend]:
     bus = scope.run.bus
     sends, failures = run_sync(bus, plan_held_sends, scope.sends)
     while sends:
-        records, heads, conditions = joined(sends)
+        first, *others = (held.append for held in sends)
         try:
-            bus.call(Append(records=records, conditions=conditions, heads=heads))
+            bus.call(first.merge(*others))
         except (Refused, TopicDeleted):
             sends, more = run_sync(bus, replan_held_sends, sends)
             failures += more

@@ -16,7 +16,7 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from magent2.bus.log import Log
-from magent2.bus.operations import SetHead
+from magent2.bus.operations import SetHead, Write
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
@@ -27,7 +27,7 @@ from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend, OutcomeBuilder, call_scope
-from magent2.tools.sending import joined, plan_held_sends, replan_held_sends
+from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 if TYPE_CHECKING:
     from magent2.telemetry.turns import ObservedCall
@@ -121,10 +121,10 @@ class Call:
         return told.result
 
     async def _closed(self, told: CallOutcome, sends: Sequence[HeldSend]) -> bool:
-        records, heads, conditions = joined(sends)
         own = self._closing_records(told, sends)
+        write = Write(records=own).merge(*(held.append for held in sends))
         try:
-            await self.journal.commit(*own, *records, heads=heads, conditions=conditions)
+            await self.journal.commit(*write.records, heads=write.heads, conditions=write.conditions)
         except (Refused, TopicDeleted):
             return False
         self._known(own[0])
@@ -178,9 +178,9 @@ class Call:
     ) -> str | None:
         """One append, the first record the result; or why its sends cannot be sent."""
         for _ in range(SEND_TRIES_MAX):
-            records, heads, conditions = joined(sends)
+            write = Write(records=tuple(told)).merge(*(held.append for held in sends), Write(heads=own_heads))
             try:
-                await self.journal.commit(*told, *records, heads=merged(heads, own_heads), conditions=conditions)
+                await self.journal.commit(*write.records, heads=write.heads, conditions=write.conditions)
             except (Refused, TopicDeleted):
                 sends, failures = await replan_held_sends(Log(self.journal.context.bus), sends)
                 if failures:
@@ -222,14 +222,6 @@ class Call:
 def _in_order(asked: Sequence[HeldSend], failures: Sequence[FailedSend]) -> list[FailedSend]:
     places = {held.id: place for place, held in enumerate(asked)}
     return sorted(failures, key=lambda failure: places[failure.send.id])
-
-
-def merged(heads: Sequence[SetHead], more: Sequence[SetHead]) -> tuple[SetHead, ...]:
-    """One head per topic; what `more` says counts."""
-    fields: dict[str, dict[str, Any]] = {}
-    for head in (*heads, *more):
-        fields[head.topic] = {**fields.get(head.topic, {}), **head.fields}
-    return tuple(SetHead(topic, found) for topic, found in fields.items())
 
 
 def seen(observed: ObservedCall | None) -> AbstractContextManager[None]:

@@ -20,7 +20,6 @@ from magent2.tools.messaging.common import (
     plan_mail,
     require_user,
     still,
-    together,
 )
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
@@ -77,7 +76,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
             mail = await plan_mail(log, _letter(payload, member, user.state.principal), context.run, mark)
             mails.append(mail)
         said = _said(payload, mark, speaker, [member.username for member in told])
-        return together(mails, records=[said], conditions=conditions)
+        return Append(records=(said,), conditions=tuple(conditions)).merge(*mails)
 
     def target(self, payload: ChannelPayload) -> str:
         return f"#{payload.channel}"

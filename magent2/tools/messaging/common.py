@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, Condition, LastSeqIs, SetHead
-from magent2.bus.records import NewRecord
+from magent2.bus.operations import Append, LastSeqIs, SetHead, Write
 from magent2.directory.agents import AGENTS
 from magent2.directory.entity import EntityKind, EntitySnapshot, look_up_entity
 from magent2.directory.users import USERS, User, check_user_id, user_removed_error
@@ -119,7 +118,7 @@ async def plan_mail(log: Log, letter: AgentMail, run: RunFacts, mark: SendMark) 
         with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: short_title(letter.text)}),),
     )
     mail = await plan_envelope(log, envelope, sending, letter.steer)
-    return together([mail], conditions=[there])
+    return mail.merge(Write(conditions=(there,)))
 
 
 def sender_of(run: RunFacts, agent: str, conversation: str) -> str:
@@ -127,18 +126,6 @@ def sender_of(run: RunFacts, agent: str, conversation: str) -> str:
     if agent != run.agent or conversation == run.conversation_id:
         return f"agent:{run.agent}"
     return f"agent:{run.agent}@{run.conversation_id}"[:480]
-
-
-def together(
-    appends: Iterable[Append], records: Iterable[NewRecord] = (), conditions: Iterable[Condition] = ()
-) -> Append:
-    """One append of several, for different conversations; `records` come first."""
-    every = list(appends)
-    return Append(
-        records=(*records, *(record for append in every for record in append.records)),
-        conditions=tuple(dict.fromkeys([*conditions, *(item for append in every for item in append.conditions)])),
-        heads=tuple(head for append in every for head in append.heads),
-    )
 
 
 def home_agent(user: User) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append
+from magent2.bus.operations import Append, Write
 from magent2.directory.friends import FRIENDSHIPS, find_friendship, friendship_id
 from magent2.directory.users import USERS, find_user, find_user_by_nametag
 from magent2.tools.definition import ToolExecutionContext
@@ -19,7 +19,6 @@ from magent2.tools.messaging.common import (
     plan_mail,
     require_user,
     still,
-    together,
 )
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
 
@@ -79,7 +78,7 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
             still(USERS, payload.user, friend),
             sender,
         )
-        return together([mail], conditions=conditions)
+        return mail.merge(Write(conditions=tuple(conditions)))
 
     def target(self, payload: FriendPayload) -> str:
         return f"@{payload.nametag}"

@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, Condition
+from magent2.bus.operations import Append, Condition, Write
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import SendMark
-from magent2.tools.messaging.common import AgentMail, checked_text, now_text, plan_mail, sender_of, together
+from magent2.tools.messaging.common import AgentMail, checked_text, now_text, plan_mail, sender_of
 from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS, attach_long_text, with_attachments
 from magent2.tools.messaging.targets import AgentTarget, check_contact, find_target
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool
@@ -77,7 +77,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
             steer=payload.steering,
         )
         mail = await plan_mail(log, letter, run, mark)
-        return together([with_attachments(mail, payload.attachments)], conditions=conditions)
+        return with_attachments(mail, payload.attachments).merge(Write(conditions=tuple(conditions)))
 
     def target(self, payload: AgentMessagePayload) -> str:
         return payload.target.shown

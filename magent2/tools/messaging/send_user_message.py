@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, LastSeqIs, SetHead
+from magent2.bus.operations import Append, LastSeqIs, SetHead, Write
 from magent2.bus.records import NewRecord
 from magent2.directory.swarms import (
     CONTACT,
@@ -38,7 +38,6 @@ from magent2.tools.messaging.common import (
     require_user,
     sender_of,
     still,
-    together,
 )
 from magent2.tools.sending import SendResult
 from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
@@ -136,7 +135,7 @@ async def _to_foreground(log: Log, payload: UserMessagePayload, run: RunFacts, m
     found = await find_user(log, payload.user)
     home, agent = _foreground(found.state, run)
     mail = await plan_mail(log, _letter(payload, run, home, agent, found.state.principal), run, mark)
-    return together([mail], conditions=[still(USERS, payload.user, found)])
+    return mail.merge(Write(conditions=(still(USERS, payload.user, found),)))
 
 
 async def _to_swarm(log: Log, payload: UserMessagePayload, nametag: str, run: RunFacts, mark: SendMark) -> Append:
@@ -152,7 +151,7 @@ async def _to_swarm(log: Log, payload: UserMessagePayload, nametag: str, run: Ru
     topic = CONTACTS.topic(contact_id(nametag, payload.user))
     change = contact_change(known, run.agent, run.conversation_id)
     known_at = LastSeqIs(topic, 0 if contact is None else contact.seq)
-    whole = together([mail], conditions=[still(SWARMS, nametag, swarm), known_at, *both])
+    whole = mail.merge(Write(conditions=(still(SWARMS, nametag, swarm), known_at, *both)))
     return Append(
         records=(*whole.records, *([] if change is None else [NewRecord(topic, dict(change))])),
         conditions=whole.conditions,

@@ -202,3 +202,23 @@ def test_a_blob_is_named_when_it_is_made_and_does_not_print_its_bytes() -> None:
 
 def test_two_claims_have_two_nonces() -> None:
     assert claim().nonce != claim().nonce
+
+
+def test_a_merged_append_has_all_records_in_order_and_one_head_per_topic() -> None:
+    first = Append(records=(NewRecord("chat:a", {}),), heads=(SetHead("stream:a", {"x": 1, "y": 1}),))
+    second = Append(records=(NewRecord("chat:b", {}),), heads=(SetHead("stream:a", {"x": 2}),))
+
+    merged = first.merge(second)
+
+    assert [record.topic for record in merged.records] == ["chat:a", "chat:b"]
+    assert [(head.topic, head.fields) for head in merged.heads] == [("stream:a", {"x": 2, "y": 1})]
+
+
+def test_a_merged_append_drops_conditions_on_fields_that_an_earlier_part_sets() -> None:
+    first = Append(records=(NewRecord("chat:a", {}),), heads=(SetHead("stream:a", {"x": 1}),))
+    second = Append(
+        records=(NewRecord("chat:b", {}),), conditions=(HeadIs("stream:a", "x", 1), HeadIs("stream:a", "y", None))
+    )
+
+    assert first.merge(second).conditions == (HeadIs("stream:a", "y", None),)
+    assert second.merge(first).conditions == second.conditions

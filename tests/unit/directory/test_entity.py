@@ -9,15 +9,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord, Record
-from magent2.directory.entity import (
-    PAGE,
-    TRIES_MAX,
-    EntityKind,
-    change_entity,
-    create_entity,
-    find_entity,
-    list_entities,
-)
+from magent2.bus.retry import CONFLICT_TRIES_MAX
+from magent2.directory.entity import PAGE, EntityKind, change_entity, create_entity, find_entity, list_entities
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownEntity
 from tests.support.engines import ENGINES, new_engines
 
@@ -85,7 +78,7 @@ def test_a_decision_that_never_gets_through_is_given_up(bus: Engine) -> None:
 
     with pytest.raises(ConditionFailed, match="keeps changing"):
         run_sync(bus, change_entity, WORDS, "a", decide)
-    assert len(tries) == TRIES_MAX
+    assert len(tries) == CONFLICT_TRIES_MAX
 
 
 def test_no_change_writes_nothing(bus: Engine) -> None:

@@ -17,7 +17,7 @@ from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import CallScope
 from magent2.tools.messaging import messaging_tools
-from magent2.tools.sending import joined, plan_held_sends
+from magent2.tools.sending import plan_held_sends
 from tests.support.messaging import home_of, settle
 from tests.support.sending import Facts, commit, scope_of
 
@@ -54,7 +54,8 @@ def hold(tool: ToolDefinition, scope: CallScope, **arguments: Any) -> dict[str, 
 def texts_of(scope: CallScope) -> list[tuple[str, str]]:
     """Id and text of what would leave, as it lies in the inbox."""
     sends, _ = run_sync(scope.run.bus, plan_held_sends, scope.sends)
-    records, _, _ = joined(sends)
+    first, *others = (held.append for held in sends)
+    records = first.merge(*others).records
     return [(record.id or "", record.payload["content"]) for record in records if record.topic == "chat:Bea"]
 
 

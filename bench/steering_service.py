@@ -18,7 +18,7 @@ import httpx2
 
 from bench.support import Connect
 from bench.support_redis import redis_server
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.models.envelope import MessageEnvelope, OutputEvent
 from magent2.runner.context import RunContext
@@ -99,7 +99,7 @@ async def at_work(connect: Connect, run: Listening) -> AsyncIterator[httpx2.Asyn
     """A gateway, a worker, and a client of the gateway."""
     front, back = connect(), connect()
     listener = listen("127.0.0.1", 0)
-    gateway = Gateway(front, limits=Limits())
+    gateway = Gateway(front, limits=GatewayLimits())
     service = WorkerService(back, {AGENT: run})
     tasks = [asyncio.create_task(gateway.serve([listener])), asyncio.create_task(service.run())]
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"

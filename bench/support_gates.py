@@ -19,13 +19,13 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.keys import create_key
 from magent2.gateway.access.auth import Access
-from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import WorkerService
 
 PERSON = "user:ada"  # who sends the envelopes of all benchmarks
-BEYOND_REACH = Rate(per_s=1e6, burst=1_000_000)  # everything is counted, and nobody is refused
+BEYOND_REACH = RequestRate(per_s=1e6, burst=1_000_000)  # everything is counted, and nobody is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ async def serve(bus: Engine, chosen: argparse.Namespace) -> None:
     """Until SIGTERM."""
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
-    limits = Limits(rates=dict.fromkeys(DEFAULT_RATES, BEYOND_REACH))
+    limits = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, BEYOND_REACH))
     guarded = Gateway(bus, access=Access.by_token(TOKEN, loopback=True), limits=limits)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(bus.aclose)

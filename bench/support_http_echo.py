@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from bench.support import run
-from magent2.gateway.limits.limits import Limits
-from magent2.gateway.limits.protocol import limited
+from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits.protocol import protocol_with_limits
 from magent2.gateway.server import BACKLOG, listen
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     listener = listen("127.0.0.1", parser.parse_args().port)
     config = uvicorn.Config(  # as the gateway has it
         app,
-        http=limited(Limits()),
+        http=protocol_with_limits(GatewayLimits()),
         ws="none",
         lifespan="off",
         log_config=None,

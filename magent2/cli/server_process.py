@@ -23,9 +23,9 @@ from magent2.cli.output import print_data, print_note
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
-from magent2.gateway.proxy import Front
-from magent2.gateway.server import Gateway, choose_access, choose_front, listen
+from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.proxy import ProxySettings
+from magent2.gateway.server import Gateway, choose_access, choose_proxy_settings, listen
 from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
 from magent2.machine import raise_open_files
 from magent2.roster.agents_file import default_roster
@@ -56,7 +56,7 @@ class GatewayResources:
     host: str
     listener: socket.socket
     access: Access
-    front: Front
+    proxy: ProxySettings
     bus: Engine
     bus_url: str  # without its password
     token_given: bool
@@ -64,7 +64,7 @@ class GatewayResources:
     @classmethod
     def open(cls, options: ListenOptions, bus_url: str | None) -> GatewayResources:
         settings = Settings.read()
-        front = choose_front(settings, options.root_path, options.trusted_proxies)
+        proxy = choose_proxy_settings(settings, options.root_path, options.trusted_proxies)
         access = choose_access(settings, options.host, options.token, options.allowed_hosts)
         try:
             listener = listen(options.host, options.port)
@@ -76,7 +76,7 @@ class GatewayResources:
             listener.close()
             raise
         token_given = (options.token or settings.token) is not None
-        return cls(options.host, listener, access, front, bus, printable_bus_url(bus_url), token_given)
+        return cls(options.host, listener, access, proxy, bus, printable_bus_url(bus_url), token_given)
 
     @property
     def url(self) -> str:
@@ -84,7 +84,7 @@ class GatewayResources:
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  compared, not bound
         port = self.listener.getsockname()[1]
         origin = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        return origin + self.front.root_path
+        return origin + self.proxy.root_path
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -163,7 +163,7 @@ def serve(
                 lambda: print_data(gateway_banner(resources, team.names, team.described, team.first)),
                 stop_event_on_signals("draining: no new work is started; running work may finish"),
                 Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
-                limits=Limits.of(team.limits),
+                limits=GatewayLimits.of(team.limits),
                 metrics=metrics,
                 tracer=tracer,
             )
@@ -194,7 +194,7 @@ def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | No
             lambda: print_data(gateway_banner(resources)),
             stop_event_on_signals("gateway is shutting down: open streams are closed"),
             catalogue,
-            limits=Limits.of(registry.roster.limits),
+            limits=GatewayLimits.of(registry.roster.limits),
             tracer=tracer,
         )
 
@@ -234,7 +234,7 @@ async def run_gateway(
     stop: asyncio.Event,
     catalogue: Catalogue | None = None,
     *,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     metrics: Metrics | None = None,
     tracer: Tracer | None = None,
 ) -> None:
@@ -251,7 +251,7 @@ async def run_gateway(
             catalogue=catalogue,
             metrics=metrics,
             tracer=tracer,
-            front=resources.front,
+            proxy=resources.proxy,
         )
         serving = asyncio.create_task(gateway.serve([resources.listener]))
         worker = None if create_worker is None else create_worker()

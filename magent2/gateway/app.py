@@ -5,29 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.memory import MemoryBus
+from magent2.bus.v1_adapter import V1BusAdapter, is_engine
 from magent2.gateway import openapi, problems
 from magent2.gateway.access.auth import Access
-from magent2.gateway.access.middleware import Count, Guard, is_open, secured
+from magent2.gateway.access.middleware import (
+    AccessMiddleware,
+    MetricsMiddleware,
+    is_open,
+    with_security_headers,
+)
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.limits.queue_depth import QueuedSessions
-from magent2.gateway.limits.rate_limits import RateLimits, SharedRates
-from magent2.gateway.proxy import Front, route_path
-from magent2.gateway.reply_waiter import Waiters
-from magent2.gateway.request_spans import Traced
-from magent2.gateway.routes import agents, api, conversations, dead, page
-from magent2.gateway.routes import probes as house_routes
-from magent2.gateway.routes import send as sending
-from magent2.gateway.routes import stream as streaming
-from magent2.gateway.services import House, Served, Unaskable
-from magent2.gateway.streaming.open_streams import Streams
-from magent2.gateway.streaming.session_list import SessionLists
-from magent2.gateway.v1_bus import PlainBus
+from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
+from magent2.gateway.proxy import ProxySettings, route_path
+from magent2.gateway.reply_waiter import ReplyWaiter
+from magent2.gateway.request_spans import RequestSpans
+from magent2.gateway.routes import all_routes
+from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
+from magent2.gateway.services import Services, UnknownPresence, WorkerPresence
+from magent2.gateway.streaming.open_streams import OpenStreams
+from magent2.gateway.streaming.session_list import LiveSessionLists
 from magent2.roster.registry import Registry
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
@@ -37,14 +40,17 @@ from magent2.telemetry.requests import Deliveries
 if TYPE_CHECKING:
     from magent2.telemetry.otel import Tracer
 
-HISTORY_RECORDS_MAX = 20_000  # of histories that a gateway keeps in memory
+HISTORY_RECORDS_MAX = 20_000  # records of histories that one gateway caches
 
 
-class App(FastAPI):
-    """FastAPI, with a shorter way in for messages."""
+class GatewayApp(FastAPI):
+    """FastAPI, except that `POST /send` goes straight to its endpoint.
 
-    send_door: ASGIApp | None = None
-    front = Front()
+    The endpoint has the same middleware. FastAPI's own dispatch costs more than the delivery of a message.
+    """
+
+    send_endpoint: ASGIApp | None = None
+    proxy = ProxySettings()
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -53,82 +59,83 @@ class App(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            self.front.meet(scope)
-        if scope.get("method") == "POST" and self.send_door is not None and route_path(scope) == sending.PATH:
-            await self.send_door(scope, receive, send)
-        elif self.front.root_path and scope.get("path") == self.front.root_path:
-            await _below(self.front.root_path)(scope, receive, send)
+            self.proxy.apply(scope)
+        if scope.get("method") == "POST" and self.send_endpoint is not None and route_path(scope) == SEND_PATH:
+            await self.send_endpoint(scope, receive, send)
+        elif self.proxy.root_path and scope.get("path") == self.proxy.root_path:
+            # The links of the page are relative, so its address must end in a slash.
+            redirect = RedirectResponse(f"{self.proxy.root_path}/")
+            redirect.raw_headers = with_security_headers(redirect.raw_headers)
+            await redirect(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
-
-
-def _below(root: str) -> Response:
-    """The page's links are relative, so it must be read below the root path."""
-    answer = RedirectResponse(f"{root}/")
-    answer.raw_headers = secured(answer.raw_headers)
-    return answer
 
 
 def create_app(
     bus: Bus,
     *,
     access: Access | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     registry: Registry | None = None,
     catalogue: Catalogue | None = None,
     metrics: Metrics | None = None,
     tracer: Tracer | None = None,
-    front: Front | None = None,
+    proxy: ProxySettings | None = None,
 ) -> FastAPI:
-    """HTTP for a bus. Without `access` it is open to whoever reaches it.
+    """Return the HTTP API of a bus. Without `access`, every caller is an administrator.
 
-    `registry` says who is in the team, by default the one that is there without a file; `catalogue` says more.
-    `metrics` are shared where others of this process count as well; with a `tracer` requests have spans.
-    `front` says what stands before it: by default nothing, and what a proxy says is not believed.
+    `registry` names the agents, by default those of the built-in agents file. `catalogue` takes precedence over it.
+    Pass `metrics` to share them with other parts of the process. With a `tracer`, each request has a span.
+    Without `proxy`, forwarding headers are ignored.
     """
-    chosen_access, chosen_limits = access or Access(), limits or Limits()
-    metrics = metrics or Metrics()
+    access, limits, metrics = access or Access(), limits or GatewayLimits(), metrics or Metrics()
+    app = GatewayApp(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
     deliveries = Deliveries(metrics.delivered, tracer)
-    app = App(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
-    house = _house(bus, chosen_access, chosen_limits, metrics, catalogue or Catalogue(registry), deliveries)
-    app.front = front or app.front
-    app.state.house = house
-    for rooms in (sending, streaming, conversations, agents, dead, house_routes, page, api):
-        app.routes.extend(rooms.router(house).routes)  # not included: FastAPI would build each of them again
+    services = _services(bus, access, limits, metrics, catalogue or Catalogue(registry), deliveries)
+    keys = services.streams.keys if services.has_keys else None
+    app.proxy = proxy or app.proxy
+    app.state.services = services
+    # Not `include_router`: FastAPI would build each route again, which takes most of the start time.
+    app.routes.extend(all_routes(services).routes)
     problems.install(app)
-    keys = None if isinstance(house.bus, PlainBus) else house.streams.keys
-    rates = house.rates
-    app.add_middleware(Guard, access=chosen_access, keys=keys, rates=rates)
-    app.add_middleware(Count, metrics=metrics)
-    app.send_door = Count(Guard(sending.SendDoor(house), chosen_access, keys, rates), metrics)
+    app.add_middleware(AccessMiddleware, access=access, keys=keys, rates=services.rates)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
+    send_endpoint = AccessMiddleware(SendEndpoint(services), access, keys, services.rates)
+    app.send_endpoint = MetricsMiddleware(send_endpoint, metrics)
     if tracer is not None:
-        app.add_middleware(Traced, tracer=tracer)
-        app.send_door = Traced(app.send_door, tracer)
+        app.add_middleware(RequestSpans, tracer=tracer)
+        app.send_endpoint = RequestSpans(app.send_endpoint, tracer)
     return app
 
 
-def _house(
-    bus: Bus, access: Access, limits: Limits, metrics: Metrics, catalogue: Catalogue, deliveries: Deliveries
-) -> House:
-    engine = cast("Engine", bus) if hasattr(bus, "acall") else PlainBus(bus)
-    return House(
+def _services(
+    bus: Bus, access: Access, limits: GatewayLimits, metrics: Metrics, catalogue: Catalogue, deliveries: Deliveries
+) -> Services:
+    """Choose the services. A v1 bus has no workers, no keys and no queue depth to ask for."""
+    engine: Engine
+    sessions: SessionStore
+    presence: WorkerPresence
+    if is_engine(bus):
+        engine = bus
+        sessions = QueuedSessions(engine, limits.queue_max_messages, deliveries)
+        presence = WorkerPresence(engine)
+    else:
+        engine = V1BusAdapter(bus)
+        sessions = SessionStore(engine, deliveries)
+        presence = UnknownPresence(engine)
+    # A bus in memory has no other gateways to share counts with.
+    is_shared = is_engine(bus) and not isinstance(bus, MemoryBus)
+    return Services(
         bus=engine,
-        sessions=SessionStore(engine, deliveries)
-        if isinstance(engine, PlainBus)
-        else QueuedSessions(engine, limits.queue_max_messages, deliveries),
-        streams=Streams(engine, limits, access, metrics),
-        served=Unaskable(engine) if isinstance(engine, PlainBus) else Served(engine),
+        has_keys=is_engine(bus),
+        sessions=sessions,
+        streams=OpenStreams(engine, limits, access, metrics),
+        presence=presence,
         limits=limits,
         metrics=metrics,
         catalogue=catalogue,
         histories=HistoryCache(engine, HISTORY_RECORDS_MAX),
-        waiters=Waiters(engine),
-        lists=SessionLists(engine),
-        rates=_rates(engine, limits),
+        replies=ReplyWaiter(engine),
+        session_lists=LiveSessionLists(engine),
+        rates=SharedRequestRates(engine, limits.rates) if is_shared else RequestRates(limits.rates),
     )
-
-
-def _rates(bus: Engine, limits: Limits) -> RateLimits:
-    """Counted together with other gateways, where there can be others."""
-    alone = isinstance(bus, MemoryBus | PlainBus)
-    return RateLimits(limits.rates) if alone else SharedRates(bus, limits.rates)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from magent2 import errors
+from magent2.bus.v1_adapter import EngineRequired
 from magent2.gateway.limits.limits import RETRY_AFTER_S
 from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 FAULTS_MAX = 20  # how many faults of one body are told
-AGAIN = {"retry-after": str(RETRY_AFTER_S)}
-CODE = "magent2.problem"  # in the scope of a request that was refused
+RETRY_HEADERS = {"retry-after": str(RETRY_AFTER_S)}
+PROBLEM_CODE = "magent2.problem"  # in the scope of a request that was refused
 
 
 class ProblemResponse(Response):
@@ -33,7 +34,7 @@ class ProblemResponse(Response):
     code = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[CODE] = self.code
+        scope[PROBLEM_CODE] = self.code
         await super().__call__(scope, receive, send)
 
 
@@ -52,7 +53,7 @@ class Problem(errors.Magent2Error):
 
     @classmethod
     def draining(cls) -> Problem:
-        return cls(503, "draining", "this gateway is going home; try again in a moment", AGAIN)
+        return cls(503, "draining", "this gateway is going home; try again in a moment", RETRY_HEADERS)
 
     @classmethod
     def unauthorized(cls) -> Problem:
@@ -73,12 +74,14 @@ class Problem(errors.Magent2Error):
 
     @classmethod
     def too_many_streams(cls, limit: int) -> Problem:
-        return cls(503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", AGAIN)
+        return cls(
+            503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", RETRY_HEADERS
+        )
 
     @classmethod
     def too_many_of_yours(cls, limit: int) -> Problem:
         detail = f"you have {limit} streams open, which is the limit; close one first"
-        return cls(429, "too_many_streams", detail, AGAIN)
+        return cls(429, "too_many_streams", detail, RETRY_HEADERS)
 
     def document(self, root: str = "") -> dict[str, Any]:
         """`root` is the sub-path under which the gateway is found, so that `type` stays below it."""
@@ -124,6 +127,7 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (errors.Refused, 409, "refused"),
     (errors.TopicDeleted, 410, "conversation_deleted"),
     (errors.TransientError, 503, "bus_unavailable"),
+    (EngineRequired, 501, "needs_engine"),
     (errors.StorageFull, 507, "storage_full"),
     (errors.StorageError, 503, "storage_unusable"),
 )
@@ -135,11 +139,11 @@ def problem_of(error: errors.Magent2Error) -> Problem:
         return error
     for kind, status, code in _BY_ERROR:
         if isinstance(error, kind):
-            return Problem(status, code, str(error), AGAIN if status in (429, 503, 507) else None)
-    return unexpected()
+            return Problem(status, code, str(error), RETRY_HEADERS if status in (429, 503, 507) else None)
+    return internal_error()
 
 
-def noted_problem(error: errors.Magent2Error) -> Problem:
+def logged_problem(error: errors.Magent2Error) -> Problem:
     """The problem; one that is not the client's is written to the log as well."""
     problem = problem_of(error)
     if problem.status >= 500:
@@ -165,18 +169,18 @@ def install(app: FastAPI) -> None:
     """Answer every error with a problem document."""
 
     async def own(request: Request, error: Exception) -> Response:
-        problem = noted_problem(error) if isinstance(error, errors.Magent2Error) else unexpected()
+        problem = logged_problem(error) if isinstance(error, errors.Magent2Error) else internal_error()
         return problem.answer(request.scope)
 
     async def last(request: Request, error: Exception) -> Response:
-        return unexpected().answer(request.scope)
+        return internal_error().answer(request.scope)
 
     async def parameters(request: Request, error: Exception) -> Response:
         faults = error.errors() if isinstance(error, RequestValidationError) else []
         return _invalid("bad_parameter", "the request", list(faults)).answer(request.scope)
 
     async def http(request: Request, error: Exception) -> Response:
-        problem = _of_http(error) if isinstance(error, HTTPException) else unexpected()
+        problem = _of_http(error) if isinstance(error, HTTPException) else internal_error()
         return problem.answer(request.scope)
 
     app.add_exception_handler(errors.Magent2Error, own)
@@ -185,7 +189,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, last)
 
 
-def unexpected() -> Problem:
+def internal_error() -> Problem:
     return Problem(500, "internal", "the gateway failed; its log says more")
 
 

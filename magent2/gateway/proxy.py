@@ -27,19 +27,19 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ProxySettings:
     """Nothing, unless told otherwise. A proxy may take the sub-path off or leave it: both are understood."""
 
     root_path: str = ""
     trusted: tuple[Network, ...] = ()
 
     @classmethod
-    def parse(cls, root_path: str | None = None, trusted: Iterable[str] = ()) -> Front:
+    def parse(cls, root_path: str | None = None, trusted: Iterable[str] = ()) -> ProxySettings:
         return cls(_root_path(root_path or ""), tuple(_network(text) for text in trusted))
 
-    def meet(self, scope: Scope) -> None:
+    def apply(self, scope: Scope) -> None:
         """Make a request what it was before the proxies handed it on."""
-        if self.trusted and _is_trusted(client_of(scope), self.trusted):
+        if self.trusted and _is_trusted(client_address(scope), self.trusted):
             self._believe(scope)
         if self.root_path:
             self._put_below_root(scope)
@@ -83,7 +83,7 @@ def route_path(scope: Scope) -> str:
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
-def client_of(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
     """The address that the request came from; empty where it came through no network."""
     client = scope.get("client")
     return str(client[0]) if client else ""

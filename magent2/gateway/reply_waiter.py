@@ -14,7 +14,7 @@ from magent2.errors import TopicDeleted, TransientError
 from magent2.models.address import stream_topic
 
 
-class Awaited(Protocol):
+class OutcomeReader(Protocol):
     """Takes the records of a conversation in order; over once it has a status, for good once that is `finished`."""
 
     status: str | None
@@ -22,7 +22,7 @@ class Awaited(Protocol):
     def take(self, record: Record) -> None: ...
 
 
-class Waiters:
+class ReplyWaiter:
     """Everybody in this process who waits for an answer, so that they can be sent home."""
 
     def __init__(self, bus: Engine) -> None:
@@ -34,7 +34,7 @@ class Waiters:
     def waiting(self) -> int:
         return len(self._clocks)
 
-    async def see_through(self, conversation: str, after: int, exchange: Awaited, max_s: float) -> bool:
+    async def wait(self, conversation: str, after: int, exchange: OutcomeReader, max_s: float) -> bool:
         """Read on after a seq until the run that answers is over; whether it is. With no time: what is there already.
 
         The run goes on all the same, and so does everything else that is not waited for any more.
@@ -45,9 +45,9 @@ class Waiters:
                 return True
             if self._draining or max_s <= 0:
                 return False
-            return await self._wait(reading, watch, max_s)
+            return await self._follow(reading, watch, max_s)
 
-    async def _wait(self, reading: _Reading, watch: Watch, max_s: float) -> bool:
+    async def _follow(self, reading: _Reading, watch: Watch, max_s: float) -> bool:
         clock = asyncio.timeout(max_s)
         try:
             async with clock:
@@ -73,7 +73,7 @@ class Waiters:
 class _Reading:
     """How far a conversation was read, for one exchange."""
 
-    def __init__(self, bus: Engine, conversation: str, after: int, exchange: Awaited) -> None:
+    def __init__(self, bus: Engine, conversation: str, after: int, exchange: OutcomeReader) -> None:
         self.topic = stream_topic(conversation)
         self._bus = bus
         self._conversation = conversation

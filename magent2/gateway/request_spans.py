@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magent2.gateway.access.middleware import UNKNOWN_ROUTE
-from magent2.gateway.problems import CODE
+from magent2.gateway.problems import PROBLEM_CODE
 from magent2.gateway.proxy import route_path
 from magent2.gateway.route_label import method_of, route_template
 
@@ -19,7 +19,7 @@ QUIET_PREFIX = "/page/"
 PATH_MAX_CHARS = 300
 
 
-class Traced:
+class RequestSpans:
     """Around the whole gateway. A stream's span ends when the stream begins: it may go on for days."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
@@ -65,7 +65,7 @@ def _parent(scope: Scope) -> str:
 def _answered(span: Span, scope: Scope, status: int) -> None:
     route = route_template(scope)
     span.name(f"{method_of(scope)} {route or UNKNOWN_ROUTE}")
-    span.note({"http.route": route, "http.response.status_code": status, "magent2.problem": scope.get(CODE)})
+    span.note({"http.route": route, "http.response.status_code": status, "magent2.problem": scope.get(PROBLEM_CODE)})
     if status >= 500:
         span.fail(str(status))
     span.end()

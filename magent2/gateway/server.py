@@ -17,10 +17,10 @@ from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access, parse_hosts
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import DESCRIPTORS_KEPT, Limits
-from magent2.gateway.limits.protocol import limited
-from magent2.gateway.proxy import Front
-from magent2.gateway.services import House
+from magent2.gateway.limits.limits import DESCRIPTORS_KEPT, GatewayLimits
+from magent2.gateway.limits.protocol import protocol_with_limits
+from magent2.gateway.proxy import ProxySettings
+from magent2.gateway.services import Services
 from magent2.machine import raise_open_files
 from magent2.settings import Settings, is_loopback
 from magent2.telemetry import Metrics
@@ -48,13 +48,13 @@ class Gateway:
         bus: Bus,
         *,
         access: Access | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         catalogue: Catalogue | None = None,
         metrics: Metrics | None = None,
         tracer: Tracer | None = None,
-        front: Front | None = None,
+        proxy: ProxySettings | None = None,
     ) -> None:
-        self.limits = within_descriptors(limits or Limits())
+        self.limits = fit_open_files(limits or GatewayLimits())
         self.app: FastAPI = create_app(
             bus,
             access=access,
@@ -62,12 +62,12 @@ class Gateway:
             catalogue=catalogue,
             metrics=metrics,
             tracer=tracer,
-            front=front,
+            proxy=proxy,
         )
         self._server = _Server(
             uvicorn.Config(
                 self.app,
-                http=limited(self.limits),
+                http=protocol_with_limits(self.limits),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -91,18 +91,18 @@ class Gateway:
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Answer on these sockets until `drain`; they are closed then."""
-        house: House = self.app.state.house
+        services: Services = self.app.state.services
         try:
-            house.rates.open()
+            services.rates.open()
             await self._server.serve(list(sockets))
         finally:
-            house.rates.close()
-            house.streams.close()
+            services.rates.close()
+            services.streams.close()
 
     def drain(self) -> None:
         """End the streams, so that their clients go elsewhere, and stop once requests under way are answered."""
-        self.app.state.house.streams.drain()
-        self.app.state.house.waiters.drain()
+        self.app.state.services.streams.drain()
+        self.app.state.services.replies.drain()
         self._server.should_exit = True
 
 
@@ -137,11 +137,15 @@ def choose_access(settings: Settings, host: str, token: str | None = None, hosts
     return replace(access, hosts=names)
 
 
-def choose_front(settings: Settings, root_path: str | None = None, trusted: Sequence[str] = ()) -> Front:
+def choose_proxy_settings(
+    settings: Settings, root_path: str | None = None, trusted: Sequence[str] = ()
+) -> ProxySettings:
     """What stands before the gateway, as the command line says, else the environment."""
-    return Front.parse(root_path if root_path is not None else settings.root_path, trusted or settings.trusted_proxies)
+    return ProxySettings.parse(
+        root_path if root_path is not None else settings.root_path, trusted or settings.trusted_proxies
+    )
 
 
-def within_descriptors(limits: Limits) -> Limits:
+def fit_open_files(limits: GatewayLimits) -> GatewayLimits:
     """No more connections than the process may have files open; that number is raised as far as it goes."""
     return limits.with_connections(min(limits.connections_max, max(1, raise_open_files() - DESCRIPTORS_KEPT)))

@@ -1,4 +1,4 @@
-"""What the routes share: the bus, the sessions, the streams, and who is served."""
+"""Dependencies shared by all routes."""
 
 from __future__ import annotations
 
@@ -11,53 +11,54 @@ from magent2.bus.operations import Workers
 from magent2.bus.records import WorkerInfo
 from magent2.errors import TransientError
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
-from magent2.gateway.limits.rate_limits import RateLimits
-from magent2.gateway.reply_waiter import Waiters
-from magent2.gateway.streaming.open_streams import Streams
-from magent2.gateway.streaming.session_list import SessionLists
+from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits.rate_limits import RequestRates
+from magent2.gateway.reply_waiter import ReplyWaiter
+from magent2.gateway.streaming.open_streams import OpenStreams
+from magent2.gateway.streaming.session_list import LiveSessionLists
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
 
-SERVED_FOR_S = 2.0  # how long an answer about workers is good for
+PRESENCE_MAX_AGE_S = 2.0  # how long the list of live workers is cached
 
 
-class Served:
-    """Which agents somebody serves, asked at most every two seconds."""
+class WorkerPresence:
+    """The agents that have a live worker, read from the bus at most every two seconds."""
 
     def __init__(self, bus: Engine) -> None:
         self._bus = bus
         self._agents: frozenset[str] = frozenset()
-        self._good_until = 0.0
-        self._asking: asyncio.Task[None] | None = None
+        self._fresh_until = 0.0
+        self._refresh: asyncio.Task[None] | None = None
 
     def refresh(self) -> asyncio.Task[None] | None:
-        """Ask anew if it is time; the task to wait for, while one is under way."""
-        if self._asking is not None and not self._asking.done():
-            return self._asking
-        if time.monotonic() < self._good_until:
+        """Start a read if the cache is old. Return the read in progress, if there is one."""
+        if self._refresh is not None and not self._refresh.done():
+            return self._refresh
+        if self.known:
             return None
-        self._asking = asyncio.create_task(self._ask())
-        return self._asking
+        self._refresh = asyncio.create_task(self._read())
+        return self._refresh
 
-    async def _ask(self) -> None:
+    async def _read(self) -> None:
         try:
-            self._agents = agents_of(await self._bus.acall(Workers()))
+            self._agents = served_agents(await self._bus.acall(Workers()))
         except TransientError:
-            return  # what was known stands; the next request asks again
-        self._good_until = time.monotonic() + SERVED_FOR_S
+            return  # keep the last answer; the next request reads again
+        self._fresh_until = time.monotonic() + PRESENCE_MAX_AGE_S
 
     def __contains__(self, agent: str) -> bool:
         return agent in self._agents
 
     @property
     def known(self) -> bool:
-        return time.monotonic() < self._good_until
+        """Whether the cache is fresh enough to tell a sender that an agent has no worker."""
+        return time.monotonic() < self._fresh_until
 
 
-class Unaskable(Served):
-    """For a bus that knows nothing of workers: nobody is told that nobody serves."""
+class UnknownPresence(WorkerPresence):
+    """For a bus that does not know its workers: no sender is told that an agent has no worker."""
 
     def refresh(self) -> None:
         return None
@@ -67,23 +68,24 @@ class Unaskable(Served):
         return False
 
 
-def agents_of(workers: tuple[WorkerInfo, ...]) -> frozenset[str]:
-    """Agents of workers whose lease has not run out."""
+def served_agents(workers: tuple[WorkerInfo, ...]) -> frozenset[str]:
+    """Return the agents of workers whose lease has not expired."""
     return frozenset(agent for worker in workers if worker.lease_s > 0 for agent in worker.agents)
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """The rooms behind the routes."""
+class Services:
+    """Dependencies shared by all routes. `has_keys` is false for a bus that cannot store API keys."""
 
     bus: Engine
+    has_keys: bool
     sessions: SessionStore
-    streams: Streams
-    served: Served
-    limits: Limits
+    streams: OpenStreams
+    presence: WorkerPresence
+    limits: GatewayLimits
     metrics: Metrics
     catalogue: Catalogue
     histories: HistoryCache
-    waiters: Waiters
-    lists: SessionLists
-    rates: RateLimits
+    replies: ReplyWaiter
+    session_lists: LiveSessionLists
+    rates: RequestRates

@@ -8,13 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from magent2.bus.base import EngineBase
 from magent2.bus.interface import Bus, Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import CLAIM_LIMIT_MAX, Claim, Leave, Operation, Renew
 from magent2.bus.retry import retry_while_unavailable
+from magent2.bus.v1_adapter import is_engine
 from magent2.bus.watch import Watch
 from magent2.errors import LimitError, Magent2Error
 from magent2.mail.registration import register_agent
@@ -47,7 +48,7 @@ class Worker:
         self._runner = runner
         self._lease_s = lease_s
         self._worker = new_worker_id()
-        self._engine = BlockingFace(bus) if _is_engine(bus) else None
+        self._engine = BlockingFace(bus) if is_engine(bus) else None
         self._mailbox = PlainMailbox(agent_name, bus, runner)
 
     def process_available(self, limit: int = LIMIT) -> int:
@@ -125,10 +126,6 @@ class BlockingFace(EngineBase):
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _is_engine(bus: Bus) -> TypeGuard[Engine]:
-    return hasattr(bus, "call") and hasattr(bus, "acall")
 
 
 def _run_apart(work: Coroutine[Any, Any, R]) -> R:

@@ -6,7 +6,7 @@ from typing import Any
 
 from magent2.bus.connect import connect
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.roster.registry import Registry
 from tests.support.api import (
     answer_to,
@@ -59,7 +59,7 @@ async def test_the_next_message_continues_with_the_whole_history(log_url: str) -
 
 async def test_a_message_that_was_waiting_is_answered_after_the_restart(log_url: str) -> None:
     bus = connect(log_url)
-    async with api(bus, Limits(wait_max_s=0.01)) as client:
+    async with api(bus, GatewayLimits(wait_max_s=0.01)) as client:
         await create(client)
         assert (await say(client, "hello", client_message_id="m1")).status_code == 202
     await bus.aclose()

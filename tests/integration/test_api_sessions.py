@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from magent2.bus.interface import Engine
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from tests.support.api import answer_to, api, create, events, say, team_at_work, types
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
@@ -168,7 +168,7 @@ async def test_without_waiting_the_seq_to_follow_is_given(client: httpx2.AsyncCl
 
 
 async def test_nobody_waits_longer_than_the_limit(bus: Engine) -> None:
-    async with api(bus, Limits(wait_max_s=0.05)) as client:
+    async with api(bus, GatewayLimits(wait_max_s=0.05)) as client:
         await create(client)
 
         first = await say(client, "hello", client_message_id="m1")
@@ -180,7 +180,7 @@ async def test_nobody_waits_longer_than_the_limit(bus: Engine) -> None:
 
 
 async def test_a_message_goes_on_while_nobody_waits_and_is_replayed(bus: Engine) -> None:
-    async with api(bus, Limits(wait_max_s=0.05)) as client:
+    async with api(bus, GatewayLimits(wait_max_s=0.05)) as client:
         await create(client)
         assert (await say(client, "hello", client_message_id="m1")).status_code == 202
 

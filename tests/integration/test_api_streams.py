@@ -13,7 +13,7 @@ import pytest
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from tests.support.api import (
     answer_to,
     api_on_socket,
@@ -139,10 +139,10 @@ async def test_the_list_tells_of_sessions_that_another_gateway_began(log_url: st
 
 async def test_whoever_waits_is_sent_home_when_the_gateway_leaves() -> None:
     bus = MemoryBus()
-    async with gateway_on_socket(bus, Limits(wait_max_s=600)) as (gateway, client):
+    async with gateway_on_socket(bus, GatewayLimits(wait_max_s=600)) as (gateway, client):
         await create(client)
         waiting = asyncio.create_task(say(client, "hello"))
-        await until(lambda: gateway.app.state.house.waiters.waiting == 1)
+        await until(lambda: gateway.app.state.services.replies.waiting == 1)
         gateway.drain()
         answer = await waiting
     await bus.aclose()

@@ -12,7 +12,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.agents_file import default_roster
@@ -122,7 +122,7 @@ async def test_a_repeat_gets_its_result_from_whoever_was_active_then(client: htt
 
 
 async def test_a_call_that_nobody_has_answered_yet_is_in_progress_however_often_it_is_made(bus: Engine) -> None:
-    async with api(bus, Limits(wait_max_s=0.01)) as client:
+    async with api(bus, GatewayLimits(wait_max_s=0.01)) as client:
         await create(client)
         told = [await execute(client, "weather", "k1", city="Oslo") for _ in range(2)]
     async with team_at_work(bus), api(bus) as client:

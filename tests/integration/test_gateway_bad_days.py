@@ -16,7 +16,7 @@ from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.gateway.access.auth import Access
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.token import TokenFile
 from tests.support.gateway import Served, last_id, message, parse_frames, served
 from tests.support.redis_server import RedisServer, skip_if_left_out
@@ -97,7 +97,7 @@ async def resume_until(client: httpx2.AsyncClient, path: str, cursor: int, last:
 
 async def test_a_slow_reader_is_cut_off_and_resumes_where_it_was_with_every_token_in_order(bus: MemoryBus) -> None:
     text = "x" * 4000  # more than the buffers of both ends hold
-    async with served(bus, limits=Limits(send_max_s=0.3)) as house:
+    async with served(bus, limits=GatewayLimits(send_max_s=0.3)) as house:
         line = await Line.open(house.port, SMALL_BUFFER_BYTES)
         await line.ask("/stream/one")
         await line.hear("retry: 1000\n\n")
@@ -130,7 +130,7 @@ async def test_a_slow_reader_holds_nobody_up(bus: MemoryBus) -> None:
 
 
 async def test_a_client_that_goes_away_frees_its_place(bus: MemoryBus) -> None:
-    async with served(bus, limits=Limits(streams_max=1)) as house:
+    async with served(bus, limits=GatewayLimits(streams_max=1)) as house:
         line = await Line.open(house.port)
         await line.ask("/stream/one")
         await line.hear("retry: 1000\n\n")
@@ -145,7 +145,7 @@ async def test_a_client_that_goes_away_frees_its_place(bus: MemoryBus) -> None:
 
 
 async def test_quiet_streams_are_kept_alive_by_heartbeats(bus: MemoryBus) -> None:
-    async with served(bus, limits=Limits(heartbeat_s=0.1)) as house:
+    async with served(bus, limits=GatewayLimits(heartbeat_s=0.1)) as house:
         line = await Line.open(house.port)
         await line.ask("/stream/one")
         for _ in range(3):
@@ -172,7 +172,7 @@ async def test_a_drain_ends_streams_by_name_and_the_server_stops(bus: MemoryBus)
 async def test_a_new_token_ends_the_streams_of_the_old_one(bus: MemoryBus, tmp_path: Path) -> None:
     file = TokenFile.within(tmp_path)
     old = file.obtain()
-    async with served(bus, Access.by_file(file, loopback=True), Limits(heartbeat_s=0.3)) as house:
+    async with served(bus, Access.by_file(file, loopback=True), GatewayLimits(heartbeat_s=0.3)) as house:
         line = await Line.open(house.port)
         await line.ask("/stream/one", f"authorization: Bearer {old}")
         await line.hear("retry: 1000\n\n")
@@ -189,7 +189,7 @@ async def test_a_new_token_ends_the_streams_of_the_old_one(bus: MemoryBus, tmp_p
 
 
 async def test_headers_that_drip_in_are_not_waited_for(bus: MemoryBus) -> None:
-    async with served(bus, limits=Limits(headers_max_s=0.2)) as house:
+    async with served(bus, limits=GatewayLimits(headers_max_s=0.2)) as house:
         silent, dripping, second = [await Line.open(house.port) for _ in range(3)]
         await dripping.say("GET /health HTTP/1.1\r\nhost: local")
         await second.ask("/health")
@@ -203,7 +203,7 @@ async def test_headers_that_drip_in_are_not_waited_for(bus: MemoryBus) -> None:
 
 
 async def test_a_body_that_drips_in_is_not_waited_for(bus: MemoryBus) -> None:
-    async with served(bus, limits=Limits(body_max_s=0.2)) as house:
+    async with served(bus, limits=GatewayLimits(body_max_s=0.2)) as house:
         line = await Line.open(house.port)
         await line.ask("/send", "content-type: application/json", "content-length: 500", method="POST")
         await line.say('{"conversation')
@@ -217,7 +217,7 @@ async def test_a_body_that_drips_in_is_not_waited_for(bus: MemoryBus) -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(bus: MemoryBus, declared: bool) -> None:
-    async with served(bus, limits=Limits(body_max_bytes=10_000)) as house:
+    async with served(bus, limits=GatewayLimits(body_max_bytes=10_000)) as house:
         line = await Line.open(house.port)
         length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
         await line.ask("/send", "content-type: application/json", length, method="POST")
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_within_its_body_harms_nobody(bus: MemoryBus)
 
 @pytest.mark.parametrize("nonsense", ["\0\0\0\0", "GET\r\n\r\n", "HELLO WORLD\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"])
 async def test_what_is_not_http_is_refused(bus: MemoryBus, nonsense: str) -> None:
-    async with served(bus, limits=Limits(headers_max_s=1.0)) as house:
+    async with served(bus, limits=GatewayLimits(headers_max_s=1.0)) as house:
         line = await Line.open(house.port)
         await line.say(nonsense)
 
@@ -258,7 +258,7 @@ async def test_what_is_not_http_is_refused(bus: MemoryBus, nonsense: str) -> Non
 
 async def test_more_connections_than_allowed_are_refused_with_a_word(bus: MemoryBus) -> None:
     limit = 50
-    async with served(bus, limits=Limits(connections_max=limit)) as house:
+    async with served(bus, limits=GatewayLimits(connections_max=limit)) as house:
         lines = [await Line.open(house.port) for _ in range(limit)]
         for line in lines:
             await line.ask("/health")
@@ -311,7 +311,7 @@ async def test_while_the_bus_is_away_sends_are_told_and_streams_go_on_after(tmp_
     server.start()
     bus = RedisBus(server.url, retry_for_s=0.3)
     try:
-        async with served(bus, limits=Limits(heartbeat_s=0.2)) as house:
+        async with served(bus, limits=GatewayLimits(heartbeat_s=0.2)) as house:
             await house.client.post("/send", json=message("before", id="m1"))
             line = await Line.open(house.port)
             await line.ask("/stream/one")

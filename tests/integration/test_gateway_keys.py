@@ -99,7 +99,7 @@ async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log
         losers = [task for (number, talk), task in watching.items() if owners[talk] != number]
         for events in await asyncio.gather(*losers):
             assert [(event.kind, event.data.get("reason")) for event in events] == [("end", "revoked")]
-        site.gateway.app.state.house.streams.drain()
+        site.gateway.app.state.services.streams.drain()
         for talk, number in owners.items():
             events = await watching[number, talk]
             assert [event.data.get("text") for event in events[:-1]] == [f"secret of p{number}"]

@@ -15,7 +15,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
@@ -27,7 +27,7 @@ from tests.support.gateway import calling_app
 from tests.support.serving import LEASE_S, until
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 
-LIMITS = Limits(wait_max_s=DEADLINE_S)
+LIMITS = GatewayLimits(wait_max_s=DEADLINE_S)
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def team_at_work(
 
 @asynccontextmanager
 async def api(
-    bus: Engine, limits: Limits | None = None, catalogue: Catalogue | None = None
+    bus: Engine, limits: GatewayLimits | None = None, catalogue: Catalogue | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway without a socket."""
     async with calling_app(create_app(bus, limits=limits or LIMITS, catalogue=catalogue)) as client:
@@ -62,7 +62,7 @@ async def api(
 
 @asynccontextmanager
 async def gateway_on_socket(
-    bus: Engine, limits: Limits | None = None
+    bus: Engine, limits: GatewayLimits | None = None
 ) -> AsyncIterator[tuple[Gateway, httpx2.AsyncClient]]:
     """A gateway on a free port and a client of it; streams stream."""
     gateway = Gateway(bus, limits=limits or LIMITS, catalogue=Catalogue(Registry.of(default_roster()), kind="demo"))
@@ -79,7 +79,7 @@ async def gateway_on_socket(
 
 
 @asynccontextmanager
-async def api_on_socket(bus: Engine, limits: Limits | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+async def api_on_socket(bus: Engine, limits: GatewayLimits | None = None) -> AsyncIterator[httpx2.AsyncClient]:
     async with gateway_on_socket(bus, limits) as (_, client):
         yield client
 

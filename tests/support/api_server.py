@@ -23,7 +23,7 @@ from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.directory.keys import create_key
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
@@ -40,8 +40,8 @@ from tests.support.runners import Failing
 from tests.support.serving import LEASE_S, until
 from tests.support.waiting import DEADLINE_S
 
-UNHURRIED = MappingProxyType(dict.fromkeys(DEFAULT_RATES, Rate(per_s=1e6, burst=1_000_000)))
-PATIENT = Limits(wait_max_s=DEADLINE_S, rates=UNHURRIED, drain_s=1.0)
+UNHURRIED = MappingProxyType(dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6, burst=1_000_000)))
+PATIENT = GatewayLimits(wait_max_s=DEADLINE_S, rates=UNHURRIED, drain_s=1.0)
 HASTY = replace(PATIENT, wait_max_s=0.05, text_max_chars=20, body_max_bytes=2000, body_max_s=0.2)
 
 BROKEN = AgentSpec("broken", role="Never answers.", tools=("weather",))
@@ -166,7 +166,7 @@ async def _at_work(bus: Engine) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _gateway(bus: Engine, limits: Limits) -> AsyncIterator[str]:
+async def _gateway(bus: Engine, limits: GatewayLimits) -> AsyncIterator[str]:
     gateway = Gateway(bus, access=ACCESS, limits=limits, catalogue=Catalogue(Registry.of(team()), kind="demo"))
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]

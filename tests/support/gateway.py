@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from magent2.bus.interface import Bus
 from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from tests.support.serving import until
 
@@ -24,7 +24,7 @@ HEARTBEAT = ": "
 
 @asynccontextmanager
 async def calling(
-    bus: Bus, access: Access | None = None, limits: Limits | None = None
+    bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway without a socket. Streams do not stream this way: what is there comes at their end."""
     async with calling_app(create_app(bus, access=access, limits=limits)) as client:
@@ -40,7 +40,7 @@ async def calling_app(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 
 async def streams_open(app: FastAPI, count: int) -> None:
     """Wait until this many streams are open, and have seen what was there."""
-    streams = app.state.house.streams
+    streams = app.state.services.streams
     await until(lambda: streams.open == count and all(reader.is_idle for reader in streams.readers()))
 
 
@@ -58,12 +58,12 @@ class Served:
 
     @property
     def streams_open(self) -> int:
-        opened: int = self.gateway.app.state.house.streams.open
+        opened: int = self.gateway.app.state.services.streams.open
         return opened
 
 
 @asynccontextmanager
-async def served(bus: Bus, access: Access | None = None, limits: Limits | None = None) -> AsyncIterator[Served]:
+async def served(bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None) -> AsyncIterator[Served]:
     """A gateway on a free port, drained at the end."""
     gateway = Gateway(bus, access=access, limits=limits)
     listener = listen("127.0.0.1", 0)

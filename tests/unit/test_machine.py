@@ -14,10 +14,10 @@ PROGRAM = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({SOFT}, {HARD}))
 from magent2.telemetry import setup_logging
-from magent2.gateway.limits.limits import Limits
-from magent2.gateway.server import within_descriptors
+from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.server import fit_open_files
 setup_logging("json", "info")
-limits = within_descriptors(Limits())
+limits = fit_open_files(GatewayLimits())
 print(resource.getrlimit(resource.RLIMIT_NOFILE), limits.connections_max)
 """
 

@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from magent2.directory.keys import split_key
 from magent2.gateway.access.identity import identity_of
-from magent2.gateway.proxy import client_of, route_path
+from magent2.gateway.proxy import client_address, route_path
 from magent2.gateway.route_label import route_template
 
 log = logging.getLogger("magent2.audit")
@@ -22,13 +22,13 @@ QUIET_METHODS = ("GET", "HEAD", "OPTIONS")
 VALUE_MAX_CHARS = 200
 
 
-def name(scope: Scope, **ids: str | int | None) -> None:
-    """Say what the request was about, as ids; the line is written when it is answered."""
+def add_ids(scope: Scope, **ids: str | int | None) -> None:
+    """Say what the request was about, as ids; the line is written when it is reply_response."""
     if log.isEnabledFor(logging.INFO):
         scope.setdefault(FACTS, {}).update(ids)
 
 
-def answered(scope: Scope, status: int) -> None:
+def log_request(scope: Scope, status: int) -> None:
     """The line of a request that may have changed something."""
     if scope["method"] in QUIET_METHODS or not log.isEnabledFor(logging.INFO):
         return
@@ -41,27 +41,27 @@ def answered(scope: Scope, status: int) -> None:
     )
 
 
-def key_used(key: str, principal: str) -> None:
+def log_key_used(key: str, principal: str) -> None:
     """A key that this process had not seen, or not for a while."""
     log.info("key used", extra={"key": key, "principal": principal})
 
 
-def key_revoked(key: str, streams: int) -> None:
+def log_key_revoked(key: str, streams: int) -> None:
     log.info("key revoked", extra={"key": key, "streams_ended": streams})
 
 
-def refused(scope: Scope, text: str) -> None:
+def log_refused_credential(scope: Scope, text: str) -> None:
     """A credential that opens nothing: of a key its id, of anything else nothing."""
     parts = split_key(text)
     path = route_path(scope)[:VALUE_MAX_CHARS]
     key = parts[0] if parts else None
-    log.warning("refused", extra={"method": scope["method"], "path": path, "key": key, "client": client_of(scope)})
+    log.warning("refused", extra={"method": scope["method"], "path": path, "key": key, "client": client_address(scope)})
 
 
 def _who(scope: Scope) -> dict[str, Any]:
     identity = identity_of(scope)
     principal = identity.principal
-    return {"principal": principal.name, "admin": principal.admin, "key": identity.key, "client": client_of(scope)}
+    return {"principal": principal.name, "admin": principal.admin, "key": identity.key, "client": client_address(scope)}
 
 
 def _short(facts: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from magent2.gateway.problems import Problem
 from magent2.mail.headers import OWNER
 from magent2.models.principal import ADMIN, Principal
 
-KEY = "magent2.identity"
+IDENTITY_KEY = "magent2.identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,21 @@ class Identity:
     key: str | None = None
 
 
-HOUSE = Identity(ADMIN)
-NOBODY = Identity(Principal(""))  # on the paths that are open to all
+TOKEN_IDENTITY = Identity(ADMIN)
+ANONYMOUS = Identity(Principal(""))  # on the paths that are open to all
 
 
 def identity_of(scope: Scope) -> Identity:
     """Whoever the guard found; an application without access rules is everybody's."""
-    found = scope.get(KEY, HOUSE)
-    return found if isinstance(found, Identity) else NOBODY
+    found = scope.get(IDENTITY_KEY, TOKEN_IDENTITY)
+    return found if isinstance(found, Identity) else ANONYMOUS
 
 
 def principal_of(scope: Scope) -> Principal:
     return identity_of(scope).principal
 
 
-def is_theirs(principal: Principal, info: TopicInfo) -> bool:
+def may_read(principal: Principal, info: TopicInfo) -> bool:
     """Whether a conversation is there for a principal to see; `NotYours` when it is somebody else's.
 
     `False` while nobody has begun it. One that was deleted is told as gone to everybody: whose it was is gone too.
@@ -51,7 +51,7 @@ def is_theirs(principal: Principal, info: TopicInfo) -> bool:
     return True
 
 
-def signed(principal: Principal, sender: str | None) -> str:
+def check_sender(principal: Principal, sender: str | None) -> str:
     """The sender of what a principal sends: itself, unless it is an admin, who may send for anybody."""
     if sender is None or sender == principal.name:
         return principal.name

@@ -19,7 +19,7 @@ from magent2.directory.keys import KEYS, ApiKey, split_key
 from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
 from magent2.gateway.access import audit
 from magent2.gateway.access.identity import Identity
-from magent2.gateway.limits.rate_limits import Misses
+from magent2.gateway.limits.rate_limits import UnknownKeyLimit
 from magent2.models.address import entity_topic
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ PREFIX = entity_topic(KEYS.name, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownKey:
     """A key as it stood at `seq`; one that was revoked is known too, and opens nothing."""
 
     key: ApiKey
@@ -38,15 +38,15 @@ class Known:
     identity: Identity
 
     @classmethod
-    def of(cls, found: EntitySnapshot[ApiKey]) -> Known:
+    def of(cls, found: EntitySnapshot[ApiKey]) -> KnownKey:
         return cls(found.state, found.seq, Identity(found.state.principal, found.state.id))
 
-    def ended(self) -> Known:
+    def ended(self) -> KnownKey:
         """Of a key whose log was deleted: when it ended is gone with it."""
         return replace(self, key=replace(self.key, revoked_ms=self.key.revoked_ms or self.key.created_ms))
 
 
-class KeyRing:
+class KeyCache:
     """Keys by id, each watched from before it is read: a revocation anywhere ends it here, and its streams with it.
 
     `end_streams` is told the key that has ended, and says how many streams that were. `in_use` says whether a stream
@@ -57,9 +57,9 @@ class KeyRing:
         self._bus = bus
         self._end_streams = end_streams
         self._in_use = in_use
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, KnownKey] = OrderedDict()
         self._doubtful: set[str] = set()  # changed on the log, and not read again yet
-        self._misses = Misses()
+        self._misses = UnknownKeyLimit()
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -99,7 +99,7 @@ class KeyRing:
         known = self._known.get(key) if key is not None else None
         return known is not None and known.key.revoked_ms is not None
 
-    async def _learn(self, key: str, client: str) -> Known | None:
+    async def _learn(self, key: str, client: str) -> KnownKey | None:
         self._misses.check(client)
         self._follow(KEYS.topic(key))
         first = key not in self._known
@@ -108,13 +108,13 @@ class KeyRing:
             self._misses.count(client)
             self._forget(key)
         elif first and known.key.revoked_ms is None:
-            audit.key_used(key, known.identity.principal.name)
+            audit.log_key_used(key, known.identity.principal.name)
         return known
 
-    async def _read(self, key: str) -> Known | None:
+    async def _read(self, key: str) -> KnownKey | None:
         """Look at the log. Of two looks that overlap, the one that saw more counts."""
         try:
-            found = Known.of(await find_entity(Log(self._bus), KEYS, key))
+            found = KnownKey.of(await find_entity(Log(self._bus), KEYS, key))
         except (UnknownEntity, TopicDeleted):
             if key in self._known:
                 self._known[key] = self._known[key].ended()
@@ -177,7 +177,7 @@ class KeyRing:
             if known is None or known.key.revoked_ms is not None:
                 ended = self._end_streams(key)
                 if was_good or ended:
-                    audit.key_revoked(key, ended)
+                    audit.log_key_revoked(key, ended)
 
     async def _sweep(self) -> None:
         """Look whether news were lost on the way; one question for many keys."""

@@ -11,11 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from magent2.errors import Magent2Error
 from magent2.gateway.access import audit
 from magent2.gateway.access.auth import Access, bearer
-from magent2.gateway.access.identity import HOUSE, KEY, NOBODY, Identity
-from magent2.gateway.access.keys import KeyRing
-from magent2.gateway.limits.rate_limits import RateLimits, kind_of
-from magent2.gateway.problems import CODE, Problem, noted_problem
-from magent2.gateway.proxy import SCHEME_KEY, client_of, route_path
+from magent2.gateway.access.identity import ANONYMOUS, IDENTITY_KEY, TOKEN_IDENTITY, Identity
+from magent2.gateway.access.keys import KeyCache
+from magent2.gateway.limits.rate_limits import RequestRates, kind_of
+from magent2.gateway.problems import PROBLEM_CODE, Problem, logged_problem
+from magent2.gateway.proxy import SCHEME_KEY, client_address, route_path
 from magent2.gateway.route_label import method_of, route_template
 from magent2.telemetry import Metrics
 
@@ -32,10 +32,10 @@ POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'non
 SECURITY = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 
 
-class Guard:
+class AccessMiddleware:
     """Refuses who may not come in, and says of all others who they are."""
 
-    def __init__(self, app: ASGIApp, access: Access, keys: KeyRing | None, rates: RateLimits) -> None:
+    def __init__(self, app: ASGIApp, access: Access, keys: KeyCache | None, rates: RequestRates) -> None:
         self._app = app
         self._access = access
         self._keys = keys
@@ -46,7 +46,7 @@ class Guard:
             try:
                 await self._admit(scope)
             except Magent2Error as error:
-                await noted_problem(error).answer(scope)(scope, receive, send)
+                await logged_problem(error).answer(scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -55,9 +55,9 @@ class Guard:
         self._check_place(given, scope.get(SCHEME_KEY))
         path = route_path(scope)
         if is_open(path):
-            scope[KEY] = HOUSE if self._access.token is None else NOBODY
+            scope[IDENTITY_KEY] = TOKEN_IDENTITY if self._access.token is None else ANONYMOUS
             return
-        identity = scope[KEY] = await self._identify(scope, given.get(b"authorization", b""))
+        identity = scope[IDENTITY_KEY] = await self._identify(scope, given.get(b"authorization", b""))
         if identity.principal.admin:
             return
         if is_for_admins(path):
@@ -78,12 +78,12 @@ class Guard:
         if known is not None:
             return known
         if self._access.admits(authorization):
-            return HOUSE
-        found = await self._keys.find(text, client_of(scope)) if self._keys is not None else None
+            return TOKEN_IDENTITY
+        found = await self._keys.find(text, client_address(scope)) if self._keys is not None else None
         if found is not None:
             return found
         if authorization:
-            audit.refused(scope, text)
+            audit.log_refused_credential(scope, text)
         raise Problem.unauthorized()
 
 
@@ -99,7 +99,7 @@ def is_for_admins(path: str) -> bool:
     return path.startswith(ADMIN_PREFIXES) or path in ADMIN_PATHS
 
 
-class Count:
+class MetricsMiddleware:
     """Counts requests by route and status, and puts on every answer what keeps a browser safe.
 
     A stream counts when it begins.
@@ -117,8 +117,8 @@ class Count:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = secured(message.get("headers", ()))
-                audit.answered(scope, message["status"])
+                message["headers"] = with_security_headers(message.get("headers", ()))
+                audit.log_request(scope, message["status"])
                 self._note(scope, message["status"], time.perf_counter() - begun)
             await send(message)
 
@@ -126,10 +126,10 @@ class Count:
 
     def _note(self, scope: Scope, status: int, taken_s: float) -> None:
         self._metrics.answered(route_template(scope) or UNKNOWN_ROUTE, method_of(scope), status, taken_s)
-        if CODE in scope:
-            self._metrics.refused(scope[CODE])
+        if PROBLEM_CODE in scope:
+            self._metrics.refused(scope[PROBLEM_CODE])
 
 
-def secured(headers: Iterable[Header]) -> list[Header]:
+def with_security_headers(headers: Iterable[Header]) -> list[Header]:
     given = [*headers, *SECURITY]
     return given if any(name == POLICY[0] for name, _ in given) else [*given, POLICY]

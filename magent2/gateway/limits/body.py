@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import Receive, Scope
 
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.problems import Problem
 
 CLOSE = {"connection": "close"}  # what is left of the body is not worth reading
@@ -15,7 +15,7 @@ LENGTH_MAX_DIGITS = 15
 DRAINED_MAX = 4
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
     declared = header(scope, b"content-length")
     too_large = declared.isdigit() and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > limits.body_max_bytes)
     if too_large and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > DRAINED_MAX * limits.body_max_bytes):
@@ -32,7 +32,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
         ) from None
 
 
-async def _read(receive: Receive, limits: Limits) -> bytes:
+async def _read(receive: Receive, limits: GatewayLimits) -> bytes:
     body: bytes = b""
     while True:
         message = await receive()
@@ -51,7 +51,7 @@ async def _read_past(receive: Receive) -> None:
         pass
 
 
-def _too_large(limits: Limits) -> Problem:
+def _too_large(limits: GatewayLimits) -> Problem:
     return Problem(413, "too_large", f"a body takes at most {limits.body_max_bytes} bytes", CLOSE)
 
 

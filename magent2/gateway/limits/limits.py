@@ -14,7 +14,7 @@ STREAMS_MAX = 5_000
 STREAMS_PER_PRINCIPAL_MAX = 100
 QUEUE_MAX_MESSAGES = 1_000  # that wait in one conversation
 CONNECTIONS_MAX = 8_000
-DESCRIPTORS_KEPT = 128  # of the process's open files, for the bus and the house
+DESCRIPTORS_KEPT = 128  # of the process's open files, for the bus and the services
 HEADERS_MAX_S = 10.0
 BODY_MAX_S = 30.0
 SEND_MAX_S = 30.0
@@ -29,23 +29,23 @@ RouteKind: TypeAlias = Literal["send", "write", "read", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """So many a second in the long run, and so many at once after a pause."""
 
     per_s: float
     burst: int
 
 
-DEFAULT_RATES: Mapping[RouteKind, Rate] = {
-    "send": Rate(per_s=20.0, burst=100),  # messages and tool runs: each is work for a model
-    "write": Rate(per_s=10.0, burst=50),  # all else that changes something
-    "read": Rate(per_s=50.0, burst=200),
-    "stream": Rate(per_s=5.0, burst=50),  # streams that are begun
+DEFAULT_RATES: Mapping[RouteKind, RequestRate] = {
+    "send": RequestRate(per_s=20.0, burst=100),  # messages and tool runs: each is work for a model
+    "write": RequestRate(per_s=10.0, burst=50),  # all else that changes something
+    "read": RequestRate(per_s=50.0, burst=200),
+    "stream": RequestRate(per_s=5.0, burst=50),  # streams that are begun
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """The limits of one gateway."""
 
     body_max_bytes: int = BODY_MAX_BYTES
@@ -62,17 +62,17 @@ class Limits:
     drain_s: float = DRAIN_S
     wait_max_s: float = WAIT_MAX_S
     route_max_s: float = ROUTE_MAX_S
-    rates: Mapping[RouteKind, Rate] = field(default_factory=lambda: DEFAULT_RATES)
+    rates: Mapping[RouteKind, RequestRate] = field(default_factory=lambda: DEFAULT_RATES)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Limits:
+    def of(cls, values: Mapping[str, Any]) -> GatewayLimits:
         """The limits of a file or of the environment, by name; those that are not a gateway's are passed over."""
         own = {one.name for one in fields(cls)} - {"rates"}
         rates = {
-            kind: Rate(float(values.get(f"{kind}_per_s", rate.per_s)), values.get(f"{kind}_burst", rate.burst))
+            kind: RequestRate(float(values.get(f"{kind}_per_s", rate.per_s)), values.get(f"{kind}_burst", rate.burst))
             for kind, rate in DEFAULT_RATES.items()
         }
         return cls(**{name: value for name, value in values.items() if name in own}, rates=rates)
 
-    def with_connections(self, connections_max: int) -> Limits:
+    def with_connections(self, connections_max: int) -> GatewayLimits:
         return replace(self, connections_max=connections_max)

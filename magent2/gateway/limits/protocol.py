@@ -7,16 +7,16 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from magent2.gateway.access.middleware import secured
-from magent2.gateway.limits.limits import Limits
-from magent2.gateway.problems import AGAIN, Problem
+from magent2.gateway.access.middleware import with_security_headers
+from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.problems import RETRY_HEADERS, Problem
 from magent2.gateway.streaming.response import ABORT
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """Refuses connections beyond the limit, and drops those whose request line and headers drip in."""
 
-    limits = Limits()
+    limits = GatewayLimits()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_timer: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
 
-def limited(limits: Limits) -> type[LimitedProtocol]:
+def protocol_with_limits(limits: GatewayLimits) -> type[LimitedProtocol]:
     """The protocol with these limits: uvicorn makes its protocols itself and hands nothing over."""
     fields: dict[str, Any] = {"limits": limits}
     return type("LimitedProtocol", (LimitedProtocol,), fields)
@@ -63,8 +63,8 @@ def limited(limits: Limits) -> type[LimitedProtocol]:
 
 def _refusal(limit: int) -> bytes:
     problem = Problem(
-        503, "too_many_connections", f"{limit} connections are open, which is the limit; try again later", AGAIN
+        503, "too_many_connections", f"{limit} connections are open, which is the limit; try again later", RETRY_HEADERS
     )
     answer = problem.response()
-    headers = b"".join(b"%b: %b\r\n" % pair for pair in secured(answer.raw_headers))
+    headers = b"".join(b"%b: %b\r\n" % pair for pair in with_security_headers(answer.raw_headers))
     return b"HTTP/1.1 503 Service Unavailable\r\n" + headers + b"connection: close\r\n\r\n" + bytes(answer.body)

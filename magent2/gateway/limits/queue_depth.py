@@ -13,7 +13,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe, Find, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import UnknownCursor
-from magent2.gateway.problems import AGAIN, Problem
+from magent2.gateway.problems import RETRY_HEADERS, Problem
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.models.address import chat_topic, stream_topic
@@ -76,7 +76,7 @@ class QueuedSessions(SessionStore):
                 429,
                 "queue_full",
                 f"{waiting} messages wait in this conversation, the limit is {self._max}; wait for an answer",
-                AGAIN,
+                RETRY_HEADERS,
             )
         return self._note(conversation, min(UNSEEN_MAX, self._max - waiting))
 

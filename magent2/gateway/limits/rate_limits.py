@@ -21,7 +21,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Trim
 from magent2.bus.records import NewRecord
 from magent2.errors import Magent2Error
-from magent2.gateway.limits.limits import Rate, RouteKind
+from magent2.gateway.limits.limits import RequestRate, RouteKind
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
 
@@ -51,10 +51,10 @@ def bucket_of(name: str, kind: RouteKind) -> str:
     return f"{kind}:{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
-class RateLimits:
+class RequestRates:
     """Token buckets, each as one number: the moment at which it is full again."""
 
-    def __init__(self, rates: Mapping[RouteKind, Rate], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rates: Mapping[RouteKind, RequestRate], clock: Callable[[], float] = time.monotonic) -> None:
         self._costs: dict[str, tuple[float, float]] = {
             kind: (1 / rate.per_s, rate.burst / rate.per_s) for kind, rate in rates.items()
         }
@@ -69,7 +69,7 @@ class RateLimits:
         full_at = max(self._full_at.get(bucket, now), now) + cost_s
         wait_s = full_at - now - burst_s
         if wait_s > ROUNDING_S:
-            raise too_often(kind, wait_s)
+            raise rate_limited(kind, wait_s)
         self._note(bucket, full_at, now)
         return bucket
 
@@ -99,7 +99,7 @@ class RateLimits:
         self._full_at = {key: moment for moment, key in emptiest[-COUNTED_MAX // 2 :]}
 
 
-class Misses:
+class UnknownKeyLimit:
     """Keys that nobody made may be looked for so often, by one address and by all together: guesses must not keep the
     log busy, and whoever guesses must not hold up the others.
 
@@ -118,7 +118,7 @@ class Misses:
             self._clients.get(client, 0.0) - now - (CLIENT_MISSES_BURST - 1) / CLIENT_MISSES_PER_S,
         )
         if wait_s > ROUNDING_S:
-            raise too_often("unknown key", wait_s)
+            raise rate_limited("unknown key", wait_s)
 
     def count(self, client: str = "") -> None:
         now = self._clock()
@@ -130,7 +130,7 @@ class Misses:
             self._clients = {name: full_at for name, full_at in self._clients.items() if full_at > now}
 
 
-def too_often(kind: str, wait_s: float) -> Problem:
+def rate_limited(kind: str, wait_s: float) -> Problem:
     seconds = max(1, math.ceil(wait_s))
     return Problem(
         429,
@@ -151,11 +151,15 @@ KEPT_RECORDS = 500
 TRIM_EVERY = 200  # appends
 
 
-class SharedRates(RateLimits):
-    """Rate limits over all gateways on a log. While the bus is away each counts for itself, and what it counted then
-    stays with it."""
+class SharedRequestRates(RequestRates):
+    """Rate limits over all gateways of a log.
 
-    def __init__(self, bus: Engine, rates: Mapping[RouteKind, Rate], clock: Callable[[], float] | None = None) -> None:
+    While the bus is unavailable, each gateway counts alone, and those counts are not shared later.
+    """
+
+    def __init__(
+        self, bus: Engine, rates: Mapping[RouteKind, RequestRate], clock: Callable[[], float] | None = None
+    ) -> None:
         super().__init__(rates, *(() if clock is None else (clock,)))
         self._bus = bus
         self._gateway = uuid.uuid4().hex

@@ -1,51 +1,58 @@
-"""`/agents`: who exists, who is served, and what waits for them."""
+"""`/api/agents`, `/api/scenarios`: who there is, and what they may use."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-
 from fastapi import APIRouter
 
-from magent2.bus.interface import Engine
-from magent2.bus.operations import Lanes, Topics, Workers
-from magent2.bus.records import LaneInfo, TopicList, WorkerInfo
 from magent2.gateway.openapi import problems
-from magent2.gateway.services import House, agents_of
-from magent2.models.api.administration import AgentInfo, AgentList, LaneCounts
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API
+from magent2.gateway.services import Services
+from magent2.models.api.team import ScenarioInfo, ScenarioList, TeamAgent, TeamAgentList
+from magent2.roster.spec import AgentSpec, Roster
 
-AGENTS_MAX = 1000
-AGENT_PREFIX = "agent:"
 
+def router(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["team"])
 
-def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["agents"])
+    @routes.get("/agents", responses=problems(*ACCESS_ERRORS, 422))
+    async def agents(scenario_id: str | None = None) -> TeamAgentList:
+        """The agents of the roster, or of one scenario, with their allowlists."""
+        asking = services.presence.refresh()
+        if asking is not None:
+            await asking
+        roster = services.catalogue.roster
+        if scenario_id is not None:
+            found = list(roster.scenario(scenario_id).agents.values())
+        else:
+            found = list(
+                {name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values()
+            )
+        return TeamAgentList(agents=[_agent(services, roster, agent) for agent in found])
 
-    @routes.get("/agents", responses=problems(401, 403, 429, 501, 503))
-    async def agents() -> AgentList:
-        """Agents that are known or served, with their lanes."""
-        workers = await house.bus.acall(Workers())
-        names = await known_agents(house.bus, workers)
-        lanes = await asyncio.gather(*(house.bus.acall(Lanes(name)) for name in names))
-        return AgentList(agents=[_agent(name, workers, found) for name, found in zip(names, lanes, strict=True)])
+    @routes.get("/scenarios", responses=problems(*ACCESS_ERRORS))
+    async def scenarios() -> ScenarioList:
+        """The scenarios, and which one a session has that names none."""
+        roster = services.catalogue.roster
+        return ScenarioList(
+            scenarios=[
+                ScenarioInfo(id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents])
+                for one in roster.scenarios.values()
+            ],
+            default=roster.default,
+        )
 
     return routes
 
 
-async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...] | None = None) -> list[str]:
-    """Agents that ever enlisted, and those of workers that live."""
-    listed: TopicList = await bus.acall(Topics(AGENT_PREFIX, limit=AGENTS_MAX))
-    served = agents_of(await bus.acall(Workers()) if workers is None else workers)
-    return sorted({info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} | served)[:AGENTS_MAX]
-
-
-def _agent(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInfo, ...]) -> AgentInfo:
-    at_work = sorted(worker.worker for worker in workers if worker.lease_s > 0 and name in worker.agents)
-    states = Counter(lane.state for lane in lanes)
-    return AgentInfo(
-        name=name,
-        alive=bool(at_work),
-        workers=at_work,
-        lanes=LaneCounts(**{state: states[state] for state in LaneCounts.model_fields}),
-        pending=sum(lane.pending for lane in lanes),
+def _agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAgent:
+    return TeamAgent(
+        name=agent.name,
+        role=agent.role,
+        model=agent.model,
+        voice=agent.voice,
+        tools=[*agent.tools],
+        mcp=[*agent.mcp],
+        handoffs=[*agent.handoffs],
+        scenarios=[one.id for one in roster.scenarios.values() if agent.name in one.agents],
+        alive=agent.name in services.presence if services.presence.known else None,
     )

@@ -16,11 +16,11 @@ from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
 from magent2.gateway.access import audit
-from magent2.gateway.access.identity import principal_of, signed
+from magent2.gateway.access.identity import check_sender, principal_of
 from magent2.gateway.limits.body import check_json, read_body
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, bad_body
-from magent2.gateway.services import House
+from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import parse_cursor
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
@@ -38,16 +38,16 @@ CURSOR_MAX_CHARS = 2000
 ConversationId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/conversations", tags=["conversations"])
-    _listing(routes, house)
-    _events(routes, house)
-    _stopping(routes, house)
-    _one(routes, house)
+    _listing(routes, services)
+    _events(routes, services)
+    _stopping(routes, services)
+    _one(routes, services)
     return routes
 
 
-def _listing(routes: APIRouter, house: House) -> None:
+def _listing(routes: APIRouter, services: Services) -> None:
     @routes.get("", responses=problems(401, 403, 422, 429, 503))
     async def list_conversations(
         request: Request,
@@ -58,17 +58,17 @@ def _listing(routes: APIRouter, house: House) -> None:
         owner: Annotated[str | None, Query(max_length=NAME_MAX_CHARS)] = None,
     ) -> ConversationPage:
         """Conversations, most recently active first; whoever is no admin sees their own."""
-        place = None if before is None else open_cursor(before)
+        place = None if before is None else decode_list_cursor(before)
         principal = principal_of(request.scope)
         if owner is not None and not principal.owns(owner):
             return ConversationPage(conversations=[], next=None)
-        found, more = await house.sessions.sessions(owner or principal.bound, place, limit)
+        found, more = await services.sessions.sessions(owner or principal.bound, place, limit)
         return ConversationPage(
-            conversations=[shown(session) for session in found], next=None if more is None else seal_cursor(more)
+            conversations=[shown(session) for session in found], next=None if more is None else encode_list_cursor(more)
         )
 
 
-def _events(routes: APIRouter, house: House) -> None:
+def _events(routes: APIRouter, services: Services) -> None:
     @routes.get("/{conversation_id:path}/events", responses=problems(401, 403, 404, 410, 422, 429, 503))
     async def events(
         conversation_id: ConversationId,
@@ -80,14 +80,14 @@ def _events(routes: APIRouter, house: House) -> None:
         topic = stream_topic(check_name(conversation_id, "conversation id"))
         after = OLDEST if since is None else parse_cursor(since)
         if not principal_of(request.scope).admin:
-            await _existing(house, conversation_id, principal_of(request.scope))
+            await _existing(services, conversation_id, principal_of(request.scope))
         try:
-            page: Page = await house.bus.acall(Read(topic, after, limit))
+            page: Page = await services.bus.acall(Read(topic, after, limit))
         except UnknownCursor:
-            raise await _lost(house, topic, conversation_id, after) from None
+            raise await _lost(services, topic, conversation_id, after) from None
         if page.deleted:
             raise TopicDeleted(f"conversation {conversation_id!r} was deleted")
-        if not page.last and await house.sessions.get(conversation_id) is None:
+        if not page.last and await services.sessions.get(conversation_id) is None:
             raise unknown(conversation_id)
         next_since = page.records[-1].seq if page.records else page.last
         return RecordPage(
@@ -98,9 +98,9 @@ def _events(routes: APIRouter, house: House) -> None:
         )
 
 
-async def _lost(house: House, topic: str, conversation: str, after: int) -> Problem:
+async def _lost(services: Services, topic: str, conversation: str, after: int) -> Problem:
     """Why a cursor points at nothing."""
-    found: tuple[TopicInfo, ...] = await house.bus.acall(Describe((topic,)))
+    found: tuple[TopicInfo, ...] = await services.bus.acall(Describe((topic,)))
     state = found[0]
     if not state.last and not state.head:
         return unknown(conversation)
@@ -114,7 +114,7 @@ def _numbered(record: Record) -> dict[str, object]:
     return {**record.payload, "seq": record.seq}
 
 
-def _stopping(routes: APIRouter, house: House) -> None:
+def _stopping(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/{conversation_id:path}/stop",
         status_code=202,
@@ -124,8 +124,8 @@ def _stopping(routes: APIRouter, house: House) -> None:
     async def stop(conversation_id: ConversationId, request: Request) -> StopResponse:
         """Stop what an agent is doing in the conversation; the body may be left out."""
         principal = principal_of(request.scope)
-        wanted = await _stop_request(request, house, principal)
-        session = await _existing(house, conversation_id, principal)
+        wanted = await _stop_request(request, services, principal)
+        session = await _existing(services, conversation_id, principal)
         agent = wanted.agent or session.active_agent
         if agent is None:
             raise Problem(409, "no_active_agent", "no agent is active in this conversation; name one as 'agent'")
@@ -136,13 +136,13 @@ def _stopping(routes: APIRouter, house: House) -> None:
             type="control",
             content="stop",
         )
-        audit.name(request.scope, envelope_id=command.id, agent=agent, sender=command.sender)
-        delivered = await house.sessions.post(command, SendOptions(principal=principal.bound))
+        audit.add_ids(request.scope, envelope_id=command.id, agent=agent, sender=command.sender)
+        delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
         return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
 
 
-async def _stop_request(request: Request, house: House, principal: Principal) -> StopRequest:
-    body = await read_body(request.scope, request.receive, house.limits)
+async def _stop_request(request: Request, services: Services, principal: Principal) -> StopRequest:
+    body = await read_body(request.scope, request.receive, services.limits)
     if not body:
         return StopRequest(sender=principal.name)
     check_json(request.scope)
@@ -150,29 +150,29 @@ async def _stop_request(request: Request, house: House, principal: Principal) ->
         wanted = StopRequest.model_validate_json(body)
     except ValidationError as error:
         raise bad_body(error) from None
-    sender = signed(principal, wanted.sender if "sender" in wanted.model_fields_set else None)
+    sender = check_sender(principal, wanted.sender if "sender" in wanted.model_fields_set else None)
     return wanted.model_copy(update={"sender": sender})
 
 
-def _one(routes: APIRouter, house: House) -> None:
+def _one(routes: APIRouter, services: Services) -> None:
     @routes.get("/{conversation_id:path}", responses=problems(401, 403, 404, 410, 422, 429, 503))
     async def show(conversation_id: ConversationId, request: Request) -> Conversation:
         """One conversation."""
-        return shown(await _existing(house, conversation_id, principal_of(request.scope)))
+        return shown(await _existing(services, conversation_id, principal_of(request.scope)))
 
     @routes.delete(
         "/{conversation_id:path}", status_code=204, responses=problems(401, 403, 404, 410, 422, 429, 501, 503, 507)
     )
     async def delete(conversation_id: ConversationId, request: Request) -> Response:
         """Delete a conversation for good: its logs, its copies elsewhere, its mail."""
-        await _existing(house, conversation_id, principal_of(request.scope))
-        await house.sessions.delete(conversation_id)
+        await _existing(services, conversation_id, principal_of(request.scope))
+        await services.sessions.delete(conversation_id)
         return Response(status_code=204)
 
 
-async def _existing(house: House, conversation: str, principal: Principal) -> Session:
+async def _existing(services: Services, conversation: str, principal: Principal) -> Session:
     """The conversation, if it is theirs; somebody else's is not there for them. Its owner never changes."""
-    session = await house.sessions.get(check_name(conversation, "conversation id"))
+    session = await services.sessions.get(check_name(conversation, "conversation id"))
     if session is None or not principal.owns(session.owner):
         raise unknown(conversation)
     return session
@@ -200,11 +200,11 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def seal_cursor(place: tuple[int, str]) -> str:
+def encode_list_cursor(place: tuple[int, str]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
 
 
-def open_cursor(text: str) -> tuple[int, str]:
+def decode_list_cursor(text: str) -> tuple[int, str]:
     try:
         place = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):

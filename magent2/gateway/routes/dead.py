@@ -16,8 +16,8 @@ from magent2.bus.records import Page
 from magent2.errors import UnknownCursor
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.agents import known_agents
-from magent2.gateway.services import House
+from magent2.gateway.routes.workers import known_agents
+from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, drop_dead_letter, retry_dead_letter
 from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
@@ -28,14 +28,14 @@ AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
-def router(house: House, prefix: str = "", dependencies: Sequence[Any] = ()) -> APIRouter:
+def router(services: Services, prefix: str = "", dependencies: Sequence[Any] = ()) -> APIRouter:
     routes = APIRouter(prefix=f"{prefix}/dead", tags=["dead letters"], dependencies=list(dependencies))
-    _listing(routes, house)
-    _deciding(routes, house)
+    _listing(routes, services)
+    _deciding(routes, services)
     return routes
 
 
-def _listing(routes: APIRouter, house: House) -> None:
+def _listing(routes: APIRouter, services: Services) -> None:
     @routes.get("", responses=problems(401, 403, 410, 422, 429, 501, 503))
     async def letters(
         agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
@@ -44,20 +44,20 @@ def _listing(routes: APIRouter, house: House) -> None:
         """Dead letters, oldest first. Pages go on per agent; without one, the oldest of each are shown."""
         if agent is not None:
             check_name(agent, "agent name")
-            found, more = await _page(house.bus, agent, after)
+            found, more = await _page(services.bus, agent, after)
             return DeadLetterPage(letters=[_shown(letter) for letter in found], next=more)
         if after is not None:
             raise Problem(422, "bad_parameter", "'after' counts the letters of one agent; name it as 'agent'")
-        pages = [await _page(house.bus, name, None) for name in await known_agents(house.bus)]
+        pages = [await _page(services.bus, name, None) for name in await known_agents(services.bus)]
         return DeadLetterPage(letters=[_shown(letter) for found, _ in pages for letter in found], next=None)
 
 
-def _deciding(routes: APIRouter, house: House) -> None:
+def _deciding(routes: APIRouter, services: Services) -> None:
     @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
         """Put the mail back into its inbox, once."""
         try:
-            await retry_dead_letter(Log(house.bus), check_name(agent, "agent name"), seq)
+            await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
             raise _unknown(error) from None
         return OkResponse()
@@ -66,7 +66,7 @@ def _deciding(routes: APIRouter, house: House) -> None:
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
         """Forget the letter."""
         try:
-            await drop_dead_letter(Log(house.bus), check_name(agent, "agent name"), seq)
+            await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
             raise _unknown(error) from None
         return Response(status_code=204)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from magent2.gateway.problems import Problem
-from magent2.gateway.services import House
+from magent2.gateway.services import Services
 
 INDEX = "index.html"
 FOLDER = "page"
@@ -30,7 +30,7 @@ PACKED_MIN_BYTES = 1000
 
 
 @dataclass(frozen=True)
-class File:
+class PageFile:
     """A file of the page, read when it is first asked for."""
 
     place: Traversable
@@ -62,7 +62,7 @@ class File:
         return Response(self.packed, headers=headers | {"content-encoding": "gzip"}, media_type=self.type)
 
 
-def router(_: House, built: Traversable | None = None) -> APIRouter:
+def router(_: Services, built: Traversable | None = None) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     plain = files("magent2.gateway") / "page"
     whole = files("magent2") / "web" if built is None else built
@@ -81,9 +81,9 @@ def router(_: House, built: Traversable | None = None) -> APIRouter:
     return routes
 
 
-def _files(whole: Traversable, plain: Traversable) -> tuple[File, dict[str, File]]:
+def _files(whole: Traversable, plain: Traversable) -> tuple[PageFile, dict[str, PageFile]]:
     """The page that there is, and what it loads."""
-    parts = {place.name: File(place) for place in plain.iterdir() if place.name != INDEX}
+    parts = {place.name: PageFile(place) for place in plain.iterdir() if place.name != INDEX}
     if not (whole / INDEX).is_file():
-        return File(plain / INDEX), parts
-    return File(whole / INDEX), parts | {place.name: File(place) for place in (whole / FOLDER).iterdir()}
+        return PageFile(plain / INDEX), parts
+    return PageFile(whole / INDEX), parts | {place.name: PageFile(place) for place in (whole / FOLDER).iterdir()}

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from magent2.bus.operations import Info, Lanes, Workers
 from magent2.errors import Magent2Error
 from magent2.gateway.openapi import problems
-from magent2.gateway.problems import AGAIN, Problem
-from magent2.gateway.routes.agents import known_agents
-from magent2.gateway.services import House, Unaskable
+from magent2.gateway.problems import RETRY_HEADERS, Problem
+from magent2.gateway.routes.workers import known_agents
+from magent2.gateway.services import Services, UnknownPresence
 from magent2.models.api.administration import HealthResponse, LaneCounts, ReadyResponse
 from magent2.telemetry import METRICS_MEDIA_TYPE
 
@@ -28,8 +28,8 @@ PLAIN_TEXT: dict[int | str, dict[str, Any]] = {
 }
 
 
-def router(house: House) -> APIRouter:
-    routes = APIRouter(tags=["house"])
+def router(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["services"])
 
     @routes.get("/health")
     async def health() -> HealthResponse:
@@ -39,36 +39,36 @@ def router(house: House) -> APIRouter:
     @routes.get("/ready", responses=problems(503))
     async def ready() -> ReadyResponse:
         """The bus answers too, and new work is welcome."""
-        if house.streams.draining:
+        if services.streams.draining:
             raise Problem.draining()
         try:
-            found = await house.bus.acall(Info())
+            found = await services.bus.acall(Info())
         except Magent2Error as error:
-            raise Problem(503, "not_ready", f"the bus does not answer: {error}", AGAIN) from error
+            raise Problem(503, "not_ready", f"the bus does not answer: {error}", RETRY_HEADERS) from error
         return ReadyResponse(engine=found.engine)
 
     @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403, 429)})
     async def metrics() -> Response:
         """Prometheus metrics."""
-        await _look_at_lanes(house)
-        return Response(house.metrics.text(), media_type=METRICS_MEDIA_TYPE)
+        await _look_at_lanes(services)
+        return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
     return routes
 
 
-async def _look_at_lanes(house: House) -> None:
+async def _look_at_lanes(services: Services) -> None:
     """Figures that only the bus knows. One that does not answer leaves them as they were; it shows elsewhere."""
-    if isinstance(house.served, Unaskable):
+    if isinstance(services.presence, UnknownPresence):
         return
     try:
         async with asyncio.timeout(LOOK_MAX_S):
-            workers = await house.bus.acall(Workers())
-            names = await known_agents(house.bus, workers)
-            found = await asyncio.gather(*(house.bus.acall(Lanes(name)) for name in names))
+            workers = await services.bus.acall(Workers())
+            names = await known_agents(services.bus, workers)
+            found = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
     except (Magent2Error, TimeoutError) as error:
         log.warning("the bus was not asked for its lanes", extra={"error": str(error)})
         return
     states = Counter(lane.state for lanes in found for lane in lanes)
     for state in LaneCounts.model_fields:
-        house.metrics.lanes.labels(state).set(states[state])
-    house.metrics.workers.set(sum(worker.lease_s > 0 for worker in workers))
+        services.metrics.lanes.labels(state).set(states[state])
+    services.metrics.workers.set(sum(worker.lease_s > 0 for worker in workers))

@@ -13,12 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from magent2.errors import Magent2Error
 from magent2.gateway.access import audit
-from magent2.gateway.access.identity import principal_of, signed
+from magent2.gateway.access.identity import check_sender, principal_of
 from magent2.gateway.limits.body import check_json, read_body
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
-from magent2.gateway.problems import Problem, bad_body, noted_problem, unexpected
-from magent2.gateway.services import House, Served
+from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
+from magent2.gateway.services import Services, WorkerPresence
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.models.address import chat_topic, check_name
 from magent2.models.envelope import MessageEnvelope
@@ -26,65 +26,67 @@ from magent2.models.principal import ADMIN, Principal
 
 log = logging.getLogger(__name__)
 
-PATH = "/send"
+SEND_PATH = "/send"
 JSON = "application/json"
 
 
-class SendDoor:
+class SendEndpoint:
     """The way of every message: plain ASGI beside the framework, whose own way costs more than the delivery."""
 
-    path = PATH  # as a route has it, for the metrics
+    path = SEND_PATH  # as a route has it, for the metrics
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, services: Services) -> None:
+        self._house = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self
         try:
             answer = await deliver(self._house, scope, receive)
         except Magent2Error as error:
-            await noted_problem(error).answer(scope)(scope, receive, send)
+            await logged_problem(error).answer(scope)(scope, receive, send)
             return
         except Exception:
             log.exception("a message could not be taken")
-            await unexpected().answer(scope)(scope, receive, send)
+            await internal_error().answer(scope)(scope, receive, send)
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     """The same as the OpenAPI document shows it."""
     routes = APIRouter(tags=["messages"])
 
     @routes.post(
-        PATH,
+        SEND_PATH,
         response_class=Response,
         responses={200: SEND_RESPONSE, **problems(400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 503, 507)},
         openapi_extra={"requestBody": envelope_body()},
     )
     async def send(request: Request) -> Response:
         """Deliver an envelope, once per id: a repeat with the same body gets the same answer."""
-        return Response(await deliver(house, request.scope, request.receive), media_type=JSON)
+        return Response(await deliver(services, request.scope, request.receive), media_type=JSON)
 
     return routes
 
 
-async def deliver(house: House, scope: Scope, receive: Receive) -> bytes:
+async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
     check_json(scope)
     principal = principal_of(scope)
-    envelope = parse_envelope(await read_body(scope, receive, house.limits), house.limits, principal)
-    audit.name(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
-    asking = house.served.refresh()
-    delivered = await house.sessions.post(envelope, None if principal.admin else SendOptions(principal=principal.bound))
+    envelope = parse_envelope(await read_body(scope, receive, services.limits), services.limits, principal)
+    audit.add_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
+    asking = services.presence.refresh()
+    delivered = await services.sessions.post(
+        envelope, None if principal.admin else SendOptions(principal=principal.bound)
+    )
     if asking is not None:
         await asking
-    (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
-    return orjson.dumps(_answer(envelope, delivered, house.served))
+    (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
+    return orjson.dumps(_answer(envelope, delivered, services.presence))
 
 
-def parse_envelope(body: bytes, limits: Limits, principal: Principal = ADMIN) -> MessageEnvelope:
+def parse_envelope(body: bytes, limits: GatewayLimits, principal: Principal = ADMIN) -> MessageEnvelope:
     try:
         envelope = MessageEnvelope.model_validate_json(body)
     except ValidationError as error:
@@ -92,7 +94,7 @@ def parse_envelope(body: bytes, limits: Limits, principal: Principal = ADMIN) ->
             raise bad_body(error) from None
         envelope = MessageEnvelope.model_validate({**from_json(body), "sender": principal.name})
     _refuse_non_finite(body)
-    signed(principal, check_name(envelope.sender, "sender"))
+    check_sender(principal, check_name(envelope.sender, "sender"))
     text = envelope.content or ""
     if envelope.type == "message" and not text.strip():
         raise Problem(422, "blank", "a message needs some text in 'content'")
@@ -116,24 +118,24 @@ def _refuse_non_finite(body: bytes) -> None:
             raise Problem(400, "bad_json", f"the body is not JSON: {error}") from None
 
 
-def _answer(envelope: MessageEnvelope, delivered: DeliveryResult, served: Served) -> dict[str, object]:
+def _answer(envelope: MessageEnvelope, delivered: DeliveryResult, presence: WorkerPresence) -> dict[str, object]:
     answer: dict[str, object] = {
         "status": "ok",
         "topic": chat_topic(envelope.conversation_id),
         "envelope_id": envelope.id,
         "seq": delivered.appended.seqs[-1],
     }
-    notice = _notice(envelope, delivered, served)
+    notice = _notice(envelope, delivered, presence)
     return answer if notice is None else {**answer, "notice": notice}
 
 
-def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, served: Served) -> str | None:
+def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, presence: WorkerPresence) -> str | None:
     """What the sender should know: nobody may answer now."""
     if delivered.agent is None:
         if envelope.sender.startswith("agent:"):
             return None
         return "no agent is active in this conversation, so nobody will answer; address one as 'agent:{Name}'"
-    if served.known and delivered.agent not in served:
+    if presence.known and delivered.agent not in presence:
         return f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
     return paused_notice(delivered)
 

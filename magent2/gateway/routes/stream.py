@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from magent2.gateway.openapi import EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.services import House
+from magent2.gateway.services import Services
 from magent2.gateway.streaming.response import EventStream
 from magent2.gateway.streaming.sse import (
     KINDS_TEXT_MAX_CHARS,
     MAX_EVENTS_MAX,
     BadCursor,
-    Wanted,
+    StreamRequest,
     parse_cursor,
     parse_kinds,
 )
@@ -24,7 +24,7 @@ from magent2.models.address import NAME_MAX_CHARS, check_name
 Conversation = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(tags=["streams"])
 
     @routes.get(
@@ -44,18 +44,18 @@ def router(house: House) -> APIRouter:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
-        wanted = Wanted(
+        wanted = StreamRequest(
             check_name(conversation_id, "conversation id"),
-            after=resumed_from(since, last_event_id),
+            after=resume_cursor(since, last_event_id),
             kinds=None if kinds is None else parse_kinds(kinds),
             max_events=max_events,
         )
-        return EventStream(house.streams, wanted)
+        return EventStream(services.streams, wanted)
 
     return routes
 
 
-def resumed_from(since: str | None, last_event_id: str | None) -> int | None:
+def resume_cursor(since: str | None, last_event_id: str | None) -> int | None:
     """Where to go on. A client that reconnects by itself sends both, and the header is the newer."""
     if last_event_id is not None and last_event_id.strip():
         try:

@@ -14,7 +14,7 @@ from magent2.bus.operations import Describe, Read
 from magent2.bus.records import Page, TopicInfo
 from magent2.bus.watch import Watch
 from magent2.errors import Magent2Error, MalformedRecord, UnknownCursor
-from magent2.gateway.streaming.sse import AS_RECORDED, Frame, Rendering
+from magent2.gateway.streaming.sse import RECORD_FORMAT, EventFrame, FrameFormat
 from magent2.models.address import stream_topic
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,10 @@ SWEEP_PAGE = 1000  # topics per question of the sweep
 class Fanout:
     """Follows every conversation that has a reader, and none other. It begins with the first reader, on its loop."""
 
-    def __init__(self, bus: Engine, rendering: Rendering = AS_RECORDED) -> None:
+    def __init__(self, bus: Engine, rendering: FrameFormat = RECORD_FORMAT) -> None:
         self.rendering = rendering
         self._bus = bus
-        self._channels: dict[str, Channel] = {}  # by topic
+        self._channels: dict[str, StreamTail] = {}  # by topic
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._pumps: set[asyncio.Task[None]] = set()
@@ -38,17 +38,17 @@ class Fanout:
     def followed(self) -> int:
         return len(self._channels)
 
-    def join(self, conversation: str, sleeper: Sleeper) -> Channel:
+    def join(self, conversation: str, sleeper: Wakeable) -> StreamTail:
         """The conversation's channel; from now on the sleeper is woken when something new is there."""
         topic = stream_topic(conversation)
         channel = self._channels.get(topic)
         if channel is None:
             self._follow(topic)
-            channel = self._channels[topic] = Channel(conversation, topic)
+            channel = self._channels[topic] = StreamTail(conversation, topic)
         channel.sleepers.add(sleeper)
         return channel
 
-    def leave(self, channel: Channel, sleeper: Sleeper) -> None:
+    def leave(self, channel: StreamTail, sleeper: Wakeable) -> None:
         channel.sleepers.discard(sleeper)
         if not channel.sleepers and self._channels.pop(channel.topic, None) is not None:
             self._troubled.discard(channel.topic)
@@ -115,7 +115,7 @@ class Fanout:
             if channel.begun and not channel.reading:
                 self.pump(channel, watch)
 
-    def pump(self, channel: Channel, watch: Watch | None = None) -> None:
+    def pump(self, channel: StreamTail, watch: Watch | None = None) -> None:
         """Read what is new, in a task of its own; what comes meanwhile is read in the next round."""
         around = watch or self._watch
         if around is None or channel.reading or not channel.changed:
@@ -125,7 +125,7 @@ class Fanout:
         self._pumps.add(task)
         task.add_done_callback(self._pumps.discard)
 
-    async def _pump(self, channel: Channel, watch: Watch) -> None:
+    async def _pump(self, channel: StreamTail, watch: Watch) -> None:
         try:
             while channel.changed and channel.sleepers:
                 channel.changed = False
@@ -139,7 +139,7 @@ class Fanout:
         finally:
             channel.reading = False
 
-    async def _read_on(self, channel: Channel, watch: Watch) -> None:
+    async def _read_on(self, channel: StreamTail, watch: Watch) -> None:
         try:
             page = await self._next_page(channel, watch)
         except UnknownCursor:
@@ -157,13 +157,13 @@ class Fanout:
         else:
             channel.last = max(channel.last, page.last)
 
-    async def _next_page(self, channel: Channel, watch: Watch) -> Page:
+    async def _next_page(self, channel: StreamTail, watch: Watch) -> Page:
         if isinstance(self._bus, EngineBase):
             return await self._bus.next_page(watch, channel.topic, channel.last)
         page: Page = await self._bus.acall(Read(channel.topic, channel.last, FOLLOW_PAGE))
         return page
 
-    async def _begin_again(self, channel: Channel) -> None:
+    async def _begin_again(self, channel: StreamTail) -> None:
         """The log was cut off, or lost what it had: readers look for themselves and are told of the gap."""
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((channel.topic,)))
         channel.deleted = found[0].deleted
@@ -176,13 +176,13 @@ TAIL_MAX_FRAMES = 2048
 TAIL_MAX_BYTES = 1 << 20
 
 
-class Sleeper(Protocol):
+class Wakeable(Protocol):
     """Somebody who waits for news of a conversation."""
 
     def wake(self) -> None: ...
 
 
-class Channel:
+class StreamTail:
     """The tail of a conversation's stream: every record after `start` up to `last`, as frames.
 
     A reader whose cursor is older reads from the bus until it has come up to `start`.
@@ -207,7 +207,7 @@ class Channel:
     def __init__(self, conversation: str, topic: str) -> None:
         self.conversation = conversation
         self.topic = topic
-        self.sleepers: set[Sleeper] = set()
+        self.sleepers: set[Wakeable] = set()
         self.begun = False
         self.deleted = False
         self.changed = False  # there may be more on the bus than was read
@@ -215,7 +215,7 @@ class Channel:
         self.epoch = 0  # how often the tail began anew: cursors from before have to be checked
         self.start = self.last = 0
         self._seqs: list[int] = []
-        self._frames: list[Frame] = []
+        self._frames: list[EventFrame] = []
         self._bytes = 0
 
     def begin(self, last: int) -> None:
@@ -225,7 +225,7 @@ class Channel:
         self.start = self.last = last
         self._seqs, self._frames, self._bytes = [], [], 0
 
-    def add(self, frames: list[Frame]) -> None:
+    def add(self, frames: list[EventFrame]) -> None:
         for frame in frames:
             self._seqs.append(frame.seq)
             self._bytes += len(frame.data)
@@ -240,7 +240,7 @@ class Channel:
         self._bytes -= sum(len(frame.data) for frame in dropped)
         del self._frames[:count], self._seqs[:count]
 
-    def after(self, cursor: int) -> list[Frame] | None:
+    def after(self, cursor: int) -> list[EventFrame] | None:
         """The frames after the cursor; `None` when they have to be read from the bus."""
         if not self.begun or cursor < self.start:
             return None

@@ -10,9 +10,9 @@ from magent2.errors import TransientError, UnknownCursor
 from magent2.gateway.access.identity import Identity
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.fanout import Fanout
-from magent2.gateway.streaming.reader import Reader, Waiting
-from magent2.gateway.streaming.session_list import SessionLists
-from magent2.gateway.streaming.sse import BATCH_MAX_BYTES, Batch, Frame, Wanted, parse_cursor
+from magent2.gateway.streaming.reader import Reader, WaitingReader
+from magent2.gateway.streaming.session_list import LiveSessionLists
+from magent2.gateway.streaming.sse import BATCH_MAX_BYTES, EventFrame, FrameBatch, StreamRequest, parse_cursor
 from magent2.models.address import check_name
 
 SESSIONS_MAX = 50  # of one connection
@@ -39,12 +39,14 @@ def cursors_text(cursors: Cursors) -> str:
     return ",".join(f"{quote(name, safe='')}:{seq}" for name, seq in cursors.items() if seq is not None)
 
 
-class Part(Reader):
+class SessionPart(Reader):
     """The reader of one of the sessions; its waking wakes the whole."""
 
     __slots__ = ("_whole",)
 
-    def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted, identity: Identity, whole: Whole) -> None:
+    def __init__(
+        self, bus: Engine, fanout: Fanout, wanted: StreamRequest, identity: Identity, whole: MultiSessionReader
+    ) -> None:
         self._whole = whole
         super().__init__(bus, fanout, wanted, identity)
 
@@ -55,7 +57,7 @@ class Part(Reader):
     def wake(self) -> None:
         self._whole.wake()
 
-    async def take(self) -> list[Frame]:
+    async def take(self) -> list[EventFrame]:
         """What is new, as single frames."""
         frames = await self._news()
         if frames:
@@ -63,7 +65,7 @@ class Part(Reader):
         return frames
 
 
-class Whole(Waiting):
+class MultiSessionReader(WaitingReader):
     """Reads all sessions in turns; every event goes out with the cursors of all, so that a resume has no hole.
 
     A session that ends is told and left out; the others go on.
@@ -74,7 +76,7 @@ class Whole(Waiting):
         bus: Engine,
         fanout: Fanout,
         cursors: Cursors,
-        wanted: list[Wanted],
+        wanted: list[StreamRequest],
         identity: Identity,
         max_events: int | None = None,
     ) -> None:
@@ -82,13 +84,13 @@ class Whole(Waiting):
         self._left = max_events
         self.is_deleted = False
         self._cursors = dict(cursors)
-        self._lists: SessionLists | None = None
+        self._lists: LiveSessionLists | None = None
         self._version = 0
         self._notices: list[bytes] = []
         self._rendering = fanout.rendering
-        self._parts = {one.conversation: Part(bus, fanout, one, identity, self) for one in wanted}
+        self._parts = {one.conversation: SessionPart(bus, fanout, one, identity, self) for one in wanted}
 
-    def look_at(self, lists: SessionLists) -> None:
+    def look_at(self, lists: LiveSessionLists) -> None:
         """Show the list of sessions too."""
         self._lists = lists
         self._shown = lists.join(self.identity.principal.bound, self)
@@ -120,12 +122,12 @@ class Whole(Waiting):
     async def find_gap(self) -> bytes:
         return b""  # each session tells its own
 
-    async def read(self) -> Iterator[Batch]:
-        found = [Batch(b"".join(self._notices), 0, 0)] if self._notices else []
+    async def read(self) -> Iterator[FrameBatch]:
+        found = [FrameBatch(b"".join(self._notices), 0, 0)] if self._notices else []
         self._notices = []
         if self._lists is not None:
             data, self._version = self._shown.after(self._version), self._shown.version
-            found += [Batch(data, 0, 0)] if data else []
+            found += [FrameBatch(data, 0, 0)] if data else []
         for name, part in list(self._parts.items()):
             try:
                 found += await self._of(name, part)
@@ -135,7 +137,7 @@ class Whole(Waiting):
                 break  # what was read is sent first: its readers have moved on
         return iter(found if self._left is None else [cut for batch in found if (cut := self._cut(batch)).data])
 
-    def _cut(self, batch: Batch) -> Batch:
+    def _cut(self, batch: FrameBatch) -> FrameBatch:
         """As many of its frames as the reader still wants; one without data moves a cursor and does not count."""
         kept: list[bytes] = []
         shown = 0
@@ -145,22 +147,22 @@ class Whole(Waiting):
             shown += b"\ndata: " in frame
             kept.append(frame + b"\n\n")
         self._left = (self._left or 0) - shown
-        return Batch(b"".join(kept), batch.cursor, shown)
+        return FrameBatch(b"".join(kept), batch.cursor, shown)
 
-    async def _of(self, name: str, part: Part) -> list[Batch]:
+    async def _of(self, name: str, part: SessionPart) -> list[FrameBatch]:
         try:
             found = list(self._numbered(name, await part.take()))
         except UnknownCursor:
             gap = await part.find_gap()
             self._cursors[name] = None
-            return [Batch(gap, 0, 0)]
+            return [FrameBatch(gap, 0, 0)]
         end = part.ended
         if end is not None:
             self._parts.pop(name).close()
-            found.append(Batch(end, 0, 0))
+            found.append(FrameBatch(end, 0, 0))
         return found
 
-    def _numbered(self, name: str, frames: list[Frame]) -> Iterator[Batch]:
+    def _numbered(self, name: str, frames: list[EventFrame]) -> Iterator[FrameBatch]:
         """The frames of one session under the cursors of all."""
         known = list(self._cursors.items())
         place = list(self._cursors).index(name)
@@ -174,7 +176,7 @@ class Whole(Waiting):
             pieces.append(b"id: %b\n%b" % (mark, frame.data.partition(b"\n")[2] or b"\n"))
             size += len(pieces[-1])
             if size >= BATCH_MAX_BYTES:
-                yield Batch(b"".join(pieces), frame.seq, len(pieces))
+                yield FrameBatch(b"".join(pieces), frame.seq, len(pieces))
                 pieces, size = [], 0
         if pieces:
-            yield Batch(b"".join(pieces), frames[-1].seq, len(pieces))
+            yield FrameBatch(b"".join(pieces), frames[-1].seq, len(pieces))

@@ -8,19 +8,19 @@ from typing import Protocol, TypeVar
 
 from magent2.bus.interface import Engine
 from magent2.gateway.access.auth import Access
-from magent2.gateway.access.identity import HOUSE, Identity
-from magent2.gateway.access.keys import KeyRing
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.access.identity import TOKEN_IDENTITY, Identity
+from magent2.gateway.access.keys import KeyCache
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.fanout import Fanout
 from magent2.gateway.streaming.reader import Reader
-from magent2.gateway.streaming.sse import EndReason, Rendering, Wanted
+from magent2.gateway.streaming.sse import EndReason, FrameFormat, StreamRequest
 from magent2.telemetry import Metrics
 
 BEATS = 15  # heartbeats are spread over this many moments of their interval
 
 
-class Guest(Protocol):
+class OpenStream(Protocol):
     """Whoever an open stream is for."""
 
     identity: Identity
@@ -34,35 +34,35 @@ class Guest(Protocol):
     def is_idle(self) -> bool: ...
 
 
-G = TypeVar("G", bound=Guest)
+G = TypeVar("G", bound=OpenStream)
 
 
-class Streams:
+class OpenStreams:
     """The readers of a process. One timer for all their heartbeats; an idle reader costs no other."""
 
-    def __init__(self, bus: Engine, limits: Limits, access: Access, metrics: Metrics) -> None:
+    def __init__(self, bus: Engine, limits: GatewayLimits, access: Access, metrics: Metrics) -> None:
         self.limits = limits
         self.metrics = metrics
         self._bus = bus
         self._access = access
-        self._fanouts: dict[Rendering, Fanout] = {}
-        self._wheel: list[set[Guest]] = [set() for _ in range(BEATS)]
+        self._fanouts: dict[FrameFormat, Fanout] = {}
+        self._wheel: list[set[OpenStream]] = [set() for _ in range(BEATS)]
         self._next = 0  # where the next reader goes
         self._now = 0
         self._timer: asyncio.TimerHandle | None = None
         self._pass = access.token
         self._by_name: Counter[str] = Counter()  # streams of those who are not admins
-        self._by_key: dict[str, set[Guest]] = {}
-        self.keys = KeyRing(bus, self.revoke, self._by_key.__contains__)
+        self._by_key: dict[str, set[OpenStream]] = {}
+        self.keys = KeyCache(bus, self.revoke, self._by_key.__contains__)
         self.open = 0
         self.draining = False
 
-    def enter(self, wanted: Wanted, identity: Identity = HOUSE) -> Reader:
+    def enter(self, wanted: StreamRequest, identity: Identity = TOKEN_IDENTITY) -> Reader:
         """A new reader, if there is room."""
         self.check(identity)
         return self.admit(Reader(self._bus, self.fanout(wanted.rendering), wanted, identity))
 
-    def fanout(self, rendering: Rendering) -> Fanout:
+    def fanout(self, rendering: FrameFormat) -> Fanout:
         """The one follower of all who read in this rendering."""
         return self._fanouts.setdefault(rendering, Fanout(self._bus, rendering))
 
@@ -86,7 +86,7 @@ class Streams:
             self._arm()
         return reader
 
-    def _note(self, reader: Guest) -> None:
+    def _note(self, reader: OpenStream) -> None:
         identity = reader.identity
         name = identity.principal.bound
         if name is not None:
@@ -97,7 +97,7 @@ class Streams:
         if identity.key is not None:
             self._by_key.setdefault(identity.key, set()).add(reader)
 
-    def _strike(self, reader: Guest) -> None:
+    def _strike(self, reader: OpenStream) -> None:
         name, key = reader.identity.principal.bound, reader.identity.key
         if name is not None:
             self._by_name[name] -= 1
@@ -115,7 +115,7 @@ class Streams:
             reader.end("revoked")
         return len(readers)
 
-    def leave(self, reader: Guest) -> None:
+    def leave(self, reader: OpenStream) -> None:
         self._strike(reader)
         self.open -= 1
         self.metrics.streams_open.set(self.open)
@@ -152,5 +152,5 @@ class Streams:
                 if reader.identity.key is None:
                     reader.end("revoked")
 
-    def readers(self) -> list[Guest]:
+    def readers(self) -> list[OpenStream]:
         return [reader for slot in self._wheel for reader in slot]

@@ -10,12 +10,12 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import OLDEST, Describe, Read
 from magent2.bus.records import Page, TopicInfo
 from magent2.errors import MalformedRecord
-from magent2.gateway.access.identity import HOUSE, Identity, is_theirs
-from magent2.gateway.streaming.fanout import Channel, Fanout
-from magent2.gateway.streaming.sse import Batch, EndReason, Frame, Rendering, Wanted, batches
+from magent2.gateway.access.identity import TOKEN_IDENTITY, Identity, may_read
+from magent2.gateway.streaming.fanout import Fanout, StreamTail
+from magent2.gateway.streaming.sse import EndReason, EventFrame, FrameBatch, FrameFormat, StreamRequest, batches
 
 
-class Waiting:
+class WaitingReader:
     """A future while there is nothing to send, and nothing else: an idle stream costs memory, not time."""
 
     __slots__ = ("_ending", "_waiter", "beat", "gone", "identity", "slot")
@@ -66,7 +66,7 @@ class Waiting:
 # --- One reader of a stream: a cursor, and a future while there is nothing to read.
 
 
-class Reader(Waiting):
+class Reader(WaitingReader):
     """Pulls what it has not seen: out of the channel's tail, or, when it is further behind, from the bus itself."""
 
     __slots__ = (
@@ -80,14 +80,14 @@ class Reader(Waiting):
         "cleared",
     )
 
-    def __init__(self, bus: Engine, fanout: Fanout, wanted: Wanted, identity: Identity = HOUSE) -> None:
+    def __init__(self, bus: Engine, fanout: Fanout, wanted: StreamRequest, identity: Identity = TOKEN_IDENTITY) -> None:
         super().__init__(identity)
         self._bus = bus
         self._fanout = fanout
         self._wanted = wanted
         self._cursor = wanted.after if wanted.after is not None else OLDEST
         self._left = wanted.max_events
-        self._channel: Channel = fanout.join(wanted.conversation, self)
+        self._channel: StreamTail = fanout.join(wanted.conversation, self)
         self._epoch = self._channel.epoch
         self.cleared = identity.principal.admin  # the conversation is theirs to see; its owner never changes
 
@@ -95,11 +95,11 @@ class Reader(Waiting):
         self._fanout.leave(self._channel, self)
 
     @property
-    def rendering(self) -> Rendering:
+    def rendering(self) -> FrameFormat:
         return self._fanout.rendering
 
     def is_due(self) -> bool:
-        return self._channel.deleted or Waiting.is_due(self)
+        return self._channel.deleted or WaitingReader.is_due(self)
 
     def _has_news(self) -> bool:
         channel = self._channel
@@ -122,11 +122,11 @@ class Reader(Waiting):
     def is_deleted(self) -> bool:
         return self._channel.deleted
 
-    async def read(self) -> Iterator[Batch]:
+    async def read(self) -> Iterator[FrameBatch]:
         """What is there after the cursor; nothing when the reader has seen it all."""
         return self._taken(await self._news())
 
-    async def _news(self) -> list[Frame]:
+    async def _news(self) -> list[EventFrame]:
         frames = self._channel.after(self._cursor)
         if frames is None or self._epoch != self._channel.epoch:
             frames = await self._read_bus()
@@ -134,14 +134,14 @@ class Reader(Waiting):
             self._cursor = max(self._cursor, self._channel.last)
         return frames
 
-    def _taken(self, frames: list[Frame]) -> Iterator[Batch]:
+    def _taken(self, frames: list[EventFrame]) -> Iterator[FrameBatch]:
         for batch in batches(frames, self._wanted.kinds, self._left):
             self._cursor = batch.cursor
             if self._left is not None:
                 self._left -= batch.shown
             yield batch
 
-    async def _read_bus(self) -> list[Frame]:
+    async def _read_bus(self) -> list[EventFrame]:
         channel = self._channel
         self._epoch = channel.epoch
         try:
@@ -165,7 +165,7 @@ class Reader(Waiting):
         """Whether there is anything of theirs to show; `NotYours` when it is somebody else's."""
         if not self.cleared:
             found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
-            self.cleared = is_theirs(self.identity.principal, found[0])
+            self.cleared = may_read(self.identity.principal, found[0])
         return self.cleared
 
     async def find_gap(self) -> bytes:

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from magent2.bus.base import FOLLOW_RETRY_S
 from magent2.errors import NotYours, TransientError, UnknownCursor
 from magent2.gateway.access.identity import identity_of
-from magent2.gateway.streaming.open_streams import Guest, Streams
-from magent2.gateway.streaming.sse import HEARTBEAT, RETRY, Batch, Wanted
+from magent2.gateway.streaming.open_streams import OpenStream, OpenStreams
+from magent2.gateway.streaming.sse import HEARTBEAT, RETRY, FrameBatch, StreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ HEADERS = [
 ]
 
 
-class Follower(Guest, Protocol):
+class StreamSource(OpenStream, Protocol):
     """Whoever reads one answer of this kind."""
 
     gone: bool
@@ -38,7 +38,7 @@ class Follower(Guest, Protocol):
     def is_deleted(self) -> bool: ...
     def leave(self) -> None: ...
     async def wait(self) -> None: ...
-    async def read(self) -> Iterator[Batch]: ...
+    async def read(self) -> Iterator[FrameBatch]: ...
     async def may_see(self) -> bool: ...
     async def find_gap(self) -> bytes: ...
 
@@ -48,12 +48,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, streams: Streams, wanted: Wanted) -> None:
+    def __init__(self, streams: OpenStreams, wanted: StreamRequest) -> None:
         super().__init__()
         self._streams = streams
         self._wanted = wanted
 
-    def _enter(self, scope: Scope) -> Follower:
+    def _enter(self, scope: Scope) -> StreamSource:
         return self._streams.enter(self._wanted, identity_of(scope))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +69,7 @@ class EventStream(Response):
             listening.cancel()
             self._streams.leave(reader)
 
-    async def _stream(self, reader: Follower, send: Send) -> None:
+    async def _stream(self, reader: StreamSource, send: Send) -> None:
         first = await self._first(reader)
         if first is None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -88,7 +88,7 @@ class EventStream(Response):
                 await self._write(send, HEARTBEAT)
             await self._pass_on(reader, send)
 
-    async def _first(self, reader: Follower) -> bytes | None:
+    async def _first(self, reader: StreamSource) -> bytes | None:
         """What is there at once, before anything is promised: the bus may be away, or the conversation gone."""
         await reader.may_see()
         try:
@@ -99,7 +99,7 @@ class EventStream(Response):
             return None
         return b"".join([batch.data for batch in batches]) if await reader.may_see() else b""
 
-    async def _pass_on(self, reader: Follower, send: Send) -> None:
+    async def _pass_on(self, reader: StreamSource, send: Send) -> None:
         """Send what is there after the reader's cursor, if it is theirs: a reader may have been here first."""
         try:
             batches = await reader.read()
@@ -129,7 +129,7 @@ async def _hang_up(scope: Scope, listening: asyncio.Task[None]) -> None:
         await listening
 
 
-async def _listen(receive: Receive, reader: Follower) -> None:
+async def _listen(receive: Receive, reader: StreamSource) -> None:
     """Hear when the client goes."""
     while (await receive())["type"] != "http.disconnect":
         pass

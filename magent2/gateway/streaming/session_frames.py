@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from magent2.bus.records import Record
-from magent2.gateway.streaming.sse import EndReason, Frame, Rendering
+from magent2.gateway.streaming.sse import EndReason, EventFrame, FrameFormat
 from magent2.sessions.stream import flat_event
 
 FIELDS = (
@@ -16,12 +16,12 @@ FIELDS = (
 )  # fmt: skip
 
 
-def record_frame(record: Record) -> Frame:
+def record_frame(record: Record) -> EventFrame:
     event = flat_event(record.topic.partition(":")[2], record)
-    return Frame(record.seq, "", b"") if event is None else _numbered(event)
+    return EventFrame(record.seq, "", b"") if event is None else _numbered(event)
 
 
-def malformed_frame(session_id: str, seq: int) -> Frame:
+def malformed_frame(session_id: str, seq: int) -> EventFrame:
     text = f"record {seq} cannot be read and is passed over"
     return _numbered(_unsaid(session_id, "error", seq=seq, text=text, reason="malformed_record"))
 
@@ -39,14 +39,14 @@ def _unsaid(session_id: str, sort: str, **fields: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FIELDS), "data": {}, "session_id": session_id, "type": sort, **fields}
 
 
-def _numbered(event: dict[str, Any]) -> Frame:
+def _numbered(event: dict[str, Any]) -> EventFrame:
     kind = str(event["type"])
     data = b"id: %d\nevent: %s\ndata: %b\n\n" % (event["seq"], kind.encode(), orjson.dumps(event))
-    return Frame(event["seq"], kind, data)
+    return EventFrame(event["seq"], kind, data)
 
 
 def _unnumbered(event: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %b\n\n" % (str(event["type"]).encode(), orjson.dumps(event))
 
 
-AS_EVENTS = Rendering(record_frame, malformed_frame, gap_frame, end_frame)
+EVENT_FORMAT = FrameFormat(record_frame, malformed_frame, gap_frame, end_frame)

@@ -19,7 +19,7 @@ from magent2.bus.operations import Describe, Topics
 from magent2.bus.records import TopicInfo, TopicList
 from magent2.bus.watch import Watch
 from magent2.errors import Magent2Error
-from magent2.gateway.streaming.fanout import Sleeper
+from magent2.gateway.streaming.fanout import Wakeable
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.models.address import chat_topic, stream_topic
 from magent2.sessions.store import HIDDEN, Session
@@ -33,7 +33,7 @@ CHANGES_KEPT = 64  # who is further behind is given the whole list again
 log = logging.getLogger(__name__)
 
 
-def item_of(session: Session) -> dict[str, Any]:
+def session_summary(session: Session) -> dict[str, Any]:
     """A session as lists show it."""
     head = session.head
     return {
@@ -50,21 +50,21 @@ def item_of(session: Session) -> dict[str, Any]:
     }
 
 
-class SessionLists:
+class LiveSessionLists:
     """One list per owner who looks, and one for admins, who see all; none when nobody does."""
 
     def __init__(self, bus: Engine) -> None:
         self._bus = bus
-        self._lists: dict[str | None, SessionsShown] = {}
+        self._lists: dict[str | None, LiveSessionList] = {}
 
-    def join(self, owner: str | None, sleeper: Sleeper) -> SessionsShown:
+    def join(self, owner: str | None, sleeper: Wakeable) -> LiveSessionList:
         if owner not in self._lists:
-            self._lists[owner] = SessionsShown(self._bus, owner)
+            self._lists[owner] = LiveSessionList(self._bus, owner)
         shown = self._lists[owner]
         shown.sleepers.add(sleeper)
         return shown
 
-    def leave(self, shown: SessionsShown, sleeper: Sleeper) -> None:
+    def leave(self, shown: LiveSessionList, sleeper: Wakeable) -> None:
         shown.sleepers.discard(sleeper)
         if not shown.sleepers and self._lists.get(shown.owner) is shown:
             del self._lists[shown.owner]
@@ -76,12 +76,12 @@ class SessionLists:
             shown.look()
 
 
-class SessionsShown:
+class LiveSessionList:
     """The most recently active sessions of one owner, and what has changed of late."""
 
     def __init__(self, bus: Engine, owner: str | None) -> None:
         self.owner = owner
-        self.sleepers: set[Sleeper] = set()
+        self.sleepers: set[Wakeable] = set()
         self.version = 0  # 0 until it was read for the first time
         self._bus = bus
         self._items: dict[str, dict[str, Any]] = {}
@@ -134,7 +134,7 @@ class SessionsShown:
         inboxes = await self._inboxes_now()
         page: TopicList = await self._bus.acall(Topics("stream:", self.owner, None, SHOWN_MAX))
         found = {
-            session.session_id: item_of(session)
+            session.session_id: session_summary(session)
             for session in (Session.of(info) for info in page.topics if not info.head.get(HIDDEN))
         }
         gone = await self._deleted([name for name in self._items if name not in found])

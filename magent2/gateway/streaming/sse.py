@@ -36,7 +36,7 @@ def _event_names() -> frozenset[str]:
 KINDS = _event_names()
 
 
-class Frame(NamedTuple):
+class EventFrame(NamedTuple):
     """A record as it goes out, made once for all who read it."""
 
     seq: int
@@ -52,17 +52,17 @@ class UnknownKind(InvalidInput):
     """A kind of event that does not exist."""
 
 
-def record_frame(record: Record) -> Frame:
+def record_frame(record: Record) -> EventFrame:
     """An erased record keeps its place and says nothing."""
     if record.erased:
-        return Frame(record.seq, "", b"")
+        return EventFrame(record.seq, "", b"")
     return payload_frame(record.seq, record.payload)
 
 
-def payload_frame(seq: int, payload: dict[str, Any]) -> Frame:
+def payload_frame(seq: int, payload: dict[str, Any]) -> EventFrame:
     kind = kind_of(payload)
     text = orjson.dumps({**payload, "seq": seq})
-    return Frame(seq, kind, b"id: %d\nevent: %s\ndata: %b\n\n" % (seq, kind.encode(), text))
+    return EventFrame(seq, kind, b"id: %d\nevent: %s\ndata: %b\n\n" % (seq, kind.encode(), text))
 
 
 def kind_of(payload: dict[str, Any]) -> str:
@@ -72,7 +72,7 @@ def kind_of(payload: dict[str, Any]) -> str:
     return UNNAMED
 
 
-def malformed_frame(conversation: str, seq: int) -> Frame:
+def malformed_frame(conversation: str, seq: int) -> EventFrame:
     """In place of a record that cannot be read: the stream says so and goes on after it."""
     payload = {
         "event": "error",
@@ -117,30 +117,30 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rendering:
+class FrameFormat:
     """How records become frames. Readers of one rendering share its frames."""
 
-    record: Callable[[Record], Frame]
-    malformed: Callable[[str, int], Frame]
+    record: Callable[[Record], EventFrame]
+    malformed: Callable[[str, int], EventFrame]
     gap: Callable[[str, int, int], bytes]
     end: Callable[[str, EndReason], bytes]
 
 
-AS_RECORDED = Rendering(record_frame, malformed_frame, gap_frame, end_frame)
+RECORD_FORMAT = FrameFormat(record_frame, malformed_frame, gap_frame, end_frame)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StreamRequest:
     """What a reader asked for. `after`: the last seq that it has, or `None` for all there is."""
 
     conversation: str
     after: int | None = None
     kinds: frozenset[str] | None = None
     max_events: int | None = None
-    rendering: Rendering = AS_RECORDED
+    rendering: FrameFormat = RECORD_FORMAT
 
 
-class Batch(NamedTuple):
+class FrameBatch(NamedTuple):
     """Bytes to send, the cursor after them, and how many records they show."""
 
     data: bytes
@@ -148,7 +148,7 @@ class Batch(NamedTuple):
     shown: int
 
 
-def batches(frames: list[Frame], kinds: frozenset[str] | None, left: int | None) -> Iterator[Batch]:
+def batches(frames: list[EventFrame], kinds: frozenset[str] | None, left: int | None) -> Iterator[FrameBatch]:
     """The frames that a reader wants, at most `left` of them, as few writes; what is passed over moves its cursor too.
 
     Nothing when there is nothing to say at all.
@@ -164,9 +164,9 @@ def batches(frames: list[Frame], kinds: frozenset[str] | None, left: int | None)
         if shown == left:
             break
         if size >= BATCH_MAX_BYTES:
-            yield Batch(b"".join(pieces), cursor, len(pieces))
+            yield FrameBatch(b"".join(pieces), cursor, len(pieces))
             pieces, size = [], 0
     if cursor != marked:
-        yield Batch(b"".join([*pieces, place_mark(cursor)]), cursor, len(pieces))
+        yield FrameBatch(b"".join([*pieces, place_mark(cursor)]), cursor, len(pieces))
     elif pieces:
-        yield Batch(b"".join(pieces), cursor, len(pieces))
+        yield FrameBatch(b"".join(pieces), cursor, len(pieces))

@@ -17,11 +17,11 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
 
 EXAMPLES = 8  # per operation
-QUICK = Limits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
+QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)  # nobody is there to answer
 GONE, THERE = "gone", "one"
 
 

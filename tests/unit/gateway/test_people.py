@@ -49,7 +49,7 @@ async def site() -> AsyncIterator[Site]:
     settle(bus)
     async with calling_app(app) as client:
         yield Site(bus, client, await person(bus, "user:ann"), await person(bus, "user:bob"))
-    app.state.house.streams.close()
+    app.state.services.streams.close()
     await bus.aclose()
 
 

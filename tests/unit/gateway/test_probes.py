@@ -24,7 +24,7 @@ async def test_the_process_answers_also_when_the_bus_does_not(bus: MemoryBus, cl
 
 
 async def test_a_gateway_that_goes_home_is_not_ready(app: FastAPI, client: httpx2.AsyncClient) -> None:
-    app.state.house.streams.drain()
+    app.state.services.streams.drain()
 
     assert (await client.get("/ready")).json()["code"] == "draining"
     assert (await client.get("/stream/one")).json()["code"] == "draining"

@@ -16,7 +16,7 @@ from magent2.bus.operations import Append, Delete, Erase, Operation
 from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate
+from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from tests.support.gateway import calling_app, message
 from tests.support.keys import ACCESS, ADMIN, TOKEN, Person, person
 from tests.support.routes import TABLE, Request
@@ -29,7 +29,7 @@ R = TypeVar("R")
 SPENDING = (("POST", "/send"), ("DELETE", "/conversations/no"), ("GET", "/conversations"), ("GET", "/stream/no"))
 
 TALK = "one"
-QUICK = Limits(wait_max_s=0.01, route_max_s=0.01)
+QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)
 CLOSED = sorted(key for key, row in TABLE.items() if row.right != "open")
 WITH_BODY = [key for key in CLOSED if TABLE[key].body is not None]
 STREAMS = {
@@ -67,14 +67,14 @@ class Failing(MemoryBus):
 
 @asynccontextmanager
 async def house(
-    bus: Any, access: Access | None = None, limits: Limits = QUICK
+    bus: Any, access: Access | None = None, limits: GatewayLimits = QUICK
 ) -> AsyncIterator[tuple[FastAPI, httpx2.AsyncClient]]:
     app = create_app(bus, access=access, limits=limits)
     async with calling_app(app) as client:
         body = message("hi", TALK)
         assert (await client.post("/send", json=body, headers={**ADMIN, "host": "localhost"})).status_code == 200
         yield app, client
-    app.state.house.streams.close()
+    app.state.services.streams.close()
 
 
 @pytest.fixture
@@ -115,9 +115,9 @@ async def test_a_host_or_a_page_from_elsewhere_is_refused_on_every_route(bus: Me
 
 async def test_whoever_asks_too_often_is_told_when_to_come_again_on_every_route(bus: MemoryBus) -> None:
     ann: Person = await person(bus, "user:ann")
-    spent = Limits(rates=dict.fromkeys(DEFAULT_RATES, Rate(per_s=0.001, burst=1)))
+    spent = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=0.001, burst=1)))
     async with house(bus, ACCESS, spent) as (app, client):
-        streams = app.state.house.streams
+        streams = app.state.services.streams
         for method, path in SPENDING:
             spending = asyncio.create_task(client.request(method, path, headers=ann.headers, json={}))
             await until(lambda task=spending: task.done() or streams.open)  # type: ignore[misc]
@@ -157,7 +157,7 @@ async def test_a_body_that_does_not_come_is_408_on_every_route_that_takes_one(bu
         yield b"{"
         await asyncio.Event().wait()
 
-    async with house(bus, limits=Limits(body_max_s=0.02)) as (app, client):
+    async with house(bus, limits=GatewayLimits(body_max_s=0.02)) as (app, client):
         for key in WITH_BODY:
             request = Request.of(key, TALK)
             headers = {"content-type": "application/json"}

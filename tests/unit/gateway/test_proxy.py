@@ -12,8 +12,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access, parse_hosts
 from magent2.gateway.app import create_app
-from magent2.gateway.proxy import SCHEME_KEY, Front, client_of, route_path
-from magent2.gateway.server import choose_access, choose_front
+from magent2.gateway.proxy import SCHEME_KEY, ProxySettings, client_address, route_path
+from magent2.gateway.server import choose_access, choose_proxy_settings
 from magent2.settings import Settings
 from magent2.telemetry.logs import fields_of
 from tests.support.gateway import calling_app, message
@@ -28,12 +28,12 @@ def request(client: str = PROXY, path: str = "/send", **headers: str) -> dict[st
     return {"type": "http", "client": (client, 4711), "scheme": "http", "path": path, "headers": pairs}
 
 
-def met(front: Front, scope: dict[str, Any]) -> dict[str, Any]:
-    front.meet(scope)
+def met(front: ProxySettings, scope: dict[str, Any]) -> dict[str, Any]:
+    front.apply(scope)
     return scope
 
 
-BEHIND = Front.parse(trusted=["10.0.0.0/8", "::1"])
+BEHIND = ProxySettings.parse(trusted=["10.0.0.0/8", "::1"])
 
 
 # --- what proxies say
@@ -56,23 +56,23 @@ BEHIND = Front.parse(trusted=["10.0.0.0/8", "::1"])
     ],
 )
 def test_the_client_is_the_nearest_address_that_is_no_proxy_of_ours(chain: str, client: str) -> None:
-    assert client_of(met(BEHIND, request(x_forwarded_for=chain))) == client
+    assert client_address(met(BEHIND, request(x_forwarded_for=chain))) == client
 
 
 def test_several_headers_are_one_chain() -> None:
     scope = request(x_forwarded_for=VISITOR)
     scope["headers"].append((b"x-forwarded-for", b"10.1.1.1"))
 
-    assert client_of(met(BEHIND, scope)) == VISITOR
+    assert client_address(met(BEHIND, scope)) == VISITOR
 
 
-@pytest.mark.parametrize("front", [Front(), BEHIND])
-def test_a_stranger_is_not_believed(front: Front) -> None:
+@pytest.mark.parametrize("front", [ProxySettings(), BEHIND])
+def test_a_stranger_is_not_believed(front: ProxySettings) -> None:
     told = {"x_forwarded_for": VISITOR, "x_forwarded_proto": "https", "x_forwarded_host": "evil.example"}
 
     scope = met(front, request(STRANGER, **told))
 
-    assert client_of(scope) == STRANGER
+    assert client_address(scope) == STRANGER
     assert (scope["scheme"], SCHEME_KEY in scope) == ("http", False)
     assert (b"host", b"inner") in scope["headers"]
 
@@ -93,7 +93,7 @@ def test_a_scheme_that_is_none_is_not_believed() -> None:
 def test_a_request_through_no_network_has_no_client() -> None:
     scope = {**request(x_forwarded_for=VISITOR), "client": None}
 
-    assert client_of(met(BEHIND, scope)) == ""
+    assert client_address(met(BEHIND, scope)) == ""
 
 
 @given(st.text(max_size=80), st.text(max_size=40), st.text(max_size=40))
@@ -105,7 +105,7 @@ def test_whatever_a_proxy_writes_is_taken_or_left(chain: str, scheme: str, host:
     met(BEHIND, scope)
 
     assert scope["scheme"] in ("http", "https")
-    assert client_of(scope)
+    assert client_address(scope)
 
 
 # --- the sub-path
@@ -113,7 +113,7 @@ def test_whatever_a_proxy_writes_is_taken_or_left(chain: str, scheme: str, host:
 
 @pytest.mark.parametrize("path", ["/magent2/send", "/send"])
 def test_a_proxy_may_leave_the_sub_path_or_take_it_off(path: str) -> None:
-    scope = met(Front.parse("/magent2/"), request(path=path))
+    scope = met(ProxySettings.parse("/magent2/"), request(path=path))
 
     assert (scope["path"], scope["root_path"], route_path(scope)) == ("/magent2/send", "/magent2", "/send")
 
@@ -121,16 +121,16 @@ def test_a_proxy_may_leave_the_sub_path_or_take_it_off(path: str) -> None:
 @pytest.mark.parametrize("text", ["magent2", "/a b", "/a/../b", "/./a", "//", "/a//b", "/" + "a" * 300, "/ä", "/a?b"])
 def test_a_root_path_that_is_no_path_is_refused(text: str) -> None:
     if text == "//":
-        assert Front.parse(text).root_path == ""
+        assert ProxySettings.parse(text).root_path == ""
         return
     with pytest.raises(SettingsError, match="a root path is a path such as /magent2"):
-        Front.parse(text)
+        ProxySettings.parse(text)
 
 
 @pytest.mark.parametrize("text", ["/stream", "/api/v2", "/send", "/page"])
 def test_a_root_path_that_begins_like_a_route_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="choose another"):
-        Front.parse(text)
+        ProxySettings.parse(text)
 
 
 def test_every_route_has_a_first_step_that_no_root_path_may_have(bus: MemoryBus) -> None:
@@ -138,13 +138,13 @@ def test_every_route_has_a_first_step_that_no_root_path_may_have(bus: MemoryBus)
 
     for path in {name.split("/")[1] for name in paths} - {""}:
         with pytest.raises(SettingsError):
-            Front.parse(f"/{path}")
+            ProxySettings.parse(f"/{path}")
 
 
 @pytest.mark.parametrize("text", ["proxy.example.org", "10.0.0.1/8", "300.1.1.1", ""])
 def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
     with pytest.raises(SettingsError, match="a trusted proxy is an address or a network"):
-        Front.parse(trusted=[text])
+        ProxySettings.parse(trusted=[text])
 
 
 # --- names
@@ -183,20 +183,20 @@ def test_the_environment_says_it_too_and_the_command_line_says_it_louder() -> No
         }
     )
 
-    assert choose_front(settings) == Front.parse("/here", ["10.0.0.0/8", "::1"])
-    assert choose_front(settings, "/there", ["192.0.2.1"]) == Front.parse("/there", ["192.0.2.1"])
+    assert choose_proxy_settings(settings) == ProxySettings.parse("/here", ["10.0.0.0/8", "::1"])
+    assert choose_proxy_settings(settings, "/there", ["192.0.2.1"]) == ProxySettings.parse("/there", ["192.0.2.1"])
     assert choose_access(settings, "127.0.0.1").hosts == {"a.example", "b.example"}
     assert choose_access(settings, "127.0.0.1", hosts=["c.example"]).hosts == {"c.example"}
 
 
 # --- over HTTP
 
-FRONT = Front.parse("/magent2", ["127.0.0.1"])  # which is who calls in these tests
+FRONT = ProxySettings.parse("/magent2", ["127.0.0.1"])  # which is who calls in these tests
 PUBLIC = {"x-forwarded-for": VISITOR, "x-forwarded-proto": "https", "x-forwarded-host": "chat.example.org"}
 
 
 def below(bus: MemoryBus, access: Access = ACCESS) -> Any:
-    return calling_app(create_app(bus, access=access, front=FRONT))
+    return calling_app(create_app(bus, access=access, proxy=FRONT))
 
 
 @pytest.mark.parametrize("root", ["", "/magent2"])

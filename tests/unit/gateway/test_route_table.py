@@ -44,7 +44,7 @@ class House:
         asking = asyncio.create_task(
             self.client.request(request.method, request.path, params=request.params, json=request.body, headers=headers)
         )
-        streams = self.app.state.house.streams
+        streams = self.app.state.services.streams
         await until(lambda: asking.done() or streams.open)
         if streams.open:
             streams.drain()
@@ -64,7 +64,7 @@ async def house() -> AsyncIterator[House]:
             body = {name: value for name, value in message(text, talk).items() if name != "sender"}
             assert (await client.post("/send", json=body, headers=who.headers)).status_code == 200
         yield House(bus, app, client, ann, bob)
-    app.state.house.streams.close()
+    app.state.services.streams.close()
     await bus.aclose()
 
 
@@ -84,7 +84,7 @@ def test_the_table_has_every_route_of_the_application_and_no_other() -> None:
 async def test_without_a_good_credential_nobody_comes_in() -> None:
     async with house() as site:
         await site.ann.revoke()
-        await until(lambda: site.app.state.house.streams.keys.has_ended(site.ann.id))
+        await until(lambda: site.app.state.services.streams.keys.has_ended(site.ann.id))
         before = site.state(ANNS)
 
         for key in CLOSED:

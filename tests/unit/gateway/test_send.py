@@ -10,7 +10,7 @@ from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete, Read
 from magent2.errors import BusUnavailable, StorageFull
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.mail.registration import register_agent
 from magent2.models.events import UserMessageEvent
 from tests.support.gateway import calling, message
@@ -202,7 +202,7 @@ async def test_numbers_that_json_does_not_have_are_refused(client: httpx2.AsyncC
 
 
 async def test_too_much_is_refused_by_its_kind(bus: MemoryBus) -> None:
-    async with calling(bus, limits=Limits(body_max_bytes=2000, text_max_chars=100)) as client:
+    async with calling(bus, limits=GatewayLimits(body_max_bytes=2000, text_max_chars=100)) as client:
         long = await client.post("/send", json=message("x" * 101))
         large = await client.post("/send", json=message("x", metadata={"much": "x" * 3000}))
 

@@ -1,4 +1,4 @@
-"""Limits: their names and ranges, from an agents file and from the environment."""
+"""GatewayLimits: their names and ranges, from an agents file and from the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from magent2.errors import SettingsError
-from magent2.gateway.limits.limits import DEFAULT_RATES, Limits
+from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits
 from magent2.roster.limits import LimitValues, parse_limit_variables
 from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
 from magent2.sessions.approvals import APPROVAL_MAX_S
@@ -30,7 +30,7 @@ OF_WORKERS = {
     "lease_s": LEASE_S,
 }
 OF_GATEWAYS = {
-    **{name: value for name, value in asdict(Limits()).items() if name != "rates"},
+    **{name: value for name, value in asdict(GatewayLimits()).items() if name != "rates"},
     **{f"{kind}_per_s": rate.per_s for kind, rate in DEFAULT_RATES.items()},
     **{f"{kind}_burst": rate.burst for kind, rate in DEFAULT_RATES.items()},
 }
@@ -52,7 +52,7 @@ def test_every_limit_of_a_gateway_reaches_it_from_the_file_and_from_the_environm
     value = OF_GATEWAYS[name] + 1
     in_file = read_roster(tmp_path, f"{AGENT}[limits]\n{name} = {value}").limits
 
-    by_file, by_environment = Limits.of(in_file), Limits.of(parse_limit_variables({name: str(value)}))
+    by_file, by_environment = GatewayLimits.of(in_file), GatewayLimits.of(parse_limit_variables({name: str(value)}))
 
     assert by_file == by_environment
     shown = {**asdict(by_file), **{f"{kind}_per_s": rate.per_s for kind, rate in by_file.rates.items()}}

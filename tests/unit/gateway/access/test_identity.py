@@ -1,4 +1,4 @@
-"""A key stands for somebody: what they send is signed by them, and what they begin is theirs alone."""
+"""A key stands for somebody: what they send is check_sender by them, and what they begin is theirs alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe
-from magent2.gateway.access.identity import NOBODY, principal_of, signed
+from magent2.gateway.access.identity import ANONYMOUS, check_sender, principal_of
 from magent2.gateway.app import create_app
 from magent2.gateway.problems import Problem
 from magent2.models.principal import ADMIN as HOUSE
@@ -120,12 +120,12 @@ async def test_a_stop_without_a_sender_is_ones_own(bus: MemoryBus, client: httpx
 
 
 def test_who_nobody_is_owns_nothing_and_signs_as_nobody_else() -> None:
-    assert not NOBODY.principal.owns(None)
-    assert not NOBODY.principal.owns("")
-    assert principal_of({"magent2.identity": "forged"}) == NOBODY.principal
+    assert not ANONYMOUS.principal.owns(None)
+    assert not ANONYMOUS.principal.owns("")
+    assert principal_of({"magent2.identity": "forged"}) == ANONYMOUS.principal
     assert principal_of({}) == HOUSE
     with pytest.raises(Problem):
-        signed(Principal("user:ann"), "user:bob")
+        check_sender(Principal("user:ann"), "user:bob")
 
 
 # --- whose it is

@@ -16,12 +16,12 @@ from magent2.bus.operations import Operation
 from magent2.errors import BusUnavailable
 from magent2.gateway.access import keys as keys_module
 from magent2.gateway.access.auth import Access
-from magent2.gateway.access.keys import KeyRing
+from magent2.gateway.access.keys import KeyCache
 from magent2.gateway.app import create_app
 from magent2.gateway.limits import rate_limits as ratelimit
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.problems import Problem
-from magent2.gateway.streaming.sse import Wanted
+from magent2.gateway.streaming.sse import StreamRequest
 from magent2.token import TokenFile
 from tests.support.gateway import calling, calling_app, message, parse_frames, streams_open
 from tests.support.keys import ACCESS, ADMIN, Person, person
@@ -110,7 +110,7 @@ async def test_a_revocation_ends_that_keys_streams_and_no_others(
 
 async def test_a_new_token_ends_the_streams_of_the_old_one_and_no_keys(bus: MemoryBus, tmp_path: Path) -> None:
     file = TokenFile.within(tmp_path)
-    app = create_app(bus, access=Access.by_file(file, loopback=False), limits=Limits(heartbeat_s=0.15))
+    app = create_app(bus, access=Access.by_file(file, loopback=False), limits=GatewayLimits(heartbeat_s=0.15))
     ann = await person(bus, "user:ann")
     async with calling_app(app) as client:
         bearer = {"authorization": f"Bearer {file.read()}"}
@@ -128,18 +128,18 @@ async def test_a_new_token_ends_the_streams_of_the_old_one_and_no_keys(bus: Memo
 
 async def test_a_stream_that_begins_as_its_key_ends_is_refused(bus: MemoryBus, app: FastAPI) -> None:
     ann = await person(bus, "user:ann")
-    streams = app.state.house.streams
+    streams = app.state.services.streams
     identity = await streams.keys.find(ann.text)
     await ann.revoke()
     await until(lambda: streams.keys.has_ended(ann.id))
 
     with pytest.raises(Problem, match="token"):
-        streams.enter(Wanted("one"), identity)
+        streams.enter(StreamRequest("one"), identity)
     assert streams.open == 0
 
 
 async def test_one_principal_has_so_many_streams_and_no_more(bus: MemoryBus) -> None:
-    app = create_app(bus, access=ACCESS, limits=Limits(streams_per_principal_max=2))
+    app = create_app(bus, access=ACCESS, limits=GatewayLimits(streams_per_principal_max=2))
     ann, again, bob = await person(bus, "user:ann"), await person(bus, "user:ann"), await person(bus, "user:bob")
     async with calling_app(app) as client:
         held = [asyncio.create_task(client.get("/stream/one", headers=who.headers)) for who in (ann, again)]
@@ -151,11 +151,11 @@ async def test_one_principal_has_so_many_streams_and_no_more(bus: MemoryBus) -> 
 
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
         assert refused.headers["retry-after"]
-        app.state.house.streams.drain()
+        app.state.services.streams.drain()
         await asyncio.gather(*held, others)
-    assert app.state.house.streams.open == 0
-    assert not app.state.house.streams._by_name
-    assert not app.state.house.streams._by_key
+    assert app.state.services.streams.open == 0
+    assert not app.state.services.streams._by_name
+    assert not app.state.services.streams._by_key
 
 
 class Counting(MemoryBus):
@@ -175,7 +175,7 @@ class Counting(MemoryBus):
 
 async def test_a_known_key_costs_no_look_at_the_log() -> None:
     bus = Counting()
-    ring = KeyRing(bus, lambda _: 0, lambda _: False)
+    ring = KeyCache(bus, lambda _: 0, lambda _: False)
     ann = await person(bus, "user:ann")
     assert await ring.find(ann.text) is not None
     before = bus.asked
@@ -195,7 +195,7 @@ async def test_a_change_that_cannot_be_read_leaves_the_key_shut_until_it_can() -
         ended.append(key)
         return 0
 
-    ring = KeyRing(bus, end_streams, lambda _: False)
+    ring = KeyCache(bus, end_streams, lambda _: False)
     ann = await person(bus, "user:ann")
     await ring.find(ann.text)
     await until(lambda: ring.known(ann.text) is not None)
@@ -217,7 +217,7 @@ async def test_a_revocation_whose_news_was_lost_is_found_by_the_sweep(
     bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys_module, "FOLLOW_SWEEP_S", 0.01)
-    ring = KeyRing(bus, lambda _: 0, lambda _: False)
+    ring = KeyCache(bus, lambda _: 0, lambda _: False)
     ann = await person(bus, "user:ann")
     await ring.find(ann.text)
     await until(lambda: ring.known(ann.text) is not None)
@@ -235,7 +235,7 @@ async def test_keys_that_are_not_used_are_forgotten_but_not_while_they_stream(
 ) -> None:
     monkeypatch.setattr(keys_module, "KNOWN_MAX", 3)
     people = [await person(bus, "user:ann") for _ in range(6)]
-    ring = KeyRing(bus, lambda _: 0, lambda key: key == people[0].id)
+    ring = KeyCache(bus, lambda _: 0, lambda key: key == people[0].id)
 
     for one in people:
         assert await ring.find(one.text) is not None
@@ -264,7 +264,7 @@ async def test_guesses_do_not_keep_the_log_busy_and_known_keys_are_not_held_up(
 
 
 async def test_a_ring_that_hears_no_more_trusts_nothing_that_it_knew(bus: MemoryBus) -> None:
-    ring = KeyRing(bus, lambda _: 0, lambda _: False)
+    ring = KeyCache(bus, lambda _: 0, lambda _: False)
     ann = await person(bus, "user:ann")
     await ring.find(ann.text)
     assert ring._task is not None
@@ -294,7 +294,7 @@ class Slow(MemoryBus):
 
 async def test_a_look_from_before_the_revocation_does_not_undo_it() -> None:
     bus = Slow()
-    ring = KeyRing(bus, lambda _: 0, lambda _: False)
+    ring = KeyCache(bus, lambda _: 0, lambda _: False)
     ann = await person(bus, "user:ann")
     bus.hold = arrived = asyncio.Event()
     looking = asyncio.create_task(ring.find(ann.text))

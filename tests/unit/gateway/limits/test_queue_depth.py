@@ -8,11 +8,11 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.gateway.limits import queue_depth as queues
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from tests.support.gateway import calling, message
 
 MAX = 8
-LIMITS = Limits(queue_max_messages=MAX)
+LIMITS = GatewayLimits(queue_max_messages=MAX)
 
 
 async def send(client: httpx2.AsyncClient, count: int, **fields: str) -> list[int]:

@@ -6,14 +6,14 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.limits import rate_limits as ratelimit
-from magent2.gateway.limits.limits import DEFAULT_RATES, Limits, Rate, RouteKind
-from magent2.gateway.limits.rate_limits import Misses, RateLimits, bucket_of, kind_of
+from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate, RouteKind
+from magent2.gateway.limits.rate_limits import RequestRates, UnknownKeyLimit, bucket_of, kind_of
 from magent2.gateway.problems import Problem
 from tests.support.gateway import calling, message
 from tests.support.keys import ACCESS, ADMIN, person
 
 ROUNDING = 1e-6
-SLOW: dict[RouteKind, Rate] = dict.fromkeys(DEFAULT_RATES, Rate(per_s=0.001, burst=3))
+SLOW: dict[RouteKind, RequestRate] = dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=0.001, burst=3))
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def taken(limits: RateLimits, name: str = "ann", kind: RouteKind = "send", count: int = 100) -> int:
+def taken(limits: RequestRates, name: str = "ann", kind: RouteKind = "send", count: int = 100) -> int:
     """How many of so many get through at once."""
     for number in range(count):
         try:
@@ -36,7 +36,7 @@ def taken(limits: RateLimits, name: str = "ann", kind: RouteKind = "send", count
 
 def test_a_burst_passes_and_then_the_rate() -> None:
     clock = Clock()
-    limits = RateLimits({"send": Rate(per_s=10, burst=5)}, clock)
+    limits = RequestRates({"send": RequestRate(per_s=10, burst=5)}, clock)
 
     assert taken(limits) == 5
     clock.now += 0.25
@@ -46,14 +46,14 @@ def test_a_burst_passes_and_then_the_rate() -> None:
 
 
 def test_names_and_kinds_are_counted_apart() -> None:
-    limits = RateLimits({"send": Rate(10, 5), "read": Rate(10, 7)}, Clock())
+    limits = RequestRates({"send": RequestRate(10, 5), "read": RequestRate(10, 7)}, Clock())
 
     assert [taken(limits), taken(limits, "bob"), taken(limits, kind="read")] == [5, 5, 7]
 
 
 def test_a_refusal_says_when_to_come_again_and_costs_nothing() -> None:
     clock = Clock()
-    limits = RateLimits({"send": Rate(per_s=0.1, burst=1)}, clock)
+    limits = RequestRates({"send": RequestRate(per_s=0.1, burst=1)}, clock)
     limits.take("ann", "send")
 
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_refusal_says_when_to_come_again_and_costs_nothing() -> None:
 
 def test_only_so_many_are_remembered_and_those_who_asked_most_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratelimit, "COUNTED_MAX", 10)
-    limits = RateLimits({"send": Rate(per_s=1, burst=5)}, Clock())
+    limits = RequestRates({"send": RequestRate(per_s=1, burst=5)}, Clock())
 
     assert taken(limits, "greedy") == 5
     for number in range(50):
@@ -78,7 +78,7 @@ def test_only_so_many_are_remembered_and_those_who_asked_most_longest(monkeypatc
 
 def test_what_was_let_in_elsewhere_counts_and_what_was_too_much_is_made_good() -> None:
     clock = Clock()
-    limits = RateLimits({"send": Rate(per_s=10, burst=5), "read": Rate(per_s=10, burst=5)}, clock)
+    limits = RequestRates({"send": RequestRate(per_s=10, burst=5), "read": RequestRate(per_s=10, burst=5)}, clock)
 
     limits.charge(bucket_of("ann", "send"), 3)
     assert [taken(limits), taken(limits, "bob"), taken(limits, kind="read")] == [2, 5, 5]
@@ -91,7 +91,7 @@ def test_what_was_let_in_elsewhere_counts_and_what_was_too_much_is_made_good() -
 
 
 def test_counts_of_a_kind_that_is_not_known_here_charge_nobody() -> None:
-    limits = RateLimits({"send": Rate(per_s=10, burst=5)}, Clock())
+    limits = RequestRates({"send": RequestRate(per_s=10, burst=5)}, Clock())
 
     limits.charge("dance:0123456789abcdef", 5)
     limits.charge("", 5)
@@ -99,14 +99,14 @@ def test_counts_of_a_kind_that_is_not_known_here_charge_nobody() -> None:
     assert limits._full_at == {}
 
 
-RATE, SHARED_EVERY_S, STEP_S = Rate(per_s=20, burst=10), 0.5, 0.05
+RATE, SHARED_EVERY_S, STEP_S = RequestRate(per_s=20, burst=10), 0.5, 0.05
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_gateways_that_tell_each_other_let_in_no_more_than_was_stated(seed: int) -> None:
     """Somebody asks several gateways as greedily as chance wants, with pauses; every stretch of time is looked at."""
     dice, clock = random.Random(seed), Clock()
-    gateways = [RateLimits({"send": RATE}, clock) for _ in range(dice.randint(2, 6))]
+    gateways = [RequestRates({"send": RATE}, clock) for _ in range(dice.randint(2, 6))]
     fresh, admitted = [0] * len(gateways), []
     for step in range(400):
         greed = dice.choice((0, 0, 1, 3, 40))
@@ -126,7 +126,7 @@ def test_gateways_that_tell_each_other_let_in_no_more_than_was_stated(seed: int)
             assert total <= RATE.burst + RATE.per_s * (ended - begun) * STEP_S + more + ROUNDING
 
 
-def _tell_each_other(gateways: list[RateLimits], fresh: list[int]) -> None:
+def _tell_each_other(gateways: list[RequestRates], fresh: list[int]) -> None:
     for mine, gateway in enumerate(gateways):
         for others, count in enumerate(fresh):
             if others != mine and count:
@@ -135,7 +135,7 @@ def _tell_each_other(gateways: list[RateLimits], fresh: list[int]) -> None:
 
 def test_misses_pass_again_after_a_while() -> None:
     clock = Clock()
-    misses = Misses(clock)
+    misses = UnknownKeyLimit(clock)
     for _ in range(ratelimit.MISSES_BURST):
         misses.check()
         misses.count()
@@ -147,7 +147,7 @@ def test_misses_pass_again_after_a_while() -> None:
 
 
 def test_whoever_guesses_is_held_up_before_the_others() -> None:
-    misses = Misses(Clock())
+    misses = UnknownKeyLimit(Clock())
     for _ in range(ratelimit.CLIENT_MISSES_BURST):
         misses.check("203.0.113.9")
         misses.count("203.0.113.9")
@@ -179,7 +179,7 @@ def test_the_kind_of_a_request(method: str, path: str, kind: str) -> None:
 
 async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_held_up(bus: MemoryBus) -> None:
     ann, again, bob = await person(bus, "user:ann"), await person(bus, "user:ann"), await person(bus, "user:bob")
-    async with calling(bus, ACCESS, Limits(rates=SLOW)) as client:
+    async with calling(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
         for number, who in enumerate((ann, again, ann)):
             body = message(id=f"m{number}")
             assert (await client.post("/send", json=body, headers=who.headers)).status_code == 200
@@ -194,7 +194,7 @@ async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_
 
 
 async def test_an_admin_is_not_counted(bus: MemoryBus) -> None:
-    async with calling(bus, ACCESS, Limits(rates=SLOW)) as client:
+    async with calling(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
         codes = {(await client.get("/conversations", headers=ADMIN)).status_code for _ in range(10)}
 
     assert codes == {200}

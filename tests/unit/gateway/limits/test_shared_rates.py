@@ -12,8 +12,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
 from magent2.gateway.limits import rate_limits as counts
-from magent2.gateway.limits.limits import Rate
-from magent2.gateway.limits.rate_limits import BUCKETS_PER_RECORD, SharedRates
+from magent2.gateway.limits.limits import RequestRate
+from magent2.gateway.limits.rate_limits import BUCKETS_PER_RECORD, SharedRequestRates
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
 from magent2.settings import PAYLOAD_CAP_MIN_BYTES
@@ -29,11 +29,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def gateway(bus: MemoryBus) -> AsyncIterator[Callable[[], SharedRates]]:
-    made: list[SharedRates] = []
+async def gateway(bus: MemoryBus) -> AsyncIterator[Callable[[], SharedRequestRates]]:
+    made: list[SharedRequestRates] = []
 
-    def make() -> SharedRates:
-        made.append(SharedRates(bus, {"send": Rate(NEVER, BURST)}))
+    def make() -> SharedRequestRates:
+        made.append(SharedRequestRates(bus, {"send": RequestRate(NEVER, BURST)}))
         made[-1].open()
         return made[-1]
 
@@ -42,7 +42,7 @@ async def gateway(bus: MemoryBus) -> AsyncIterator[Callable[[], SharedRates]]:
         one.close()
 
 
-async def left(rates: SharedRates, name: str = "ann") -> int:
+async def left(rates: SharedRequestRates, name: str = "ann") -> int:
     """What somebody may still have."""
     for number in range(2 * BURST):
         try:
@@ -61,7 +61,7 @@ def told(bus: MemoryBus) -> int:
 
 
 async def test_a_gateway_hears_of_the_others_and_not_of_itself(
-    bus: MemoryBus, gateway: Callable[[], SharedRates]
+    bus: MemoryBus, gateway: Callable[[], SharedRequestRates]
 ) -> None:
     first, second = gateway(), gateway()
     await listening(bus, 2)
@@ -76,7 +76,7 @@ async def test_a_gateway_hears_of_the_others_and_not_of_itself(
 
 async def test_as_many_fit_into_a_record_as_the_smallest_payload_takes() -> None:
     bus = MemoryBus(payload_max_bytes=PAYLOAD_CAP_MIN_BYTES)
-    rates = SharedRates(bus, {"stream": Rate(NEVER, BURST)})
+    rates = SharedRequestRates(bus, {"stream": RequestRate(NEVER, BURST)})
     try:
         for number in range(3 * BUCKETS_PER_RECORD):
             for _ in range(BURST):
@@ -89,7 +89,7 @@ async def test_as_many_fit_into_a_record_as_the_smallest_payload_takes() -> None
 
 
 async def test_old_counts_go(
-    bus: MemoryBus, gateway: Callable[[], SharedRates], monkeypatch: pytest.MonkeyPatch
+    bus: MemoryBus, gateway: Callable[[], SharedRequestRates], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "KEPT_RECORDS", 2)
     monkeypatch.setattr(counts, "TRIM_EVERY", 5)
@@ -105,7 +105,7 @@ def _has(bus: MemoryBus, records: int) -> bool:
     return bus.call(Describe((counts_topic(),)))[0].last == records
 
 
-async def test_what_is_no_count_is_passed_over(bus: MemoryBus, gateway: Callable[[], SharedRates]) -> None:
+async def test_what_is_no_count_is_passed_over(bus: MemoryBus, gateway: Callable[[], SharedRequestRates]) -> None:
     rates = gateway()
     await listening(bus, 1)
     payloads: list[dict[str, Any]] = [

@@ -13,13 +13,13 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Operation, Read, Trim
 from magent2.errors import BusUnavailable, Magent2Error
-from magent2.gateway.access.identity import HOUSE
-from magent2.gateway.routes.api.multi_stream import with_header
+from magent2.gateway.access.identity import TOKEN_IDENTITY
+from magent2.gateway.routes.multi_stream import merge_last_event_id
 from magent2.gateway.streaming.fanout import Fanout
-from magent2.gateway.streaming.multi_session import Whole, cursors_text, parse_cursors
-from magent2.gateway.streaming.session_frames import AS_EVENTS
-from magent2.gateway.streaming.session_list import CHANGES_KEPT, SessionLists
-from magent2.gateway.streaming.sse import Wanted
+from magent2.gateway.streaming.multi_session import MultiSessionReader, cursors_text, parse_cursors
+from magent2.gateway.streaming.session_frames import EVENT_FORMAT
+from magent2.gateway.streaming.session_list import CHANGES_KEPT, LiveSessionLists
+from magent2.gateway.streaming.sse import StreamRequest
 from magent2.models.principal import Principal
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import SessionStore
@@ -46,8 +46,8 @@ def test_a_session_without_a_cursor_is_followed_from_the_beginning() -> None:
 def test_the_header_is_newer_and_the_question_says_which_sessions() -> None:
     asked = {"a": 1, "b": None, "c": 7}
 
-    assert with_header(asked, "a:5,b:2,gone:9") == {"a": 5, "b": 2, "c": 7}
-    assert with_header(asked, None) == with_header(asked, " ") == asked
+    assert merge_last_event_id(asked, "a:5,b:2,gone:9") == {"a": 5, "b": 2, "c": 7}
+    assert merge_last_event_id(asked, None) == merge_last_event_id(asked, " ") == asked
 
 
 @pytest.mark.parametrize("text", ["a:99999999999999999999", "a:²", " a :1"])
@@ -69,17 +69,17 @@ class Breaking(MemoryBus):
         return await super().acall(operation)
 
 
-async def read(whole: Whole) -> list[tuple[str, dict[str, Any]]]:
+async def read(whole: MultiSessionReader) -> list[tuple[str, dict[str, Any]]]:
     """(id, data) of what there is now."""
     text = b"".join([batch.data for batch in await whole.read()]).decode()
     blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.split("\n\n") if block]
     return [(block.get("id", ""), orjson.loads(block["data"])) for block in blocks]
 
 
-def whole_of(bus: MemoryBus, **cursors: int | None) -> Whole:
-    fanout = Fanout(bus, AS_EVENTS)
-    wanted = [Wanted(name, after=after, rendering=AS_EVENTS) for name, after in cursors.items()]
-    return Whole(bus, fanout, cursors, wanted, HOUSE)
+def whole_of(bus: MemoryBus, **cursors: int | None) -> MultiSessionReader:
+    fanout = Fanout(bus, EVENT_FORMAT)
+    wanted = [StreamRequest(name, after=after, rendering=EVENT_FORMAT) for name, after in cursors.items()]
+    return MultiSessionReader(bus, fanout, cursors, wanted, TOKEN_IDENTITY)
 
 
 async def test_a_session_that_cannot_be_read_costs_the_others_nothing() -> None:
@@ -130,7 +130,7 @@ async def begin(bus: MemoryBus, name: str, who: Principal = ANN) -> None:
 async def test_each_owner_sees_their_own_and_an_admin_all(bus: MemoryBus) -> None:
     await begin(bus, "anns")
     await begin(bus, "bobs", BOB)
-    lists, reader = SessionLists(bus), Reader()
+    lists, reader = LiveSessionLists(bus), Reader()
 
     shown = {owner: lists.join(owner, reader) for owner in ("ann", "bob", None)}
     await until(lambda: all(one.version for one in shown.values()))
@@ -146,7 +146,7 @@ async def test_each_owner_sees_their_own_and_an_admin_all(bus: MemoryBus) -> Non
 
 async def test_who_is_far_behind_is_given_the_whole_list_again(bus: MemoryBus) -> None:
     await begin(bus, "one")
-    lists, reader = SessionLists(bus), Reader()
+    lists, reader = LiveSessionLists(bus), Reader()
     shown = lists.join(None, reader)
     await until(lambda: shown.version == 1)
 

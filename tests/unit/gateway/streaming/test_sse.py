@@ -11,7 +11,7 @@ from magent2.gateway.streaming.sse import (
     BATCH_MAX_BYTES,
     CURSOR_MAX,
     BadCursor,
-    Frame,
+    EventFrame,
     UnknownKind,
     batches,
     end_frame,
@@ -27,9 +27,9 @@ from tests.support.gateway import last_id, parse_frames
 PAYLOADS = st.dictionaries(st.text(max_size=8), st.text() | st.integers(0, 2**53) | st.none() | st.lists(st.text()))
 
 
-def frames(*kinds: str, size: int = 10) -> list[Frame]:
+def frames(*kinds: str, size: int = 10) -> list[EventFrame]:
     return [
-        payload_frame(number, {"event": kind, "text": "x" * size}) if kind else Frame(number, "", b"")
+        payload_frame(number, {"event": kind, "text": "x" * size}) if kind else EventFrame(number, "", b"")
         for number, kind in enumerate(kinds, start=1)
     ]
 
@@ -50,7 +50,7 @@ def test_a_kind_never_breaks_the_frame(kind: object) -> None:
 
 
 def test_an_erased_record_keeps_its_place_and_says_nothing() -> None:
-    assert record_frame(Record("stream:a", {}, seq=7, erased=True)) == Frame(7, "", b"")
+    assert record_frame(Record("stream:a", {}, seq=7, erased=True)) == EventFrame(7, "", b"")
 
 
 def test_gap_and_end_move_no_cursor() -> None:

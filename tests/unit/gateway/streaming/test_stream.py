@@ -13,7 +13,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Compact, Delete, Erase, Trim
 from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import Limits
+from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.streaming.fanout import TAIL_MAX_FRAMES
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from tests.support.engines import spoil_next_record
@@ -226,7 +226,7 @@ async def test_an_empty_header_is_no_cursor(bus: MemoryBus, client: httpx2.Async
 
 
 async def test_more_streams_than_there_is_room_for_are_refused(bus: MemoryBus) -> None:
-    app = create_app(bus, limits=Limits(streams_max=1))
+    app = create_app(bus, limits=GatewayLimits(streams_max=1))
     async with calling_app(app) as client:
         first = asyncio.create_task(follow(client, max_events=1))
         await streams_open(app, 1)

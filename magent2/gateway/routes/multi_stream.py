@@ -14,12 +14,18 @@ from magent2.bus.records import TopicInfo
 from magent2.gateway.access.identity import Identity, identity_of
 from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import API, OF_HOUSE
-from magent2.gateway.services import House
-from magent2.gateway.streaming.multi_session import CURSORS_MAX_CHARS, SESSIONS_MAX, Cursors, Whole, parse_cursors
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API
+from magent2.gateway.services import Services
+from magent2.gateway.streaming.multi_session import (
+    CURSORS_MAX_CHARS,
+    SESSIONS_MAX,
+    Cursors,
+    MultiSessionReader,
+    parse_cursors,
+)
 from magent2.gateway.streaming.response import EventStream
-from magent2.gateway.streaming.session_frames import AS_EVENTS, end_frame
-from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, BadCursor, Wanted
+from magent2.gateway.streaming.session_frames import EVENT_FORMAT, end_frame
+from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, BadCursor, StreamRequest
 from magent2.models.address import stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE
 
@@ -31,10 +37,10 @@ MANY = {
 }
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
-    @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(*OF_HOUSE, 400, 422)})
+    @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(*ACCESS_ERRORS, 400, 422)})
     async def stream(
         request: Request,
         session: Annotated[
@@ -51,14 +57,14 @@ def router(house: House) -> APIRouter:
         A changed set of sessions is a new request, from the cursors of the last `id`. A session that ends, is not
         there or is not the caller's is told by an `end` of its own; the others go on.
         """
-        cursors = with_header(parse_cursors(session or []), last_event_id)
-        found = await _described(house, cursors)
-        return ManyStream(house, cursors, found, identity_of(request.scope), max_events)
+        cursors = merge_last_event_id(parse_cursors(session or []), last_event_id)
+        found = await _described(services, cursors)
+        return MultiSessionStream(services, cursors, found, identity_of(request.scope), max_events)
 
     return routes
 
 
-def with_header(cursors: Cursors, last_event_id: str | None) -> dict[str, int | None]:
+def merge_last_event_id(cursors: Cursors, last_event_id: str | None) -> dict[str, int | None]:
     """Where to go on: a client that reconnects by itself sends both, and the header is the newer."""
     try:
         seen = parse_cursors([text for text in (last_event_id or "").strip().split(",") if text])
@@ -67,26 +73,26 @@ def with_header(cursors: Cursors, last_event_id: str | None) -> dict[str, int | 
     return {name: seen[name] if seen.get(name) is not None else after for name, after in cursors.items()}
 
 
-async def _described(house: House, cursors: Cursors) -> dict[str, TopicInfo]:
+async def _described(services: Services, cursors: Cursors) -> dict[str, TopicInfo]:
     if not cursors:
         return {}
-    found: tuple[TopicInfo, ...] = await house.bus.acall(Describe(tuple(map(stream_topic, cursors))))
+    found: tuple[TopicInfo, ...] = await services.bus.acall(Describe(tuple(map(stream_topic, cursors))))
     return dict(zip(cursors, found, strict=True))
 
 
-class ManyStream(EventStream):
+class MultiSessionStream(EventStream):
     """The same answer, for many."""
 
     def __init__(
         self,
-        house: House,
+        services: Services,
         cursors: Cursors,
         found: dict[str, TopicInfo],
         identity: Identity,
         max_events: int | None,
     ) -> None:
-        super().__init__(house.streams, Wanted("many sessions", max_events=max_events))
-        self._house = house
+        super().__init__(services.streams, StreamRequest("many sessions", max_events=max_events))
+        self._services = services
         self._identity = identity
         self._ends = {name: end for name, info in found.items() if (end := self._end_of(info)) is not None}
         self._cursors = {name: after for name, after in cursors.items() if name not in self._ends}
@@ -98,13 +104,15 @@ class ManyStream(EventStream):
         is_there = bool(info.last or info.head)
         return None if is_there and self._identity.principal.owns(info.head.get("owner")) else "unknown"
 
-    def _enter(self, scope: Scope) -> Whole:
-        streams = self._house.streams
+    def _enter(self, scope: Scope) -> MultiSessionReader:
+        streams = self._services.streams
         streams.check(self._identity)
-        wanted = [Wanted(name, after=after, rendering=AS_EVENTS) for name, after in self._cursors.items()]
-        fanout = streams.fanout(AS_EVENTS)
-        whole = Whole(self._house.bus, fanout, self._cursors, wanted, self._identity, self._wanted.max_events)
-        whole.look_at(self._house.lists)
+        wanted = [StreamRequest(name, after=after, rendering=EVENT_FORMAT) for name, after in self._cursors.items()]
+        fanout = streams.fanout(EVENT_FORMAT)
+        whole = MultiSessionReader(
+            self._services.bus, fanout, self._cursors, wanted, self._identity, self._wanted.max_events
+        )
+        whole.look_at(self._services.session_lists)
         for name, reason in self._ends.items():
             whole.say(end_frame(name, reason))
         return streams.admit(whole)

@@ -12,16 +12,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from magent2.bus.base import EngineBase
-from magent2.bus.interface import Bus, BusMessage
+from magent2.bus.interface import Bus, BusMessage, Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe, Find, HeadIs, Info, Operation, Read, Topics, Trim
 from magent2.bus.records import AppendResult, LogInfo, NewRecord
 from magent2.bus.watch import Watch
-from magent2.errors import ConditionFailed
-from magent2.gateway.problems import Problem
+from magent2.errors import ConditionFailed, Magent2Error
 
 R = TypeVar("R")
 
@@ -31,7 +30,16 @@ PAGE = 256
 POLL_S = 0.02
 
 
-class PlainBus(EngineBase):
+class EngineRequired(Magent2Error):
+    """The operation needs an engine (contract v1.1); the bus has only v1's `publish` and `read`."""
+
+
+def is_engine(bus: Bus) -> TypeGuard[Engine]:
+    """Whether a bus runs operations (contract v1.1). A bus without them needs `V1BusAdapter`."""
+    return hasattr(bus, "call") and hasattr(bus, "acall")
+
+
+class V1BusAdapter(EngineBase):
     """Sends go to the v1 bus first and are numbered second, so that what failed halfway can be sent again."""
 
     def __init__(self, bus: Bus) -> None:
@@ -50,7 +58,7 @@ class PlainBus(EngineBase):
     def call(self, operation: Operation[R]) -> R:
         does = self._does.get(type(operation))
         if does is None:
-            raise Problem(501, "needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use another")
+            raise EngineRequired("the bus behind this gateway has only 'publish' and 'read'; use an engine")
         with self._lock:
             return cast("R", does(operation))
 
@@ -58,7 +66,7 @@ class PlainBus(EngineBase):
         return await asyncio.to_thread(self.call, operation)
 
     def watch(self, topics: Iterable[str] = ()) -> Watch:
-        return PlainWatch(self, self._mirror.watch(topics), topics)
+        return V1Watch(self, self._mirror.watch(topics), topics)
 
     def close(self) -> None:
         self._mirror.close()
@@ -142,10 +150,10 @@ def _named(record: NewRecord, key: NewRecord) -> NewRecord:
     return replace(record, id=record.id or f"shown:{key.id}"[:256])
 
 
-class PlainWatch(Watch):
+class V1Watch(Watch):
     """Looks for news as often as it waits."""
 
-    def __init__(self, bus: PlainBus, mirror: Watch, topics: Iterable[str]) -> None:
+    def __init__(self, bus: V1BusAdapter, mirror: Watch, topics: Iterable[str]) -> None:
         self._bus = bus
         self._mirror = mirror
         self._topics = dict.fromkeys(topics)

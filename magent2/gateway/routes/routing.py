@@ -16,19 +16,19 @@ from magent2.errors import Magent2Error, NotYours
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, log
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_BODY,
-    OF_HOUSE,
-    OF_SESSION,
-    asked_by,
-    existing,
+    BODY_ERRORS,
+    SESSION_ERRORS,
+    caller,
+    get_session,
     json_body,
-    parsed,
+    parse_body,
     scenario_id_of,
 )
-from magent2.gateway.routes.api.messages import envelope_id_of
-from magent2.gateway.services import House
+from magent2.gateway.routes.messages import envelope_id_for
+from magent2.gateway.services import Services
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import KIND
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
@@ -46,17 +46,17 @@ MAIL_PAGE = 50  # of a session's mail, from its end, in which its last message i
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["routing"])
-    _orchestrating(routes, house)
-    _switching(routes, house)
+    _orchestrating(routes, services)
+    _switching(routes, services)
     return routes
 
 
-def _orchestrating(routes: APIRouter, house: House) -> None:
+def _orchestrating(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/orchestrate",
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(RouteRequest),
     )
     async def orchestrate(request: Request) -> RouteResponse:
@@ -65,28 +65,28 @@ def _orchestrating(routes: APIRouter, house: House) -> None:
         A supervisor decides where the scenario has one and a model can be asked; else the agents' keywords do. A change
         writes one `handoff` event, no change none.
         """
-        wanted = await parsed(request, house, RouteRequest)
-        principal = asked_by(request)
-        session = None if wanted.session_id is None else await existing(house, wanted.session_id, principal)
-        scenario = _scenario(house, session, wanted.scenario_id)
+        wanted = await parse_body(request, services, RouteRequest)
+        principal = caller(request)
+        session = None if wanted.session_id is None else await get_session(services, wanted.session_id, principal)
+        scenario = _scenario(services, session, wanted.scenario_id)
         text = wanted.last_user_text
         if text is None:
-            text = "" if session is None else await _last_text(house, session)
-        audit.name(request.scope, session_id=wanted.session_id)
-        choice = await _choice(house, scenario, session, text[: house.limits.text_max_chars])
-        return await _obey(house, session, choice)
+            text = "" if session is None else await _last_text(services, session)
+        audit.add_ids(request.scope, session_id=wanted.session_id)
+        choice = await _choice(services, scenario, session, text[: services.limits.text_max_chars])
+        return await _obey(services, session, choice)
 
 
-def _scenario(house: House, session: Session | None, wanted: str | None) -> Scenario:
+def _scenario(services: Services, session: Session | None, wanted: str | None) -> Scenario:
     own = None if session is None else scenario_id_of(session)
     if own is not None and wanted is not None and wanted != own:
         raise Problem(409, "other_scenario", f"the session plays {own!r}; create it again to have it play {wanted!r}")
-    return house.catalogue.team(wanted if wanted is not None else own)
+    return services.catalogue.team(wanted if wanted is not None else own)
 
 
-async def _last_text(house: House, session: Session) -> str:
+async def _last_text(services: Services, session: Session) -> str:
     """What a person has said last; tools that were run by hand are no part of the talk."""
-    page: Page = await house.bus.acall(Read(chat_topic(session.session_id), None, MAIL_PAGE))
+    page: Page = await services.bus.acall(Read(chat_topic(session.session_id), None, MAIL_PAGE))
     for record in reversed(page.records):
         if record.erased or record.headers.get(KIND) or str(record.payload.get("sender", "")).startswith("agent:"):
             continue
@@ -94,10 +94,10 @@ async def _last_text(house: House, session: Session) -> str:
     return ""
 
 
-async def _obey(house: House, session: Session | None, choice: RouteDecision) -> RouteResponse:
+async def _obey(services: Services, session: Session | None, choice: RouteDecision) -> RouteResponse:
     changed = choice.changed
     if session is not None and changed:
-        switched = await house.sessions.switch(session.session_id, choice.agent, choice.reason)
+        switched = await services.sessions.switch(session.session_id, choice.agent, choice.reason)
         changed = switched.changed
     return RouteResponse(
         chosen_root=choice.agent,
@@ -113,42 +113,44 @@ async def _obey(house: House, session: Session | None, choice: RouteDecision) ->
 # --- who decides
 
 
-async def _choice(house: House, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
+async def _choice(services: Services, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
     current = session.active_agent if session is not None else None
-    if scenario.supervisor is None or not house.catalogue.has_routing_model or not text.strip():
+    if scenario.supervisor is None or not services.catalogue.has_routing_model or not text.strip():
         return route_by_keywords(scenario, text, current)
-    asking = house.served.refresh()
+    asking = services.presence.refresh()
     if asking is not None:
         await asking
-    if scenario.supervisor not in house.served:
+    if scenario.supervisor not in services.presence:
         return fall_back_to_keywords(scenario, text, current, NO_WORKER)
     try:
-        return await _ask(house, scenario, scenario.supervisor, session, text)
+        return await _ask(services, scenario, scenario.supervisor, session, text)
     except Magent2Error as error:
         log.warning("a supervisor could not be asked", extra={"error": str(error)})
         return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
 
 
-async def _ask(house: House, scenario: Scenario, supervisor: str, session: Session | None, text: str) -> RouteDecision:
+async def _ask(
+    services: Services, scenario: Scenario, supervisor: str, session: Session | None, text: str
+) -> RouteDecision:
     """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
     current = None if session is None else session.active_agent
     beside = routing_id(uuid.uuid4().hex if session is None else session.session_id)
     try:
-        exchange = await _decision(house, scenario, supervisor, session, beside, text)
+        exchange = await _decision(services, scenario, supervisor, session, beside, text)
     finally:
         if session is None:
-            await house.bus.acall(Delete(conversation_topics(beside), conversation=beside))
-    return decided(scenario, text, current, exchange)
+            await services.bus.acall(Delete(conversation_topics(beside), conversation=beside))
+    return decision_from_run(scenario, text, current, exchange)
 
 
 async def _decision(
-    house: House, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
+    services: Services, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
 ) -> MessageOutcome:
     """What became of the question; without a status when it took too long."""
     current = None if session is None else session.active_agent
     owner = None if session is None else session.owner
     mail = MessageEnvelope(
-        id=envelope_id_of(beside, None),
+        id=envelope_id_for(beside, None),
         conversation_id=beside,
         sender=owner or ADMIN.name,
         recipient=f"agent:{supervisor}",
@@ -156,16 +158,16 @@ async def _decision(
         metadata={"scenario_id": scenario.id, **({"current": current} if current else {})},
     )
     head = SetHead(stream_topic(beside), {HIDDEN: True})
-    seen = await house.sessions.get(beside)
+    seen = await services.sessions.get(beside)
     if seen is not None and seen.owner != owner:
         raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
-    await house.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
+    await services.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
     exchange = MessageOutcome(mail.id)
-    await house.waiters.see_through(beside, seen.last if seen else 0, exchange, house.limits.route_max_s)
+    await services.replies.wait(beside, seen.last if seen else 0, exchange, services.limits.route_max_s)
     return exchange
 
 
-def decided(scenario: Scenario, text: str, current: str | None, exchange: MessageOutcome) -> RouteDecision:
+def decision_from_run(scenario: Scenario, text: str, current: str | None, exchange: MessageOutcome) -> RouteDecision:
     """The choice that the run has come to, if it is one that can be followed."""
     if exchange.status is None:
         return fall_back_to_keywords(scenario, text, current, TIMED_OUT)
@@ -194,17 +196,17 @@ def _mapping(value: object) -> dict[str, Any]:
 # --- by hand
 
 
-def _switching(routes: APIRouter, house: House) -> None:
+def _switching(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/set_active_agent",
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
         openapi_extra=json_body(SwitchRequest),
     )
     async def set_active_agent(request: Request) -> SwitchResponse:
         """Give the session to another agent of its scenario. A change writes one `handoff` event, no change none."""
-        wanted = await parsed(request, house, SwitchRequest)
-        session = await existing(house, wanted.session_id, asked_by(request))
-        agent = house.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
-        switched = await house.sessions.switch(session.session_id, agent.name, MANUAL)
-        audit.name(request.scope, session_id=session.session_id, agent=agent.name)
+        wanted = await parse_body(request, services, SwitchRequest)
+        session = await get_session(services, wanted.session_id, caller(request))
+        agent = services.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
+        switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
+        audit.add_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)

@@ -42,8 +42,16 @@ from magent2.directory.users import (
 from magent2.errors import UnknownEntity
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, admins_only, asked_by, json_body, parsed
-from magent2.gateway.services import House
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
+    API,
+    BODY_ERRORS,
+    admins_only,
+    caller,
+    json_body,
+    parse_body,
+)
+from magent2.gateway.services import Services
 from magent2.models.api.directory import (
     FriendInfo,
     FriendList,
@@ -63,82 +71,84 @@ Name = Annotated[str, Path(min_length=1, max_length=80)]
 ADMINS = [Depends(admins_only)]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["people"])
-    _users(routes, house)
-    _friends(routes, house)
-    _swarms(routes, house)
+    _users(routes, services)
+    _friends(routes, services)
+    _swarms(routes, services)
     return routes
 
 
-def _users(routes: APIRouter, house: House) -> None:
-    @routes.get("/users", dependencies=ADMINS, responses=problems(*OF_HOUSE))
+def _users(routes: APIRouter, services: Services) -> None:
+    @routes.get("/users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
     async def users() -> UserList:
         """Everybody who has a nametag."""
-        return UserList(users=[shown_user(user) for user in await list_users(Log(house.bus))])
+        return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
 
     @routes.post(
         "/users",
         dependencies=ADMINS,
-        responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507),
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
         openapi_extra=json_body(UserRequest),
     )
     async def put_user(request: Request) -> UserInfo:
         """A new user, or other facts about one that there is."""
-        asked = await parsed(request, house, UserRequest)
+        asked = await parse_body(request, services, UserRequest)
         facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
         if asked.nametag is None:
-            return shown_user(await change_user(Log(house.bus), asked.id, facts))
-        return shown_user(await create_user(Log(house.bus), asked.id, asked.nametag, facts))
+            return user_info(await change_user(Log(services.bus), asked.id, facts))
+        return user_info(await create_user(Log(services.bus), asked.id, asked.nametag, facts))
 
-    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*OF_HOUSE, 404, 422, 507))
+    @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_user(user: Name) -> UserInfo:
         """Nobody can write to them any more; the nametag stays theirs."""
-        return shown_user(await remove_user(Log(house.bus), user))
+        return user_info(await remove_user(Log(services.bus), user))
 
 
-def shown_user(user: User) -> UserInfo:
+def user_info(user: User) -> UserInfo:
     names = UserInfo.model_fields
     return UserInfo(**{name: getattr(user, name) for name in names})
 
 
-def _friends(routes: APIRouter, house: House) -> None:
-    @routes.get("/friends", responses=problems(*OF_HOUSE))
+def _friends(routes: APIRouter, services: Services) -> None:
+    @routes.get("/friends", responses=problems(*ACCESS_ERRORS))
     async def friends(request: Request) -> FriendList:
         """The caller's friends, and who has asked whom."""
-        own = listed_for(asked_by(request))
-        found = await list_friendships(Log(house.bus), own)
-        return FriendList(friends=[await _shown_friend(house, own, friendship) for friendship in found])
+        own = directory_name(caller(request))
+        found = await list_friendships(Log(services.bus), own)
+        return FriendList(friends=[await _shown_friend(services, own, friendship) for friendship in found])
 
     @routes.post(
-        "/friends", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(FriendRequest)
+        "/friends",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+        openapi_extra=json_body(FriendRequest),
     )
     async def befriend(request: Request) -> FriendInfo:
         """Ask for a friendship, agree to one, refuse one, or end one."""
-        asked = await parsed(request, house, FriendRequest)
-        own = (await find_user(Log(house.bus), user_of(asked_by(request)))).state.id
-        other = (await find_user_by_nametag(Log(house.bus), asked.nametag)).state.id
+        asked = await parse_body(request, services, FriendRequest)
+        own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
+        other = (await find_user_by_nametag(Log(services.bus), asked.nametag)).state.id
         doing = {
             "request": request_friendship,
             "accept": accept_friendship,
             "refuse": refuse_friendship,
             "remove": remove_friendship,
         }[asked.action]
-        return await _shown_friend(house, own, await doing(Log(house.bus), own, other))
+        return await _shown_friend(services, own, await doing(Log(services.bus), own, other))
 
 
-def user_of(principal: Principal) -> str:
+def user_id(principal: Principal) -> str:
     return check_user_id(principal.name)
 
 
-def listed_for(principal: Principal) -> str:
+def directory_name(principal: Principal) -> str:
     """Whose things a list shows; of a name that no user can have, none."""
     return principal.name.removeprefix(PRINCIPAL_PREFIX)
 
 
-async def _shown_friend(house: House, own: str, friendship: Friendship) -> FriendInfo:
+async def _shown_friend(services: Services, own: str, friendship: Friendship) -> FriendInfo:
     try:
-        nametag = (await find_user(Log(house.bus), friendship.other(own))).state.nametag
+        nametag = (await find_user(Log(services.bus), friendship.other(own))).state.nametag
     except UnknownEntity:
         nametag = ""  # gone meanwhile
     return FriendInfo(
@@ -149,58 +159,62 @@ async def _shown_friend(house: House, own: str, friendship: Friendship) -> Frien
     )
 
 
-def _swarms(routes: APIRouter, house: House) -> None:
-    @routes.get("/swarms", responses=problems(*OF_HOUSE))
+def _swarms(routes: APIRouter, services: Services) -> None:
+    @routes.get("/swarms", responses=problems(*ACCESS_ERRORS))
     async def swarms(request: Request) -> SwarmList:
         """The caller's swarms; an admin sees all."""
-        principal = asked_by(request)
-        found = await list_swarms(Log(house.bus), None if principal.admin else listed_for(principal))
-        return SwarmList(swarms=[shown_swarm(swarm) for swarm in found])
+        principal = caller(request)
+        found = await list_swarms(Log(services.bus), None if principal.admin else directory_name(principal))
+        return SwarmList(swarms=[swarm_info(swarm) for swarm in found])
 
     @routes.post(
-        "/swarms", responses=problems(*OF_HOUSE, *OF_BODY, 404, 409, 507), openapi_extra=json_body(SwarmRequest)
+        "/swarms",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+        openapi_extra=json_body(SwarmRequest),
     )
     async def put_swarm(request: Request) -> SwarmInfo:
         """Make a swarm of one's own, say whom it is open to, or end it."""
-        asked = await parsed(request, house, SwarmRequest)
-        principal = asked_by(request)
+        asked = await parse_body(request, services, SwarmRequest)
+        principal = caller(request)
         if asked.action == "create":
-            own = (await find_user(Log(house.bus), user_of(principal))).state.id
-            return shown_swarm(await create_swarm(Log(house.bus), asked.nametag, own, needed(asked.agent, "agent")))
-        await _own_swarm(house, principal, asked.nametag)
+            own = (await find_user(Log(services.bus), user_id(principal))).state.id
+            return swarm_info(
+                await create_swarm(Log(services.bus), asked.nametag, own, require_field(asked.agent, "agent"))
+            )
+        await _own_swarm(services, principal, asked.nametag)
         if asked.action in ("block", "unblock"):
-            user, blocked = needed(asked.user, "user"), asked.action == "block"
-            await set_contact_blocked(Log(house.bus), asked.nametag, user, blocked=blocked)
-            return shown_swarm(await _own_swarm(house, principal, asked.nametag))
-        return shown_swarm(await _swarm_change(Log(house.bus), asked))
+            user, blocked = require_field(asked.user, "user"), asked.action == "block"
+            await set_contact_blocked(Log(services.bus), asked.nametag, user, blocked=blocked)
+            return swarm_info(await _own_swarm(services, principal, asked.nametag))
+        return swarm_info(await _swarm_change(Log(services.bus), asked))
 
-    @routes.get("/swarms/{nametag}/contacts", responses=problems(*OF_HOUSE, 404, 422))
+    @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
         """Who has written to a swarm of the caller's."""
-        swarm = await _own_swarm(house, asked_by(request), nametag)
-        found = await list_contacts(Log(house.bus), swarm.nametag)
-        return SwarmContactList(contacts=[shown_contact(contact) for contact in found])
+        swarm = await _own_swarm(services, caller(request), nametag)
+        found = await list_contacts(Log(services.bus), swarm.nametag)
+        return SwarmContactList(contacts=[contact_info(contact) for contact in found])
 
 
 async def _swarm_change(log: Log, asked: SwarmRequest) -> Swarm:
     if asked.action in ("open", "close"):
         return await set_swarm_open(log, asked.nametag, is_open=asked.action == "open")
     if asked.action == "let_in":
-        return await add_guest(log, asked.nametag, needed(asked.user, "user"))
+        return await add_guest(log, asked.nametag, require_field(asked.user, "user"))
     if asked.action == "put_out":
-        return await remove_guest(log, asked.nametag, needed(asked.user, "user"))
+        return await remove_guest(log, asked.nametag, require_field(asked.user, "user"))
     return await remove_swarm(log, asked.nametag)
 
 
-async def _own_swarm(house: House, principal: Principal, nametag: str) -> Swarm:
+async def _own_swarm(services: Services, principal: Principal, nametag: str) -> Swarm:
     """A swarm of the caller's; somebody else's is as unknown as one that never was."""
-    swarm = (await find_swarm(Log(house.bus), nametag)).state
-    if not principal.admin and swarm.owner != user_of(principal):
+    swarm = (await find_swarm(Log(services.bus), nametag)).state
+    if not principal.admin and swarm.owner != user_id(principal):
         raise UnknownEntity(f"nobody is called {nametag[:80]!r}")
     return swarm
 
 
-def shown_swarm(swarm: Swarm) -> SwarmInfo:
+def swarm_info(swarm: Swarm) -> SwarmInfo:
     return SwarmInfo(
         nametag=swarm.nametag,
         owner=swarm.owner,
@@ -211,11 +225,11 @@ def shown_swarm(swarm: Swarm) -> SwarmInfo:
     )
 
 
-def shown_contact(contact: Contact) -> SwarmContactInfo:
+def contact_info(contact: Contact) -> SwarmContactInfo:
     return SwarmContactInfo(user=contact.user, agent=contact.agent, blocked=contact.blocked)
 
 
-def needed(value: str | None, name: str) -> str:
+def require_field(value: str | None, name: str) -> str:
     if value is None:
         raise Problem(422, "invalid", f"this action needs '{name}'")
     return value

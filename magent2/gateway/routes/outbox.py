@@ -18,9 +18,9 @@ from magent2.directory.connectors import (
     unregister_connector,
 )
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.dependencies import API, OF_BODY, OF_HOUSE, json_body, parsed
-from magent2.gateway.routes.api.people import ADMINS, Name
-from magent2.gateway.services import House
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, BODY_ERRORS, json_body, parse_body
+from magent2.gateway.routes.people import ADMINS, Name
+from magent2.gateway.services import Services
 from magent2.models.api.administration import (
     ConnectorInfo,
     ConnectorList,
@@ -34,65 +34,67 @@ ITEMS_MAX = 1000
 ItemId = Annotated[str, Path(min_length=1, max_length=256)]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
-    _connectors(routes, house)
-    _outboxes(routes, house)
+    _connectors(routes, services)
+    _outboxes(routes, services)
     return routes
 
 
-def _connectors(routes: APIRouter, house: House) -> None:
-    @routes.get("/connectors", responses=problems(*OF_HOUSE))
+def _connectors(routes: APIRouter, services: Services) -> None:
+    @routes.get("/connectors", responses=problems(*ACCESS_ERRORS))
     async def connectors() -> ConnectorList:
         """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
-        found = await list_connectors(Log(house.bus))
-        return ConnectorList(connectors=[shown_connector(known) for known in found])
+        found = await list_connectors(Log(services.bus))
+        return ConnectorList(connectors=[connector_info(known) for known in found])
 
     @routes.post(
-        "/connectors", responses=problems(*OF_HOUSE, *OF_BODY, 409, 507), openapi_extra=json_body(ConnectorRequest)
+        "/connectors",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 507),
+        openapi_extra=json_body(ConnectorRequest),
     )
     async def put_connector(request: Request) -> ConnectorInfo:
         """Set a connector up."""
-        asked = await parsed(request, house, ConnectorRequest)
+        asked = await parse_body(request, services, ConnectorRequest)
         capabilities = capabilities_of(asked.kind, asked.config)
-        return shown_connector(
-            await register_connector(Log(house.bus), asked.id, asked.kind, capabilities, asked.config)
+        return connector_info(
+            await register_connector(Log(services.bus), asked.id, asked.kind, capabilities, asked.config)
         )
 
-    @routes.delete("/connectors/{connector}", responses=problems(*OF_HOUSE, 404, 422, 507))
+    @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_connector(connector: Name) -> ConnectorInfo:
         """Take a connector away; what waits in its outbox is not sent."""
-        return shown_connector(await unregister_connector(Log(house.bus), connector))
+        return connector_info(await unregister_connector(Log(services.bus), connector))
 
 
-def _outboxes(routes: APIRouter, house: House) -> None:
-    @routes.get("/outbox", responses=problems(*OF_HOUSE, 422))
+def _outboxes(routes: APIRouter, services: Services) -> None:
+    @routes.get("/outbox", responses=problems(*ACCESS_ERRORS, 422))
     async def outbox(
         connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
     ) -> OutboxItemList:
         """Messages to places outside and what became of them, the last 1,000, oldest first."""
-        names = await list_connector_ids(Log(house.bus)) if connector is None else [connector]
-        items = [item for name in names for item in await read_outbox(Log(house.bus), name)]
+        names = await list_connector_ids(Log(services.bus)) if connector is None else [connector]
+        items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
         chosen = [item for item in items if state in (None, item.state)]
-        return OutboxItemList(items=[shown_item(item) for item in chosen[-ITEMS_MAX:]])
+        return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])
 
-    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
     async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Send a message again that is dead, or whose outcome nobody knows."""
-        return shown_item(await retry_item(Log(house.bus), connector, item))
+        return outbox_item_info(await retry_item(Log(services.bus), connector, item))
 
-    @routes.delete("/outbox/{connector}/{item}", responses=problems(*OF_HOUSE, 404, 409, 422, 507))
+    @routes.delete("/outbox/{connector}/{item}", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
     async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
         """Give such a message up for good."""
-        return shown_item(await drop_item(Log(house.bus), connector, item))
+        return outbox_item_info(await drop_item(Log(services.bus), connector, item))
 
 
-def shown_connector(known: ConnectorRegistration) -> ConnectorInfo:
+def connector_info(known: ConnectorRegistration) -> ConnectorInfo:
     return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
 
 
-def shown_item(item: OutboxItem) -> OutboxItemInfo:
+def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
     return OutboxItemInfo(
         id=item.id,
         connector=item.message.connector,

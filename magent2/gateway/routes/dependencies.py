@@ -12,7 +12,7 @@ from magent2.bus.operations import OLDEST
 from magent2.gateway.access.identity import principal_of
 from magent2.gateway.limits.body import check_json, read_body
 from magent2.gateway.problems import Problem, bad_body
-from magent2.gateway.services import House
+from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import parse_cursor
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.principal import Principal
@@ -25,25 +25,25 @@ SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
 
 # What a route may refuse; each names what it can answer and nothing else.
-OF_HOUSE = (401, 403, 429, 503)  # at the door, of every route
-OF_SESSION = (404, 410)  # a session that is not there, or not the caller's
-OF_BODY = (400, 408, 413, 415, 422)
+ACCESS_ERRORS = (401, 403, 429, 503)  # at the door, of every route
+SESSION_ERRORS = (404, 410)  # a session that is not there, or not the caller's
+BODY_ERRORS = (400, 408, 413, 415, 422)
 
 
-def asked_by(request: Request) -> Principal:
+def caller(request: Request) -> Principal:
     return principal_of(request.scope)
 
 
 def admins_only(request: Request) -> None:
-    if not asked_by(request).admin:
+    if not caller(request).admin:
         raise Problem.admins_only()
 
 
-async def parsed(request: Request, house: House, shape: type[B], *, may_be_empty: bool = False) -> B:
+async def parse_body(request: Request, services: Services, shape: type[B], *, may_be_empty: bool = False) -> B:
     """The request's body."""
     if not may_be_empty:
         check_json(request.scope)
-    body = await read_body(request.scope, request.receive, house.limits)
+    body = await read_body(request.scope, request.receive, services.limits)
     if may_be_empty:
         if not body:
             return shape()
@@ -64,9 +64,9 @@ def _schema(shape: type[BaseModel]) -> dict[str, Any]:
     return shape.model_json_schema()
 
 
-async def existing(house: House, session_id: str, principal: Principal) -> Session:
+async def get_session(services: Services, session_id: str, principal: Principal) -> Session:
     """The session, if it is the caller's. Somebody else's is as unknown as one that never was."""
-    session = await house.sessions.get(check_name(session_id, "session id"))
+    session = await services.sessions.get(check_name(session_id, "session id"))
     if session is None or not principal.owns(session.owner):
         raise unknown(session_id)
     return session
@@ -81,14 +81,14 @@ def scenario_id_of(session: Session) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def cursor_of(since: str | None) -> int:
+def parse_since(since: str | None) -> int:
     return OLDEST if since is None else parse_cursor(since)
 
 
-def check_text(text: str, house: House) -> str:
+def check_text(text: str, services: Services) -> str:
     if not text.strip():
         raise Problem(422, "blank", "a message needs some text in 'user_input'")
-    if len(text) > house.limits.text_max_chars:
-        limit = house.limits.text_max_chars
+    if len(text) > services.limits.text_max_chars:
+        limit = services.limits.text_max_chars
         raise Problem(422, "too_long", f"a text has at most {limit} characters, not {len(text)}")
     return text

@@ -14,8 +14,8 @@ from magent2.connectors.media import OCTET_STREAM, served_type
 from magent2.errors import BlobMissing
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import API, OF_HOUSE, OF_SESSION, SessionId, asked_by, existing
-from magent2.gateway.services import House
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, SESSION_ERRORS, SessionId, caller, get_session
+from magent2.gateway.services import Services
 from magent2.models.address import stream_topic
 
 PAGE = 1000
@@ -31,22 +31,22 @@ AtSeq = Annotated[
 ]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get(
         "/sdk/session/{session_id:path}/files/{sha256}",
         response_class=Response,
-        responses={200: FILE, **problems(*OF_HOUSE, *OF_SESSION, 422)},
+        responses={200: FILE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
     )
     async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
         """A file that an event of the session shows."""
-        session = await existing(house, session_id, asked_by(request))
-        facts = await _shown(house, session.session_id, sha256, seq)
+        session = await get_session(services, session_id, caller(request))
+        facts = await _shown(services, session.session_id, sha256, seq)
         if facts is None:
             raise _unknown(sha256)
         try:
-            data = await house.bus.acall(GetBlob(sha256))
+            data = await services.bus.acall(GetBlob(sha256))
         except BlobMissing:
             raise _unknown(sha256) from None
         return Response(data, headers=headers_of(facts))
@@ -54,11 +54,11 @@ def router(house: House) -> APIRouter:
     return routes
 
 
-async def _shown(house: House, session_id: str, sha256: str, seq: int | None) -> dict[str, Any] | None:
+async def _shown(services: Services, session_id: str, sha256: str, seq: int | None) -> dict[str, Any] | None:
     """What the session says of the file: only what one of its own events names is a file of the session."""
     after = OLDEST if seq is None else seq - 1
     while True:
-        page: Page = await house.bus.acall(Read(stream_topic(session_id), after, PAGE if seq is None else 1))
+        page: Page = await services.bus.acall(Read(stream_topic(session_id), after, PAGE if seq is None else 1))
         found = next((item for record in page.records for item in _attached(record, sha256)), None)
         if found is not None or seq is not None or not page.records:
             return found

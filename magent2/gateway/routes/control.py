@@ -17,19 +17,19 @@ from magent2.errors import UnknownCursor
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_BODY,
-    OF_HOUSE,
-    OF_SESSION,
+    BODY_ERRORS,
+    SESSION_ERRORS,
     SessionId,
-    asked_by,
-    existing,
+    caller,
+    get_session,
     json_body,
-    parsed,
+    parse_body,
 )
-from magent2.gateway.routes.api.messages import JSON
-from magent2.gateway.services import House
+from magent2.gateway.routes.messages import JSON
+from magent2.gateway.services import Services
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
 from magent2.models.address import dead_topic, stream_topic
@@ -47,25 +47,25 @@ COMMANDS = {"now": "stop", "after_turn": "stop_after_turn"}
 RETRY_OF = "retry_of"
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _stopping(routes, house)
-    _retrying(routes, house)
+    _stopping(routes, services)
+    _retrying(routes, services)
     return routes
 
 
-def _stopping(routes: APIRouter, house: House) -> None:
+def _stopping(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/stop",
         status_code=202,
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(SessionStopRequest, required=False),
     )
     async def stop(session_id: SessionId, request: Request) -> SessionStopResponse:
         """Stop what the session's agent is doing: at once, or once its turn is recorded. The body may be left out."""
-        wanted = await parsed(request, house, SessionStopRequest, may_be_empty=True)
-        principal = asked_by(request)
-        session = await existing(house, session_id, principal)
+        wanted = await parse_body(request, services, SessionStopRequest, may_be_empty=True)
+        principal = caller(request)
+        session = await get_session(services, session_id, principal)
         agent = _at_work(session)
         if agent is None:
             raise Problem(409, "no_active_agent", "no agent is active in this session, so there is nothing to stop")
@@ -76,8 +76,8 @@ def _stopping(routes: APIRouter, house: House) -> None:
             type="control",
             content=COMMANDS[wanted.mode],
         )
-        await house.sessions.post(command, SendOptions(principal=principal.bound))
-        audit.name(request.scope, agent=agent, envelope_id=command.id)
+        await services.sessions.post(command, SendOptions(principal=principal.bound))
+        audit.add_ids(request.scope, agent=agent, envelope_id=command.id)
         return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
 
@@ -88,12 +88,12 @@ def _at_work(session: Session) -> str | None:
     return running if isinstance(running, str) else session.active_agent
 
 
-def _retrying(routes: APIRouter, house: House) -> None:
+def _retrying(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/retry",
         status_code=202,
         response_model=AcceptedResponse,
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 501, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
         openapi_extra=json_body(RetryRequest),
     )
     async def retry(session_id: SessionId, request: Request) -> Response:
@@ -101,23 +101,23 @@ def _retrying(routes: APIRouter, house: House) -> None:
 
         What failed goes on after what it has recorded; what was stopped is asked again.
         """
-        wanted = await parsed(request, house, RetryRequest)
-        principal = asked_by(request)
-        session = await existing(house, session_id, principal)
-        run = await _run_of(house, session_id, wanted.message_id)
-        audit.name(request.scope, envelope_id=run.envelope.get("id"))
-        revived: Record | None = await house.bus.acall(Find(stream_topic(session_id), _mark(run)))
+        wanted = await parse_body(request, services, RetryRequest)
+        principal = caller(request)
+        session = await get_session(services, session_id, principal)
+        run = await _run_of(services, session_id, wanted.message_id)
+        audit.add_ids(request.scope, envelope_id=run.envelope.get("id"))
+        revived: Record | None = await services.bus.acall(Find(stream_topic(session_id), _mark(run)))
         if revived is not None:
             return _accepted(session_id, str(run.envelope.get("id")), revived.seq)
-        letter = await _letter(house, run) if run.end is not None and run.end["status"] == "failed" else None
+        letter = await _letter(services, run) if run.end is not None and run.end["status"] == "failed" else None
         if letter is not None:
-            return await _revive(house, session, run, letter, principal)
-        return await _ask_again(house, session, run, principal)
+            return await _revive(services, session, run, letter, principal)
+        return await _ask_again(services, session, run, principal)
 
 
-async def _run_of(house: House, session_id: str, message_id: str) -> RunRecord:
+async def _run_of(services: Services, session_id: str, message_id: str) -> RunRecord:
     """The run of this message, by the id of the message or of its answer; refused unless it has ended badly."""
-    history = await house.histories.read(session_id)
+    history = await services.histories.read(session_id)
     name = message_id.partition("/")[0]
     found = [run for run in history.runs.values() if name in (run.run, run.envelope.get("id"))]
     if not found:
@@ -135,11 +135,11 @@ def _mark(run: RunRecord) -> str:
     return f"retried:{run.run}:{run.ended}"
 
 
-async def _letter(house: House, run: RunRecord) -> DeadLetter | None:
+async def _letter(services: Services, run: RunRecord) -> DeadLetter | None:
     """Where the mail of a failed run lies; nothing when it was retried or dropped."""
     after = OLDEST
     for _ in range(DEAD_PAGES_MAX):
-        page: Page = await house.bus.acall(Read(dead_topic(run.agent), after, DEAD_PAGE))
+        page: Page = await services.bus.acall(Read(dead_topic(run.agent), after, DEAD_PAGE))
         for record in page.records:
             after = record.seq
             letter = None if record.erased else DeadLetter.parse(record)
@@ -156,7 +156,9 @@ def _is_of(letter: DeadLetter, run: RunRecord) -> bool:
     return same and letter.conversation_id == run.envelope.get("conversation_id")
 
 
-async def _revive(house: House, session: Session, run: RunRecord, letter: DeadLetter, principal: Principal) -> Response:
+async def _revive(
+    services: Services, session: Session, run: RunRecord, letter: DeadLetter, principal: Principal
+) -> Response:
     """Put the mail back, and say so in the same step: whoever waits for the message sees that it is not over."""
     message_id = str(run.envelope.get("id"))
     event = RunEvent(
@@ -169,13 +171,13 @@ async def _revive(house: House, session: Session, run: RunRecord, letter: DeadLe
     )
     try:
         told = replace(stream_record(event), id=_mark(run))
-        appended = await retry_dead_letter(Log(house.bus), letter.agent, letter.seq, (told,))
+        appended = await retry_dead_letter(Log(services.bus), letter.agent, letter.seq, (told,))
     except UnknownCursor:
         raise Problem(409, "in_progress", "somebody else has retried the message just now") from None
     return _accepted(session.session_id, message_id, appended.seqs[-1])
 
 
-async def _ask_again(house: House, session: Session, run: RunRecord, principal: Principal) -> Response:
+async def _ask_again(services: Services, session: Session, run: RunRecord, principal: Principal) -> Response:
     """The same message once more, under an id of its own: of this end of this run, so that two retries are one."""
     text = "\x1f".join((session.session_id, run.run, str(run.ended)))
     envelope = MessageEnvelope(
@@ -186,7 +188,7 @@ async def _ask_again(house: House, session: Session, run: RunRecord, principal: 
         content=run.envelope.get("content"),
         metadata={RETRY_OF: run.envelope.get("id")},
     )
-    delivered = await house.sessions.post(envelope, SendOptions(principal=principal.bound))
+    delivered = await services.sessions.post(envelope, SendOptions(principal=principal.bound))
     return _accepted(session.session_id, envelope.id, delivered.appended.seqs[-1])
 
 

@@ -16,19 +16,19 @@ from magent2.gateway.access import audit
 from magent2.gateway.catalogue import used_by
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_BODY,
-    OF_HOUSE,
-    OF_SESSION,
-    asked_by,
-    existing,
+    BODY_ERRORS,
+    SESSION_ERRORS,
+    caller,
+    get_session,
     json_body,
-    parsed,
+    parse_body,
     scenario_id_of,
 )
-from magent2.gateway.routes.api.messages import JSON, envelope_id_of, events_of, underway
-from magent2.gateway.services import House
+from magent2.gateway.routes.messages import JSON, accepted_response, envelope_id_for, rendered_events
+from magent2.gateway.services import Services
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import KIND as KIND_HEADER
 from magent2.mail.headers import STREAM_SEEN
@@ -52,28 +52,28 @@ _REFUSALS = {
 }
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=f"{API}/tools", tags=["tools"])
-    _showing(routes, house)
-    _executing(routes, house)
+    _showing(routes, services)
+    _executing(routes, services)
     return routes
 
 
-def _showing(routes: APIRouter, house: House) -> None:
-    @routes.get("/list", responses=problems(*OF_HOUSE))
+def _showing(routes: APIRouter, services: Services) -> None:
+    @routes.get("/list", responses=problems(*ACCESS_ERRORS))
     async def tools() -> ToolList:
         """Custom tools with their schemas, tools of MCP servers that agents name, and the built-in ones."""
-        return ToolList(tools=[ToolInfo(**tool) for tool in _listed(house)])
+        return ToolList(tools=[ToolInfo(**tool) for tool in _listed(services)])
 
-    @routes.get("/config/status", responses=problems(*OF_HOUSE))
+    @routes.get("/config/status", responses=problems(*ACCESS_ERRORS))
     async def status() -> ToolsStatus:
         """Which built-in tools are switched on, which would work, and what the others lack."""
-        found = [BuiltinToolStatus(**one) for one in house.catalogue.builtin_status()]
-        return ToolsStatus(model_kind=house.catalogue.kind or "unknown", builtins=found)
+        found = [BuiltinToolStatus(**one) for one in services.catalogue.builtin_status()]
+        return ToolsStatus(model_kind=services.catalogue.kind or "unknown", builtins=found)
 
 
-def _listed(house: House) -> list[dict[str, Any]]:
-    tools, roster = house.catalogue.tools, house.catalogue.roster
+def _listed(services: Services) -> list[dict[str, Any]]:
+    tools, roster = services.catalogue.tools, services.catalogue.roster
     users = used_by(roster)
     custom = {shown["name"]: shown for shown in tools.schemas()}
     names = [*custom, *(name for name in roster.tools if name not in custom)]
@@ -85,13 +85,13 @@ def _listed(house: House) -> list[dict[str, Any]]:
     return found
 
 
-def _executing(routes: APIRouter, house: House) -> None:
+def _executing(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/execute",
         response_model=ToolRunResponse,
         responses={
             202: {"model": AcceptedResponse, "description": "Still under way: follow the session after `seq`"},
-            **problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 502, 507),
+            **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
         },
         openapi_extra=json_body(ToolRunRequest),
     )
@@ -102,11 +102,11 @@ def _executing(routes: APIRouter, house: House) -> None:
         `client_message_id` it is run once, however often it is posted: a repeat gets the same result, another call
         under the same key is 409.
         """
-        wanted = await parsed(request, house, ToolRunRequest)
-        principal = asked_by(request)
-        session = await existing(house, wanted.session_id, principal)
-        call = await _called(house, session, wanted) or await _call(house, session, principal, wanted)
-        audit.name(
+        wanted = await parse_body(request, services, ToolRunRequest)
+        principal = caller(request)
+        session = await get_session(services, wanted.session_id, principal)
+        call = await _called(services, session, wanted) or await _call(services, session, principal, wanted)
+        audit.add_ids(
             request.scope,
             session_id=session.session_id,
             envelope_id=call.delivered.envelope_id,
@@ -114,14 +114,14 @@ def _executing(routes: APIRouter, house: House) -> None:
             agent=call.agent,
         )
         exchange = MessageOutcome(call.delivered.envelope_id)
-        if await house.waiters.see_through(session.session_id, call.seen, exchange, house.limits.wait_max_s):
+        if await services.replies.wait(session.session_id, call.seen, exchange, services.limits.wait_max_s):
             return _done(session.session_id, call.agent, wanted.tool, exchange)
-        return underway(house, session.session_id, call.delivered, "in_progress", call.seen)
+        return accepted_response(services, session.session_id, call.delivered, "in_progress", call.seen)
 
 
-def check_call(house: House, session: Session, wanted: ToolRunRequest) -> str:
+def check_call(services: Services, session: Session, wanted: ToolRunRequest) -> str:
     """The agent in whose name the tool is run. In doubt, no: an agent that the roster does not have may use nothing."""
-    catalogue = house.catalogue
+    catalogue = services.catalogue
     scenario_id = scenario_id_of(session)
     scenario = catalogue.roster.scenarios.get(scenario_id or catalogue.roster.default)
     name = session.active_agent or (scenario.root if scenario is not None else "")
@@ -145,39 +145,39 @@ class _Call:
     seen: int
 
 
-async def _call(house: House, session: Session, principal: Principal, wanted: ToolRunRequest) -> _Call:
+async def _call(services: Services, session: Session, principal: Principal, wanted: ToolRunRequest) -> _Call:
     """Mail that is a call: no part of the talk, so nothing of it shows as a message."""
-    agent = check_call(house, session, wanted)
+    agent = check_call(services, session, wanted)
     envelope = MessageEnvelope(
-        id=envelope_id_of(session.session_id, wanted.client_message_id),
+        id=envelope_id_for(session.session_id, wanted.client_message_id),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"agent:{agent}",
         metadata={"tool": wanted.tool, "args": wanted.args},
     )
     sending = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
-    asking = house.served.refresh()
+    asking = services.presence.refresh()
     try:
-        delivered = await house.sessions.deliver(envelope, sending)
+        delivered = await services.sessions.deliver(envelope, sending)
     except IdConflict:  # somebody was quicker; the agent may have been another then
-        found = await _called(house, session, wanted)
+        found = await _called(services, session, wanted)
         if found is None:
             raise
         return found
     if asking is not None:
         await asking
     if delivered.appended.repeat:
-        return await _called(house, session, wanted) or _Call(agent, delivered, OLDEST)
+        return await _called(services, session, wanted) or _Call(agent, delivered, OLDEST)
     return _Call(agent, delivered, session.last)
 
 
-async def _called(house: House, session: Session, wanted: ToolRunRequest) -> _Call | None:
+async def _called(services: Services, session: Session, wanted: ToolRunRequest) -> _Call | None:
     """The call that was made under this key, whoever was active then and whatever the agent may use by now."""
     if wanted.client_message_id is None:
         return None
-    envelope_id = envelope_id_of(session.session_id, wanted.client_message_id)
+    envelope_id = envelope_id_for(session.session_id, wanted.client_message_id)
     topic = chat_topic(session.session_id)
-    record: Record | None = await house.bus.acall(Find(topic, envelope_id))
+    record: Record | None = await services.bus.acall(Find(topic, envelope_id))
     if record is None or record.erased:
         return None
     call = record.payload.get("metadata") or {}
@@ -213,6 +213,6 @@ def _done(session_id: str, agent: str, tool: str, exchange: MessageOutcome) -> R
         "error": error,
         "message_id": exchange.envelope_id,
         "duration_ms": call.get("duration_ms"),
-        "events": events_of(session_id, exchange),
+        "events": rendered_events(session_id, exchange),
     }
     return Response(orjson.dumps(body), media_type=JSON)

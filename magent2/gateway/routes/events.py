@@ -13,22 +13,22 @@ from magent2.bus.records import Page, TopicInfo
 from magent2.errors import TopicDeleted, UnknownCursor
 from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_HOUSE,
-    OF_SESSION,
+    SESSION_ERRORS,
     SessionId,
     Since,
-    asked_by,
-    cursor_of,
-    existing,
+    caller,
+    get_session,
+    parse_since,
     unknown,
 )
-from magent2.gateway.routes.stream import resumed_from
-from magent2.gateway.services import House
+from magent2.gateway.routes.stream import resume_cursor
+from magent2.gateway.services import Services
 from magent2.gateway.streaming.response import EventStream
-from magent2.gateway.streaming.session_frames import AS_EVENTS
-from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, Wanted
+from magent2.gateway.streaming.session_frames import EVENT_FORMAT
+from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, Transcript
 from magent2.models.principal import Principal
@@ -52,19 +52,19 @@ AS_THEY_COME = {
 }
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _events(routes, house)
-    _transcript(routes, house)
-    _stream(routes, house)
+    _events(routes, services)
+    _transcript(routes, services)
+    _stream(routes, services)
     return routes
 
 
-def _stream(routes: APIRouter, house: House) -> None:
+def _stream(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/stream",
         response_class=Response,
-        responses={200: AS_THEY_COME, **problems(*OF_HOUSE, *OF_SESSION, 400, 422)},
+        responses={200: AS_THEY_COME, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
     )
     async def stream(
         session_id: SessionId,
@@ -74,16 +74,18 @@ def _stream(routes: APIRouter, house: House) -> None:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """The same events as they come, as server-sent events; `id:` is the cursor to resume after."""
-        await existing(house, session_id, asked_by(request))
-        after = resumed_from(since, last_event_id)
-        return EventStream(house.streams, Wanted(session_id, after, max_events=max_events, rendering=AS_EVENTS))
+        await get_session(services, session_id, caller(request))
+        after = resume_cursor(since, last_event_id)
+        return EventStream(
+            services.streams, StreamRequest(session_id, after, max_events=max_events, rendering=EVENT_FORMAT)
+        )
 
 
-def _events(routes: APIRouter, house: House) -> None:
+def _events(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/events",
         response_model=ApiEventPage,
-        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
     )
     async def events(
         session_id: SessionId,
@@ -92,16 +94,16 @@ def _events(routes: APIRouter, house: House) -> None:
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
     ) -> Response:
         """What was recorded after `since`, a page at a time, in order."""
-        page = await page_of(house, session_id, asked_by(request), cursor_of(since), limit)
+        page = await read_page(services, session_id, caller(request), parse_since(since), limit)
         shown = (flat_event(session_id, record) for record in page.records)
         return _paged(session_id, "events", [event for event in shown if event is not None], page)
 
 
-def _transcript(routes: APIRouter, house: House) -> None:
+def _transcript(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/transcript",
         response_model=Transcript,
-        responses=problems(*OF_HOUSE, *OF_SESSION, 422),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
     )
     async def transcript(
         session_id: SessionId,
@@ -110,11 +112,11 @@ def _transcript(routes: APIRouter, house: House) -> None:
         limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
     ) -> Response:
         """What was said, and nothing else, a page at a time. A page may be short and not be the last."""
-        principal, after = asked_by(request), cursor_of(since)
+        principal, after = caller(request), parse_since(since)
         lines: list[dict[str, Any]] = []
         last = after
         for _ in range(PAGES_MAX):
-            page = await page_of(house, session_id, principal, after, EVENTS_MAX)
+            page = await read_page(services, session_id, principal, after, EVENTS_MAX)
             after, last = _say(session_id, page, lines, limit)
             if len(lines) == limit or after >= last:
                 break
@@ -139,25 +141,25 @@ def _paged(session_id: str, name: str, items: list[dict[str, Any]], page: Page) 
     return Response(orjson.dumps(body), media_type=JSON)
 
 
-async def page_of(house: House, session_id: str, principal: Principal, after: int, limit: int) -> Page:
+async def read_page(services: Services, session_id: str, principal: Principal, after: int, limit: int) -> Page:
     """A page of a session that is the caller's."""
     topic = stream_topic(check_name(session_id, "session id"))
     if not principal.admin:
-        await existing(house, session_id, principal)
+        await get_session(services, session_id, principal)
     try:
-        page: Page = await house.bus.acall(Read(topic, after, limit))
+        page: Page = await services.bus.acall(Read(topic, after, limit))
     except UnknownCursor:
-        raise await _lost(house, topic, session_id, after) from None
+        raise await _lost(services, topic, session_id, after) from None
     if page.deleted:
         raise TopicDeleted(f"session {session_id!r} was deleted")
     if not page.last and principal.admin:
-        await existing(house, session_id, principal)
+        await get_session(services, session_id, principal)
     return page
 
 
-async def _lost(house: House, topic: str, session_id: str, after: int) -> Problem:
+async def _lost(services: Services, topic: str, session_id: str, after: int) -> Problem:
     """Why a cursor points at nothing."""
-    found: tuple[TopicInfo, ...] = await house.bus.acall(Describe((topic,)))
+    found: tuple[TopicInfo, ...] = await services.bus.acall(Describe((topic,)))
     state = found[0]
     if not state.last and not state.head:
         return unknown(session_id)

@@ -10,20 +10,20 @@ from starlette.responses import Response
 
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.conversations import CURSOR_MAX_CHARS, decode_list_cursor, encode_list_cursor
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_BODY,
-    OF_HOUSE,
-    OF_SESSION,
+    BODY_ERRORS,
+    SESSION_ERRORS,
     SessionId,
-    asked_by,
-    existing,
+    caller,
+    get_session,
     json_body,
-    parsed,
+    parse_body,
 )
-from magent2.gateway.routes.conversations import CURSOR_MAX_CHARS, open_cursor, seal_cursor
-from magent2.gateway.services import House
-from magent2.gateway.streaming.session_list import item_of
+from magent2.gateway.services import Services
+from magent2.gateway.streaming.session_list import session_summary
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.api.sessions import (
@@ -46,22 +46,22 @@ SCAN_PAGE = 500
 SCAN_PAGES_MAX = 10  # of the list that one search may look at
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _creating(routes, house)
-    _listing(routes, house)
-    _usage(routes, house)
-    _one(routes, house)
+    _creating(routes, services)
+    _listing(routes, services)
+    _usage(routes, services)
+    _one(routes, services)
     return routes
 
 
 # --- making one
 
 
-def _creating(routes: APIRouter, house: House) -> None:
+def _creating(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/create",
-        responses=problems(*OF_HOUSE, *OF_BODY, 409, 410, 507),
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 410, 507),
         openapi_extra=json_body(SessionRequest),
     )
     async def create(request: Request) -> SessionSettings:
@@ -69,31 +69,33 @@ def _creating(routes: APIRouter, house: House) -> None:
 
         A change is one `session` event, which names what changed and does not repeat it; no change writes nothing.
         """
-        wanted = await parsed(request, house, SessionRequest)
+        wanted = await parse_body(request, services, SessionRequest)
         session_id = f"s-{uuid.uuid4().hex}" if wanted.session_id is None else wanted.session_id
-        principal = asked_by(request)
-        change = await _change(house, session_id, principal, wanted)
-        made = await house.sessions.configure(session_id, principal, change)
-        house.lists.look()
-        audit.name(request.scope, session_id=session_id)
+        principal = caller(request)
+        change = await _change(services, session_id, principal, wanted)
+        made = await services.sessions.configure(session_id, principal, change)
+        services.session_lists.look()
+        audit.add_ids(request.scope, session_id=session_id)
         own = made.settings["agents"].get(change.agent, {})
-        agent = house.catalogue.roster.agent(change.scenario_id, change.agent)
+        agent = services.catalogue.roster.agent(change.scenario_id, change.agent)
         return SessionSettings(
             session_id=session_id,
             agent_name=change.agent,
             model=own.get("model") or agent.model,
-            tools=house.catalogue.tools_of(agent),
+            tools=services.catalogue.tools_of(agent),
             overlay=made.settings.get("overlay"),
         )
 
 
-async def _change(house: House, session_id: str, principal: Principal, wanted: SessionRequest) -> SessionChange:
+async def _change(services: Services, session_id: str, principal: Principal, wanted: SessionRequest) -> SessionChange:
     """What is asked for, as a change: what is left out is as the session has it, or as the scenario begins."""
     known = None
     if wanted.session_id is not None:
-        known = await house.sessions.get(check_name(session_id, "session id"))
+        known = await services.sessions.get(check_name(session_id, "session id"))
     head = known.head if known is not None and principal.owns(known.owner) else {}
-    scenario = house.catalogue.team(wanted.scenario_id if wanted.scenario_id is not None else head.get("scenario_id"))
+    scenario = services.catalogue.team(
+        wanted.scenario_id if wanted.scenario_id is not None else head.get("scenario_id")
+    )
     active = str(head.get("active_agent") or "")
     kept = active if active in scenario.agents else scenario.root
     agent = scenario.agent(kept if wanted.agent_name is None else wanted.agent_name)
@@ -110,8 +112,8 @@ async def _change(house: House, session_id: str, principal: Principal, wanted: S
 # --- the list
 
 
-def _listing(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/sessions", responses=problems(*OF_HOUSE, 422))
+def _listing(routes: APIRouter, services: Services) -> None:
+    @routes.get("/sdk/sessions", responses=problems(*ACCESS_ERRORS, 422))
     async def list_sessions(
         request: Request,
         q: Annotated[
@@ -126,25 +128,25 @@ def _listing(routes: APIRouter, house: House) -> None:
         ] = None,
     ) -> SessionList:
         """The caller's sessions, most recently active first. A page of a search may be short and not be the last."""
-        principal = asked_by(request)
+        principal = caller(request)
         whose = owner if principal.admin else principal.name
-        found, more = await _search(house, whose, q, None if before is None else open_cursor(before), limit)
+        found, more = await _search(services, whose, q, None if before is None else decode_list_cursor(before), limit)
         return SessionList(
-            sessions=[SessionSummary(**item_of(session)) for session in found],
-            next=None if more is None else seal_cursor(more),
+            sessions=[SessionSummary(**session_summary(session)) for session in found],
+            next=None if more is None else encode_list_cursor(more),
         )
 
 
 async def _search(
-    house: House, owner: str | None, words: str | None, before: tuple[int, str] | None, limit: int
+    services: Services, owner: str | None, words: str | None, before: tuple[int, str] | None, limit: int
 ) -> tuple[list[Session], tuple[int, str] | None]:
     if not (words or "").strip():
-        page, more = await house.sessions.sessions(owner, before, limit)
+        page, more = await services.sessions.sessions(owner, before, limit)
         return list(page), more
     wanted = (words or "").strip().casefold()
     found: list[Session] = []
     for _ in range(SCAN_PAGES_MAX):
-        page, more = await house.sessions.sessions(owner, before, SCAN_PAGE)
+        page, more = await services.sessions.sessions(owner, before, SCAN_PAGE)
         for session in page:
             if _matches(session, wanted):
                 found.append(session)
@@ -164,49 +166,51 @@ def _matches(session: Session, wanted: str) -> bool:
 # --- one of them
 
 
-def _usage(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
+def _usage(routes: APIRouter, services: Services) -> None:
+    @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
         """What the session's models have used."""
-        await existing(house, session_id, asked_by(request))
-        return SessionUsage(session_id=session_id, **session_usage(await house.histories.read(session_id)))
+        await get_session(services, session_id, caller(request))
+        return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
 
-def _one(routes: APIRouter, house: House) -> None:
-    @routes.get("/sdk/session/{session_id:path}", responses=problems(*OF_HOUSE, *OF_SESSION, 422))
+def _one(routes: APIRouter, services: Services) -> None:
+    @routes.get("/sdk/session/{session_id:path}", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def show(session_id: SessionId, request: Request) -> SessionInfo:
         """A session as it stands."""
-        session = await existing(house, session_id, asked_by(request))
-        return await shown(house, session)
+        session = await get_session(services, session_id, caller(request))
+        return await shown(services, session)
 
     @routes.patch(
         "/sdk/session/{session_id:path}",
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
         openapi_extra=json_body(TitleRequest),
     )
     async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
         """Give a session a title."""
-        wanted = await parsed(request, house, TitleRequest)
-        await existing(house, session_id, asked_by(request))
-        return await shown(house, await house.sessions.retitle(session_id, wanted.title))
+        wanted = await parse_body(request, services, TitleRequest)
+        await get_session(services, session_id, caller(request))
+        return await shown(services, await services.sessions.retitle(session_id, wanted.title))
 
     @routes.delete(
-        "/sdk/session/{session_id:path}", status_code=204, responses=problems(*OF_HOUSE, *OF_SESSION, 422, 501, 507)
+        "/sdk/session/{session_id:path}",
+        status_code=204,
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501, 507),
     )
     async def delete(session_id: SessionId, request: Request) -> Response:
         """Delete a session for good: its logs, its copies elsewhere, its mail."""
-        await existing(house, session_id, asked_by(request))
-        await house.sessions.delete(session_id)
-        house.lists.look()
+        await get_session(services, session_id, caller(request))
+        await services.sessions.delete(session_id)
+        services.session_lists.look()
         return Response(status_code=204)
 
 
-async def shown(house: House, session: Session) -> SessionInfo:
-    history = await house.histories.read(session.session_id)
+async def shown(services: Services, session: Session) -> SessionInfo:
+    history = await services.histories.read(session.session_id)
     head = session.head
     status = head.get("run_status")
     run = LastRun(status=str(status), agent_id=head.get("run_agent"), message_id=head.get("run_envelope"))
-    item = item_of(session)
+    item = session_summary(session)
     return SessionInfo(
         **{name: item[name] for name in SessionInfo.model_fields if name in item},
         state="running" if status == "running" else "idle",

@@ -13,20 +13,20 @@ from magent2.bus.records import ID_MAX_CHARS, Record
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.api.dependencies import (
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
     API,
-    OF_BODY,
-    OF_HOUSE,
-    OF_SESSION,
+    BODY_ERRORS,
+    SESSION_ERRORS,
     SessionId,
-    asked_by,
-    existing,
+    caller,
+    get_session,
     json_body,
-    parsed,
+    parse_body,
 )
-from magent2.gateway.routes.api.messages import JSON, envelope_id_of, sending_of
+from magent2.gateway.routes.messages import JSON, envelope_id_for, send_options
 from magent2.gateway.routes.send import paused_notice
-from magent2.gateway.services import House
+from magent2.gateway.services import Services
 from magent2.models.address import check_name
 from magent2.models.api.messages import MessageReceipt, SteerRequest, SteerResponse
 from magent2.models.envelope import MessageEnvelope
@@ -38,19 +38,19 @@ ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
 Wait = Annotated[float, Query(ge=0, description="seconds to wait until an agent has seen it; the gateway has a limit")]
 
 
-def router(house: House) -> APIRouter:
+def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _steering(routes, house)
-    _receipts(routes, house)
+    _steering(routes, services)
+    _receipts(routes, services)
     return routes
 
 
-def _steering(routes: APIRouter, house: House) -> None:
+def _steering(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/steer",
         status_code=202,
         response_model=SteerResponse,
-        responses=problems(*OF_HOUSE, *OF_SESSION, *OF_BODY, 409, 507),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
         openapi_extra=json_body(SteerRequest),
     )
     async def steer(session_id: SessionId, request: Request) -> Response:
@@ -59,20 +59,20 @@ def _steering(routes: APIRouter, house: House) -> None:
         Without `target` it goes to every agent that has a run under way, else to the active agent, whose next run it
         begins; with `require_active` that is refused. `receipt_id` tells later what became of it.
         """
-        wanted = await parsed(request, house, SteerRequest)
+        wanted = await parse_body(request, services, SteerRequest)
         if not wanted.text.strip():
             raise Problem(422, "blank", "a steer needs some text in 'text'")
-        principal = asked_by(request)
-        session = await existing(house, session_id, principal)
+        principal = caller(request)
+        session = await get_session(services, session_id, principal)
         envelope = _envelope(session, principal, wanted)
-        audit.name(request.scope, session_id=session_id, envelope_id=envelope.id)
-        delivered = await house.sessions.steer(
+        audit.add_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
+        delivered = await services.sessions.steer(
             envelope,
-            sending_of(house, session, principal),
+            send_options(services, session, principal),
             require_active=wanted.require_active,
-            history_reader=house.histories.read_with,
+            history_reader=services.histories.read_with,
         )
-        (house.metrics.repeated if delivered.appended.repeat else house.metrics.accepted).inc()
+        (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
         answer: dict[str, Any] = {
             "status": "accepted",
             "session_id": session_id,
@@ -88,7 +88,7 @@ def _envelope(session: Session, principal: Principal, wanted: SteerRequest) -> M
     key = wanted.client_message_id
     target = None if wanted.target is None else check_name(wanted.target, "target")
     return MessageEnvelope(
-        id=envelope_id_of(session.session_id, key),
+        id=envelope_id_for(session.session_id, key),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"chat:{session.session_id}" if target is None else f"agent:{target}",
@@ -97,34 +97,34 @@ def _envelope(session: Session, principal: Principal, wanted: SteerRequest) -> M
     )
 
 
-def _receipts(routes: APIRouter, house: House) -> None:
+def _receipts(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/receipts/{receipt_id}",
         response_model=MessageReceipt,
-        responses=problems(*OF_HOUSE, *OF_SESSION, 422, 501),
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501),
     )
     async def receipt(
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
     ) -> dict[str, Any]:
         """What became of a message of the session: accepted, seen, answered or dead."""
-        session = await existing(house, session_id, asked_by(request))
-        fate = await _fate(house, session_id, receipt_id)
+        session = await get_session(services, session_id, caller(request))
+        fate = await _fate(services, session_id, receipt_id)
         if fate.status == "accepted" and wait_s > 0:
-            sighting = Sighting(receipt_id)
-            max_s = min(wait_s, house.limits.wait_max_s)
-            await house.waiters.see_through(session_id, session.last, sighting, max_s)
-            fate = await _fate(house, session_id, receipt_id)
+            sighting = ReceiptReader(receipt_id)
+            max_s = min(wait_s, services.limits.wait_max_s)
+            await services.replies.wait(session_id, session.last, sighting, max_s)
+            fate = await _fate(services, session_id, receipt_id)
         return _shown(session_id, receipt_id, fate)
 
 
-async def _fate(house: House, session_id: str, receipt_id: str) -> MessageProgress:
-    fate = await find_message_progress(Log(house.bus), session_id, receipt_id, house.histories.read_with)
+async def _fate(services: Services, session_id: str, receipt_id: str) -> MessageProgress:
+    fate = await find_message_progress(Log(services.bus), session_id, receipt_id, services.histories.read_with)
     if fate is None:
         raise Problem(404, "unknown_message", f"this session has no message {receipt_id[:80]!r}")
     return fate
 
 
-class Sighting:
+class ReceiptReader:
     """Over once an agent has seen the message: in a turn, or at the start of a run that answers it."""
 
     def __init__(self, envelope_id: str) -> None:

@@ -1,4 +1,4 @@
-"""One attempt at one message of an outbox, and what is decided after it. The lane's owner writes it all down."""
+"""One attempt to deliver one message of an outbox, and the decision after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
 from magent2.bus.operations import Find, GetBlob, Later, OwnedAppend, Settle
-from magent2.bus.records import ClaimedLane, NewRecord, Record
+from magent2.bus.records import ID_MAX_CHARS, ClaimedLane, NewRecord, Record
 from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.connectors.interface import Connector, OutgoingMessage
 from magent2.connectors.outbox import state_record
@@ -36,19 +36,18 @@ RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 REASON_MAX_CHARS = 500
 
 FailedState: TypeAlias = Literal["dead", "unknown"]
-UNKNOWN: Literal["unknown"] = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDelivery:
-    """Try again, in so many seconds."""
+    """Try again after `delay_s`."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUpDelivery:
-    """It waits for a person."""
+    """Settle the message as `dead` or `unknown`. A person may retry or drop it."""
 
     state: FailedState
     reason: str
@@ -57,7 +56,10 @@ class GiveUpDelivery:
 def after_failed_delivery(
     error: Exception, attempt: int, takes_key: bool, chance: float
 ) -> RetryDelivery | GiveUpDelivery:
-    """What to do with a message whose attempt has failed; `chance` from 0 to 1 spreads those that failed together."""
+    """Decide what to do after an attempt failed.
+
+    `chance`, from 0 to 1, spreads the retries of messages that failed together: a delay is half of its maximum or more.
+    """
     reason = str(error)[:REASON_MAX_CHARS]
     unknown = isinstance(error, OutcomeUnknown)
     if unknown and not takes_key:
@@ -71,7 +73,13 @@ def after_failed_delivery(
 
 
 class DeliveryAttempt:
-    """Works on the first mail of a claimed lane: one attempt to deliver the message that it names."""
+    """One attempt to deliver the message that the first mail of a claimed lane names.
+
+    The crash rule (decision 20): a message whose outcome is unknown is sent again only to a receiver that accepts a
+    key. For all others the attempt is recorded as begun before anything is sent. If a relay dies after that, the next
+    owner of the lane finds an attempt that has begun and has no end, and reports the message as unknown.
+    Receivers that accept a key need no such record, which saves one append per message.
+    """
 
     def __init__(
         self,
@@ -87,114 +95,112 @@ class DeliveryAttempt:
         self._owner = lane.owner
         self._mail = lane.mail[0]
         self._written = 0
-
-    @property
-    def connector_id(self) -> str:
-        return self._owner.agent.partition(":")[2]
-
-    @property
-    def item_id(self) -> str | None:
-        found = self._mail.headers.get(RELAY_JOB)
-        return found if isinstance(found, str) else None
+        self.connector_id = lane.owner.agent.partition(":")[2]
 
     async def work(self) -> bool:
         """Make the attempt and give the lane up. Return whether the message is tried again later.
 
-        Raises `UnreadableMail` for mail that names no message, and for a message that cannot be read.
+        Raises `UnreadableMail` for mail that is no relay job, and for a message that cannot be read.
         """
-        message = await self.message()
+        message = await self._read_message()
         if message is None:
             await self._settle()
             return False
         try:
-            connector = self._connectors(await self.registration())
+            found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
+            connector = self._connectors(found.state)
         except (UnknownEntity, SettingsError) as error:
-            reason = f"the connector {self.connector_id!r} is not there: {error}"
-            return await self.fail(message, NotTaken(reason), takes_key=True)
+            # An attempt before this one may have been made with a key. So an attempt without an end counts as unknown.
+            unavailable = NotTaken(f"connector {self.connector_id!r} is not available: {error}")
+            return await self._fail(message, unavailable, takes_key=True)
         return await self.send(message, connector)
 
-    async def message(self) -> OutgoingMessage | None:
-        """Read the message from the outbox; `None` if it is gone with its conversation."""
-        if self.item_id is None:
-            raise UnreadableMail(self._mail, "this is no mail for a connector; send messages to people with `say`")
-        find = Find(outbox_topic(self.connector_id), self.item_id)
+    async def _read_message(self) -> OutgoingMessage | None:
+        """Read the message from the outbox; `None` if it was deleted with its conversation."""
+        item_id = self._mail.headers.get(RELAY_JOB)
+        if not isinstance(item_id, str):
+            raise UnreadableMail(self._mail, "this mail is not a relay job; send messages to people with `say`")
+        find = Find(outbox_topic(self.connector_id), item_id)
         try:
             found: Record | None = await retry_while_unavailable(self._bus, find, self._owner.worker)
             return None if found is None or found.erased else OutgoingMessage.of(found.payload)
-        except (MalformedRecord, KeyError, TypeError) as error:
-            reason = f"message {self.item_id!r} of the outbox of {self.connector_id!r} cannot be read: {error}"
+        except (MalformedRecord, TypeError) as error:
+            reason = f"cannot read message {item_id!r} in the outbox of {self.connector_id!r}: {error}"
             raise UnreadableMail(self._mail, reason[:REASON_MAX_CHARS]) from error
 
-    async def registration(self) -> ConnectorRegistration:
-        found = await retry_call(lambda: find_connector(Log(self._bus), self.connector_id), self._owner.worker)
-        return found.state
-
-    async def files(self, message: OutgoingMessage) -> dict[str, bytes]:
-        names = dict.fromkeys(attachment.sha256 for attachment in message.attachments)
-        return {name: await self._bus.acall(GetBlob(name)) for name in names}
-
     async def send(self, message: OutgoingMessage, connector: Connector) -> bool:
-        """Send it and write down what came of it."""
+        """Send the message and record the result."""
         takes_key = connector.capabilities.takes_key
         try:
             if not takes_key:
-                await self._begin()
-            receipt = await connector.send(message, await self.files(message))
+                await self._begin(message)
+            names = dict.fromkeys(attachment.sha256 for attachment in message.attachments)
+            files = {name: await self._bus.acall(GetBlob(name)) for name in names}
+            receipt = await connector.send(message, files)
         except (NotTaken, OutcomeUnknown, TransientError, BlobMissing) as error:
-            return await self.fail(message, error, takes_key)
+            return await self._fail(message, error, takes_key)
         await self._settle(state_record(message.key, self.connector_id, "sent", receipt=receipt.id))
         return False
 
-    async def fail(self, message: OutgoingMessage, error: Exception, takes_key: bool) -> bool:
+    async def _fail(self, message: OutgoingMessage, error: Exception, takes_key: bool) -> bool:
+        """Record a failed attempt, and either retry later or settle the message and report to its conversation."""
         decision = after_failed_delivery(error, self._lane.attempt, takes_key, self._chance())
         if isinstance(decision, RetryDelivery):
-            facts = {"reason": str(error)[:REASON_MAX_CHARS], UNKNOWN: isinstance(error, OutcomeUnknown) or None}
-            note = state_record(message.key, self.connector_id, "failed", **facts)
+            unknown = True if isinstance(error, OutcomeUnknown) else None
+            reason = str(error)[:REASON_MAX_CHARS]
+            note = state_record(message.key, self.connector_id, "failed", reason=reason, unknown=unknown)
             failed = NewRecord(note.topic, note.payload, id=self._note_id("failed"))
             await self._write(Later(owner=self._owner, delay_s=decision.delay_s, records=(failed,)))
             return True
         if decision.state == "dead" and await self._may_have_arrived(takes_key):
-            decision = GiveUpDelivery(UNKNOWN, f"{decision.reason}; an earlier attempt may have sent it")
+            decision = GiveUpDelivery("unknown", f"{decision.reason}; an earlier attempt may have delivered it")
         note = state_record(message.key, self.connector_id, decision.state, reason=decision.reason)
         try:
             await self._settle(note, failure_event(message, decision))
-        except TopicDeleted:  # there is no conversation left to tell
+        except TopicDeleted:  # the conversation was deleted, so there is no stream to report to
             await self._settle(note)
         return False
 
-    async def _begin(self) -> None:
-        """Note that it is about to be sent. An earlier attempt that was begun and never ended may have sent it."""
+    async def _begin(self, message: OutgoingMessage) -> None:
+        """Record that the message is about to be sent. Raises `OutcomeUnknown` if an earlier attempt may have sent it.
+
+        The record must be on the log before the request leaves: the other way round, a crash in between would leave no
+        trace of a message that has arrived.
+        """
         if await self._was_begun():
-            raise OutcomeUnknown("whoever was sending it was lost on the way; it may have arrived")
-        note = state_record(str(self.item_id), self.connector_id, "begun")
+            raise OutcomeUnknown("the relay stopped while it was sending the message; it may have arrived")
+        note = state_record(message.key, self.connector_id, "begun")
         begun = NewRecord(note.topic, note.payload, id=self._note_id("begun"))
         self._written += 1
         await self._write(OwnedAppend(owner=self._owner, n=self._written, records=(begun,)))
 
     async def _was_begun(self) -> bool:
-        """Whether the last attempt that was begun has no end. Those after it may have died before they could say so."""
+        """Return whether the last attempt that was begun has no recorded end.
+
+        Attempts after it may have died before they could record anything, so all earlier attempts are searched.
+        """
         for before in range(self._lane.attempt - 1, 0, -1):
-            if await self._noted("begun", before) is not None:
-                return await self._noted("failed", before) is None
+            if await self._find_note("begun", before) is not None:
+                return await self._find_note("failed", before) is None
         return False
 
     async def _may_have_arrived(self, takes_key: bool) -> bool:
-        """Whether any earlier attempt has no end that is known. Where a key is taken, none is noted as begun."""
+        """Return whether the outcome of any earlier attempt is unknown. With a key, no attempt is recorded as begun."""
         for before in range(self._lane.attempt - 1, 0, -1):
-            failed = await self._noted("failed", before)
-            if failed is None and (takes_key or await self._noted("begun", before) is not None):
+            failed = await self._find_note("failed", before)
+            if failed is None and (takes_key or await self._find_note("begun", before) is not None):
                 return True
-            if failed is not None and failed.payload.get(UNKNOWN):
+            if failed is not None and failed.payload.get("unknown"):
                 return True
         return False
 
-    async def _noted(self, what: str, attempt: int) -> Record | None:
-        find = Find(outbox_topic(self.connector_id), self._note_id(what, attempt))
+    async def _find_note(self, event: str, attempt: int) -> Record | None:
+        find = Find(outbox_topic(self.connector_id), self._note_id(event, attempt))
         return await retry_while_unavailable(self._bus, find, self._owner.worker)
 
-    def _note_id(self, what: str, attempt: int | None = None) -> str:
-        """Of this mail, so that a message which a person sends again begins anew."""
-        return f"{what}:{self._lane.attempt if attempt is None else attempt}:{self._mail.id}"[:256]
+    def _note_id(self, event: str, attempt: int | None = None) -> str:
+        """The id of a note about an attempt. It contains the id of the mail, so a manual retry starts at attempt 1."""
+        return f"{event}:{self._lane.attempt if attempt is None else attempt}:{self._mail.id}"[:ID_MAX_CHARS]
 
     async def _settle(self, *records: NewRecord) -> None:
         await self._write(Settle(owner=self._owner, mail=(self._mail.ref,), records=records))
@@ -204,14 +210,14 @@ class DeliveryAttempt:
 
 
 def failure_event(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
-    """The event that tells the conversation."""
-    words = "may not have arrived" if decision.state == "unknown" else "was not sent"
+    """Return the event that reports a message that was given up to its conversation."""
+    outcome = "may not have arrived" if decision.state == "unknown" else "was not sent"
     return stream_record(
         ErrorEvent(
             conversation_id=message.conversation_id,
             agent=message.agent,
             message_id=message.key,
             code=f"send_{decision.state}",
-            message=f"a message to {message.connector} {words}: {decision.reason}",
+            message=f"the message to {message.connector} {outcome}: {decision.reason}",
         )
     )

@@ -1,19 +1,20 @@
-"""The port of a connector: a place outside the log that takes messages for people."""
+"""The port of a connector, which delivers messages to people outside the log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from magent2.directory.connectors import Capabilities
+from magent2.models.json_types import JsonObject
 
 SendAs: TypeAlias = Literal["file", "photo", "audio", "video"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file that goes along, by the hash of its content; the content is a blob."""
+    """A file that is sent with a message. `sha256` is the name of the blob with its content."""
 
     name: str
     sha256: str
@@ -21,13 +22,13 @@ class Attachment:
     bytes: int
     send_as: SendAs = "file"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message for a person. `key` is the same in every attempt to send it; `files` are the attachments' contents."""
+    """A message to a person. `key` is the same in every attempt to send it."""
 
     key: str
     connector: str
@@ -40,33 +41,33 @@ class OutgoingMessage:
     attachments: tuple[Attachment, ...] = ()
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> OutgoingMessage:
-        """As the outbox keeps it."""
-        names = cls.__slots__
-        attachments = tuple(Attachment(**item) for item in facts.get("attachments", ()))
-        chosen = {name: facts[name] for name in names if name in facts and name != "attachments"}
-        return cls(**chosen, attachments=attachments)
+    def of(cls, facts: Mapping[str, object]) -> OutgoingMessage:
+        """Parse the payload of an outbox record. Raises `TypeError` if a field is missing."""
+        fields: JsonObject = {name: facts[name] for name in cls.__slots__ if name in facts}
+        fields["attachments"] = tuple(Attachment(**item) for item in fields.get("attachments", ()))
+        return cls(**fields)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReceipt:
-    """What the receiver calls the message, if it says."""
+    """The receiver's id of the message, if it returned one."""
 
     id: str | None = None
 
 
 class Connector(Protocol):
-    """Sends messages to one place.
+    """Delivers messages to one external service.
 
-    `send` returns once the receiver has the message. Otherwise it raises
-    - `NotTaken`: the receiver will never take it as it is; nothing arrived;
-    - `TransientError`: nothing arrived, it may be tried again;
-    - `OutcomeUnknown`: it may have arrived.
-    Nothing else, and it ends within its own time limit. Where `capabilities.takes_key` is true, the receiver knows
-    `Outgoing.key` again, so that sending a second time does no harm.
+    `send` returns when the receiver has the message. `files` has the content of each attachment by its `sha256`.
+    `send` ends within its own time limit and raises nothing but:
+    - `NotTaken`: nothing arrived, and the receiver will never accept this message;
+    - `TransientError`: nothing arrived, and the message may be tried again;
+    - `OutcomeUnknown`: the message may have arrived.
+    If `capabilities.takes_key` is true, the receiver recognises `OutgoingMessage.key`, so sending a message a second
+    time does no harm.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Which files may be sent: what their names say, what their contents must begin with, and how they are served again."""
+"""The types of files that may be sent: by the extension of the name, checked against the content."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OCTET_STREAM = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class MediaType:
-    """A type of file. `beginnings`: what one of its kind starts with; text has none, and is UTF-8."""
+    """A type of file. Its content starts with one of `signatures`, at `offset`. A type without signatures is UTF-8."""
 
     media_type: str
-    beginnings: tuple[bytes, ...] = ()
-    at: int = 0  # where the beginning stands
+    signatures: tuple[bytes, ...] = ()
+    offset: int = 0
 
-    def fits(self, data: bytes) -> bool:
-        if self.beginnings:
-            return data[self.at :].startswith(self.beginnings)
+    def matches(self, data: bytes) -> bool:
+        if self.signatures:
+            return data[self.offset :].startswith(self.signatures)
         if b"\0" in data:
             return False
         try:
@@ -33,7 +33,7 @@ class MediaType:
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 
-# By the ending of the name. Nothing in here runs in a browser: HTML, SVG and XML are not.
+# By the extension of the name. HTML, SVG and XML are left out, because a browser would run scripts in them.
 MEDIA: dict[str, MediaType] = {
     "txt": MediaType("text/plain"),
     "log": MediaType("text/plain"),
@@ -44,16 +44,16 @@ MEDIA: dict[str, MediaType] = {
     "jpg": MediaType("image/jpeg", (b"\xff\xd8\xff",)),
     "jpeg": MediaType("image/jpeg", (b"\xff\xd8\xff",)),
     "gif": MediaType("image/gif", (b"GIF87a", b"GIF89a")),
-    "webp": MediaType("image/webp", (b"WEBP",), at=8),
+    "webp": MediaType("image/webp", (b"WEBP",), offset=8),
     "pdf": MediaType("application/pdf", (b"%PDF-",)),
     "zip": MediaType("application/zip", _ZIP),
     "docx": MediaType(f"{_OFFICE}.wordprocessingml.document", _ZIP),
     "xlsx": MediaType(f"{_OFFICE}.spreadsheetml.sheet", _ZIP),
     "pptx": MediaType(f"{_OFFICE}.presentationml.presentation", _ZIP),
     "mp3": MediaType("audio/mpeg", (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")),
-    "wav": MediaType("audio/wav", (b"WAVE",), at=8),
+    "wav": MediaType("audio/wav", (b"WAVE",), offset=8),
     "ogg": MediaType("audio/ogg", (b"OggS",)),
-    "mp4": MediaType("video/mp4", (b"ftyp",), at=4),
+    "mp4": MediaType("video/mp4", (b"ftyp",), offset=4),
     "webm": MediaType("video/webm", (b"\x1aE\xdf\xa3",)),
 }
 
@@ -62,13 +62,13 @@ _FAMILIES: dict[SendAs, str] = {"photo": "image/", "audio": "audio/", "video": "
 
 
 def media_type_of(name: str, data: bytes, send_as: SendAs) -> str:
-    """The type of a file that may be sent in this way."""
-    ending = name.rpartition(".")[2].lower() if "." in name else ""
-    media = MEDIA.get(ending)
+    """Return the media type of a file. Raises `InvalidInput` if it cannot be sent in this way."""
+    extension = name.rpartition(".")[2].lower() if "." in name else ""
+    media = MEDIA.get(extension)
     if media is None:
-        raise InvalidInput(f"{name[:80]!r} is of a type that is not sent; take one of {', '.join(sorted(MEDIA))}")
-    if not media.fits(data):
-        raise InvalidInput(f"{name[:80]!r} is not what its name says, {media.media_type}; give it its right ending")
+        raise InvalidInput(f"files like {name[:80]!r} cannot be sent; send one of {', '.join(sorted(MEDIA))}")
+    if not media.matches(data):
+        raise InvalidInput(f"the content of {name[:80]!r} is not {media.media_type}; correct the extension of its name")
     family = _FAMILIES.get(send_as, "")
     if not media.media_type.startswith(family):
         raise InvalidInput(f"{name[:80]!r} is {media.media_type} and cannot be sent as {send_as}; send it as file")
@@ -76,5 +76,5 @@ def media_type_of(name: str, data: bytes, send_as: SendAs) -> str:
 
 
 def served_type(stored: object) -> str:
-    """What a stored file is served as: its own type if that is harmless."""
+    """Return the type to serve a stored file as: its own type, if browsers do not run such files."""
     return stored if isinstance(stored, str) and stored in SAFE_TYPES else OCTET_STREAM

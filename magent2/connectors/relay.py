@@ -24,7 +24,7 @@ from magent2.bus.watch import Watch
 from magent2.connectors.builtin import make_connector
 from magent2.connectors.delivery_attempt import DeliveryAttempt
 from magent2.connectors.interface import Connector
-from magent2.connectors.outbox_retention import trim_outbox
+from magent2.connectors.outbox import trim_outbox
 from magent2.directory.connectors import CONNECTOR_LIST_TOPIC, ConnectorRegistration, list_connector_ids
 from magent2.errors import MalformedRecord
 from magent2.mail.lane_loop import LaneHandler, LaneLoop

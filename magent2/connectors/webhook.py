@@ -1,4 +1,4 @@
-"""`webhook`: a message as a signed POST to a URL that whoever runs the place has set up."""
+"""The `webhook` connector: sends each message as a signed POST to a URL that an administrator has registered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import httpx2
 import orjson
@@ -27,21 +26,24 @@ RECEIPT_MAX_CHARS = 200
 KEY, TIMESTAMP, SIGNATURE = "Idempotency-Key", "X-Magent2-Timestamp", "X-Magent2-Signature"
 VERSION = "v1"
 
-TRY_LATER = (408, 425, 429, 503)  # answers of a receiver that has not taken it
+TRY_LATER = (408, 425, 429, 503)  # the receiver did not accept the message, and may accept it later
 
 
 def signature(secret: str, timestamp: str, key: str, body: bytes) -> str:
-    """What the receiver computes for itself, and compares."""
+    """Return the signature of a request. The receiver computes it too and compares.
+
+    The timestamp and the key are signed with the body, so a recorded request cannot be sent later under another key.
+    """
     text = b".".join((VERSION.encode(), timestamp.encode(), key.encode(), body))
     return f"{VERSION}={hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()}"
 
 
-def check_webhook(config: Mapping[str, Any]) -> WebhookTarget:
-    """The webhook's door, if its configuration can be used."""
+def check_webhook(config: Mapping[str, object]) -> WebhookTarget:
+    """Check the configuration of a webhook, and return its target. Raises `SettingsError`."""
     unknown = set(config) - {"url", "secret", "allow_private", "takes_key"}
     if unknown:
         raise SettingsError(
-            f"a webhook has no {', '.join(sorted(unknown))}; give url, secret, allow_private, takes_key"
+            f"unknown webhook settings: {', '.join(sorted(unknown))}; known: url, secret, allow_private, takes_key"
         )
     secret = config.get("secret")
     if not isinstance(secret, str) or len(secret) < SECRET_MIN_CHARS:
@@ -52,36 +54,37 @@ def check_webhook(config: Mapping[str, Any]) -> WebhookTarget:
     return parse_target(url, private=config.get("allow_private") is True)
 
 
+def webhook_capabilities(config: Mapping[str, object]) -> Capabilities:
+    return Capabilities(text=True, files=True, reply_to=True, takes_key=config.get("takes_key") is True)
+
+
 class WebhookConnector:
-    """Goes to one URL, follows nothing, and takes a short answer."""
+    """Sends messages to one URL. It follows no redirects and reads only short responses."""
 
     def __init__(
-        self, config: Mapping[str, Any], *, resolve: Resolver = resolve_name, clock: Callable[[], float] = time.time
+        self, config: Mapping[str, object], *, resolve: Resolver = resolve_name, clock: Callable[[], float] = time.time
     ) -> None:
-        self._door = check_webhook(config)
+        self._target = check_webhook(config)
         self._secret = str(config["secret"])
         self._resolve = resolve
         self._clock = clock
-        self.capabilities = Capabilities(
-            text=True, files=True, reply_to=True, takes_key=config.get("takes_key") is True
-        )
+        self.capabilities = webhook_capabilities(config)
         self._http = httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=SEND_MAX_S)
 
     async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
         body = body_of(message, files)
         if len(body) > BODY_MAX_BYTES:
-            raise NotTaken(f"the message takes {len(body)} bytes, a webhook takes {BODY_MAX_BYTES}")
-        addresses = await allowed_addresses(self._door, self._resolve)
+            raise NotTaken(f"the message has {len(body)} bytes; a webhook accepts at most {BODY_MAX_BYTES}")
+        addresses = await allowed_addresses(self._target, self._resolve)
         headers = self._headers(message.key, body)
         try:
             async with asyncio.timeout(SEND_MAX_S):
                 return await self._post(addresses[0], headers, body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise TransientError(f"{self._door.host} does not answer: {type(error).__name__}") from error
+            raise TransientError(f"cannot connect to {self._target.host}: {type(error).__name__}") from error
         except (httpx2.HTTPError, TimeoutError) as error:
-            raise OutcomeUnknown(
-                f"{self._door.host} was lost before it had answered: {type(error).__name__}"
-            ) from error
+            reason = f"the connection to {self._target.host} failed before it responded: {type(error).__name__}"
+            raise OutcomeUnknown(reason) from error
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -89,7 +92,7 @@ class WebhookConnector:
     def _headers(self, key: str, body: bytes) -> dict[str, str]:
         timestamp = str(int(self._clock()))
         return {
-            "Host": self._door.host_header,
+            "Host": self._target.host_header,
             "Content-Type": "application/json",
             "User-Agent": "magent2",
             "Connection": "close",
@@ -99,38 +102,38 @@ class WebhookConnector:
         }
 
     async def _post(self, address: str, headers: Mapping[str, str], body: bytes) -> DeliveryReceipt:
-        extensions = {"sni_hostname": self._door.host}  # also what the certificate is checked for
+        extensions = {"sni_hostname": self._target.host}  # the certificate is checked for this name too
         async with self._http.stream(
-            "POST", self._door.url(address), headers=dict(headers), content=body, extensions=extensions
+            "POST", self._target.url(address), headers=dict(headers), content=body, extensions=extensions
         ) as response:
             status = response.status_code
-            answer = await _short(response) if 200 <= status < 300 else b""
-        return receipt_of(status, answer, self._door.host)
+            answer = await _read_short(response) if 200 <= status < 300 else b""
+        return receipt_of(status, answer, self._target.host)
 
 
-async def _short(response: httpx2.Response) -> bytes:
-    """The beginning of the answer; a receiver that does not stop is not listened to any longer."""
-    answer = b""
+async def _read_short(response: httpx2.Response) -> bytes:
+    """Read a short response; an empty one if it exceeds the limit. The message has arrived in either case."""
+    body = b""
     async for part in response.aiter_raw():
-        answer += part
-        if len(answer) > ANSWER_MAX_BYTES:
+        body += part
+        if len(body) > ANSWER_MAX_BYTES:
             return b""
-    return answer
+    return body
 
 
 def receipt_of(status: int, answer: bytes, host: str) -> DeliveryReceipt:
-    """What an answer means."""
+    """Return the receipt of a response, or raise the error that its status means."""
     if 200 <= status < 300:
-        return DeliveryReceipt(_named(answer))
+        return DeliveryReceipt(_receipt_id(answer))
     if status in TRY_LATER:
-        raise TransientError(f"{host} answers {status}; it takes nothing now")
+        raise TransientError(f"{host} responded with {status}: it accepts no messages now")
     if status >= 500:
-        raise OutcomeUnknown(f"{host} answers {status}; it may have taken the message")
-    what = "sends elsewhere, which is not followed" if 300 <= status < 400 else "refuses the message"
-    raise NotTaken(f"{host} answers {status}: it {what}")
+        raise OutcomeUnknown(f"{host} responded with {status}: it may have accepted the message")
+    what = "redirects are not followed" if 300 <= status < 400 else "it rejected the message"
+    raise NotTaken(f"{host} responded with {status}: {what}")
 
 
-def _named(answer: bytes) -> str | None:
+def _receipt_id(answer: bytes) -> str | None:
     try:
         found = orjson.loads(answer)
     except orjson.JSONDecodeError:
@@ -140,7 +143,7 @@ def _named(answer: bytes) -> str | None:
 
 
 def body_of(message: OutgoingMessage, files: Mapping[str, bytes]) -> bytes:
-    """The message as the receiver gets it."""
+    """Return the body of the request."""
     facts = message.facts()
     facts["id"] = facts.pop("key")
     facts["attachments"] = [

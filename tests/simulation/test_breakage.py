@@ -134,7 +134,7 @@ def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypa
     def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> RetryDelivery | GiveUpDelivery:
         return after_failed_delivery(error, attempt, True, chance)
 
-    async def begin_in_silence(attempt: DeliveryAttempt) -> None:
+    async def begin_in_silence(attempt: DeliveryAttempt, message: OutgoingMessage) -> None:
         return None
 
     monkeypatch.setattr(attempt, "after_failed_delivery", try_again)

@@ -100,7 +100,7 @@ def test_connectors_are_added_and_dead_messages_of_their_outbox_retried(shell: S
     (item,) = shell.json("outbox ls --state dead")
     shell(f"outbox retry hook {item['id']}")
     assert shell.json("outbox ls hook")[0]["state"] == "waiting"
-    assert "only what is dead" in shell(f"outbox drop hook {item['id']}", 2)
+    assert "only dead and unknown" in shell(f"outbox drop hook {item['id']}", 2)
     shell("connectors rm hook")
     assert [known["id"] for known in shell.json("connectors ls")] == ["web"]
 

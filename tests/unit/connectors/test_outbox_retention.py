@@ -15,13 +15,16 @@ from magent2.bus.operations import Append, Describe, GetBlob, PutBlob, Read, Swe
 from magent2.bus.sqlite import SqliteBus
 from magent2.connectors import relay as relays
 from magent2.connectors.interface import Attachment, OutgoingMessage
-from magent2.connectors.outbox import queue_records, retry_item, state_record
-from magent2.connectors.outbox_retention import (
+from magent2.connectors.outbox import (
     DELIVERED_KEPT_S,
+    OutboxEvent,
     OutboxIndex,
     OutboxLine,
     old_items,
     plan_trim,
+    queue_records,
+    retry_item,
+    state_record,
     trim_outbox,
 )
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
@@ -46,15 +49,15 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
-def put(bus: Engine, text: str, state: str | None = None, blob: bytes | None = None) -> str:
+def put(bus: Engine, text: str, state: OutboxEvent | None = None, blob: bytes | None = None) -> str:
     """A message, and what became of it."""
     connector = run_sync(bus, find_connector, "hook").state
     files = () if blob is None else (Attachment("a.txt", bus.call(PutBlob(blob)), "text/plain", len(blob)),)
     key = f"m-{text}"
     message = OutgoingMessage(key, "hook", "ann", "one", "Ada", text, "2026-01-01T00:00:00+00:00", None, files)
-    body, errand = queue_records(message, connector)
+    body, job = queue_records(message, connector)
     ended = [] if state is None else [state_record(key, "hook", state)]
-    bus.call(Append(records=(body, *ended, *([errand] if state is None else []))))
+    bus.call(Append(records=(body, *ended, *([job] if state is None else []))))
     return key
 
 
@@ -128,7 +131,7 @@ def test_the_latest_stay_however_many_there_are(bus: Engine) -> None:
     assert run_sync(bus, trim_outbox, "hook", later(60), kept_max=2) == 0
 
 
-def test_what_comes_while_it_is_tidied_stays(bus: Engine) -> None:
+def test_what_comes_while_it_is_trimmed_stays(bus: Engine) -> None:
     put(bus, "old", "sent")
 
     def put_more() -> None:
@@ -140,7 +143,7 @@ def test_what_comes_while_it_is_tidied_stays(bus: Engine) -> None:
     assert states(bus) == {"new": "waiting", "newer": "sent"}
 
 
-def test_errands_that_were_run_go_too_and_those_that_wait_stay(bus: Engine) -> None:
+def test_relay_jobs_that_were_done_go_too_and_those_that_wait_stay(bus: Engine) -> None:
     put(bus, "waiting")
 
     run_sync(bus, trim_outbox, "hook", later(), kept_s=0.0)
@@ -148,7 +151,7 @@ def test_errands_that_were_run_go_too_and_those_that_wait_stay(bus: Engine) -> N
     assert bus.call(Describe(("chat:outbox:hook",)))[0].floor == 0
 
 
-async def test_a_relay_tidies_and_goes_on_sending(bus: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_trims_and_goes_on_sending(bus: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bus, "old", "sent")
     put(bus, "unread")
     monkeypatch.setattr(relays, "trim_outbox", partial(trim_outbox, kept_s=0.0))

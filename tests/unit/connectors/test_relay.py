@@ -147,7 +147,7 @@ async def test_after_so_many_attempts_it_is_dead_and_a_person_can_send_it_again_
     await send_all(bus, keeper, lambda: states(bus)["one"] == "sent")
 
     assert (keeper.texts, states(bus)) == (["one"], {"one": "sent", "two": "dropped"})
-    with pytest.raises(InvalidInput, match="only what is dead or unknown"):
+    with pytest.raises(InvalidInput, match="only dead and unknown messages"):
         run_sync(bus, retry_item, "hook", first)
 
 
@@ -254,7 +254,7 @@ async def test_what_may_have_arrived_is_unknown_although_its_connector_is_gone(b
     await send_all(bus, keeper, lambda: states(bus) == {"lost": "unknown"})
 
 
-async def test_mail_that_is_no_errand_is_buried_in_sight(bus: Engine) -> None:
+async def test_mail_that_is_no_relay_job_becomes_a_dead_letter(bus: Engine) -> None:
     forged = {"conversation_id": "forged", "sender": "user:eve", "content": "hi"}
     bus.call(Append(records=(NewRecord("chat:outbox:hook", forged),)))
 
@@ -274,7 +274,7 @@ async def test_a_message_that_cannot_be_read_is_buried_and_the_next_is_sent(bus:
         await until(lambda: keeper.texts == ["next"])
 
     (dead,) = bus.read("dead:outbox:hook")
-    assert "'m-odd' of the outbox of 'hook' cannot be read" in dead.payload["reason"]
+    assert "cannot read message 'm-odd' in the outbox of 'hook'" in dead.payload["reason"]
 
 
 async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) -> None:

@@ -154,7 +154,7 @@ async def test_a_name_with_an_address_that_is_not_public_is_not_called(found: li
 
     connector = WebhookConnector({"url": "https://hook.example/", "secret": SECRET}, resolve=resolve)
     try:
-        with pytest.raises(NotTaken, match="not at a public address"):
+        with pytest.raises(NotTaken, match="the address is not public"):
             await connector.send(MESSAGE, {})
     finally:
         await connector.aclose()

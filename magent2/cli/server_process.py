@@ -40,7 +40,7 @@ from magent2.worker.service import WorkerService
 if TYPE_CHECKING:
     from magent2.telemetry.otel import Tracer
     from magent2.telemetry.runs import Observer
-    from magent2.worker.team_selection import Team
+    from magent2.worker.team_selection import ServedTeam
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 AGAIN = "press Ctrl-C again to exit immediately"
@@ -129,8 +129,8 @@ def gateway_banner(
     return "\n".join(lines)
 
 
-def worker_banner(team: Team, bus_url: str, metrics_url: str) -> str:
-    lines = [f"agents   {', '.join(team.names)}", f"model    {team.described}", f"bus      {bus_url}"]
+def worker_banner(team: ServedTeam, bus_url: str, metrics_url: str) -> str:
+    lines = [f"agents   {', '.join(team.names)}", f"model    {team.model_description}", f"bus      {bus_url}"]
     lines += [f"metrics  {metrics_url}"] if metrics_url else []
     return "\n".join(lines)
 
@@ -160,7 +160,7 @@ def serve(
             await run_gateway(
                 resources,
                 lambda: team.service(resources.bus, observer=observer),
-                lambda: print_data(gateway_banner(resources, team.names, team.described, team.first)),
+                lambda: print_data(gateway_banner(resources, team.names, team.model_description, team.first_agent)),
                 stop_event_on_signals("draining: no new work is started; running work may finish"),
                 Catalogue(team.registry, builtins=runner.builtins, kind=runner.kind, folder=team.folder),
                 limits=GatewayLimits.of(team.limits),
@@ -274,7 +274,9 @@ async def run_gateway(
         await resources.bus.aclose()
 
 
-async def run_worker(bus: Engine, team: Team, concurrency: int | None = None, observer: Observer | None = None) -> None:
+async def run_worker(
+    bus: Engine, team: ServedTeam, concurrency: int | None = None, observer: Observer | None = None
+) -> None:
     """Serve the agents of a team until a signal drains the worker."""
     try:
         service = team.service(bus, concurrency, observer)

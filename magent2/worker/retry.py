@@ -1,4 +1,4 @@
-"""What becomes of mail whose run has failed. Pure."""
+"""Decides what happens to mail whose run failed, or whose worker died during the run."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 from magent2.errors import TransientError
 
-ATTEMPTS_MAX = 8  # that fail
-CRASHES_MAX = 8  # attempts that end with their worker
-SUSPECT_AFTER = 2  # crashes; then mail must not run beside other mail that is as suspicious
+ATTEMPTS_MAX = 8  # attempts that fail
+CRASHES_MAX = 8  # attempts during which the worker dies
+SUSPECT_AFTER = 2  # crashes; then the mail must not run beside other suspected mail
 RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
 ERROR_TEXT_MAX_CHARS = 500  # of an error, as the stream and the dead letter show it
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again, after a while."""
+    """Try again after `delay_s`."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """Give up, in sight."""
+    """Give up and move the mail to the dead letters."""
 
     reason: str
 
 
 def after_failure(error: Exception, attempt: int) -> Retry | Bury:
-    """What to do with mail whose run has failed `attempt` times."""
+    """Decide what to do with mail whose run has failed `attempt` times."""
     if not isinstance(error, TransientError | TimeoutError):
         return Bury(error_text(error))
     if attempt >= ATTEMPTS_MAX:
@@ -38,18 +38,23 @@ def after_failure(error: Exception, attempt: int) -> Retry | Bury:
 
 
 def after_crashes(crashes: int) -> Bury | None:
-    """What to do with mail that so many workers did not survive."""
-    return None if crashes < CRASHES_MAX else Bury(f"gave up after {crashes} attempts that never ended")
+    """Decide whether to give up mail during whose runs so many workers have died."""
+    if crashes < CRASHES_MAX:
+        return None
+    return Bury(f"gave up after {crashes} attempts during which the worker stopped")
 
 
 def is_suspect(crashes: int) -> bool:
-    """Whether mail may be what kills its workers. When one dies, every lane it held has lost an attempt: those that
-    are innocent must not be counted out with the one that is not."""
+    """Return whether mail may be the cause of worker crashes.
+
+    When a worker dies, every lane it held loses an attempt. Suspected mail therefore runs without other suspected mail
+    beside it (see `Quarantine`). So only the cause reaches `CRASHES_MAX`, and harmless mail is not given up with it.
+    """
     return crashes > SUSPECT_AFTER
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message, bounded; where it came from is for the log."""
+    """Return type and message of an error, shortened. The traceback is only logged."""
     return bounded(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
@@ -57,11 +62,12 @@ def bounded(text: str) -> str:
     return text if len(text) <= ERROR_TEXT_MAX_CHARS else text[: ERROR_TEXT_MAX_CHARS - 1] + "…"
 
 
-# --- Keeps mail that may be what kills workers apart from other mail that is as suspicious.
-
-
 class Quarantine:
-    """One bed. Lanes are named by their owner tokens."""
+    """Lets one suspected mail of a worker run at a time. Lanes are named by their owner tokens.
+
+    A lane with several lost attempts is expected at its claim, and decided when its mail was read. `enter` waits until
+    every expected lane is decided: otherwise a second suspect could already be running beside the first.
+    """
 
     def __init__(self) -> None:
         self._inside: str | None = None
@@ -70,18 +76,18 @@ class Quarantine:
         self._all_decided.set()
 
     def expect(self, token: str) -> None:
-        """A lane was claimed that may turn out to be a suspect."""
+        """Note that a lane was claimed whose mail may turn out to be suspected."""
         self._undecided.add(token)
         self._all_decided.clear()
 
     def decide(self, token: str) -> None:
-        """The lane is no suspect, or has been handed back, or is inside."""
+        """Note that a lane is not suspected, was given back, or is inside."""
         self._undecided.discard(token)
         if not self._undecided:
             self._all_decided.set()
 
     async def enter(self, token: str) -> bool:
-        """Take the bed, and wait until nobody else is undecided; `False` when it is taken."""
+        """Enter, and wait until no other lane is undecided. Return `False` at once if another lane is inside."""
         if self._inside is not None:
             return False
         self._inside = token

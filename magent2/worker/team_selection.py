@@ -1,4 +1,4 @@
-"""Whom a process serves: the agents of a file, the one that the environment describes, or the default team."""
+"""Selects the agents that a process serves: those of an agents file, one named agent, or the default team."""
 
 from __future__ import annotations
 
@@ -29,31 +29,40 @@ NO_KEY = "because OPENAI_API_KEY is not set"
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
-    """The agents to serve and their runner; `described` is what answers, in words, `folder` where its own tools are."""
+class ServedTeam:
+    """The agents to serve, and the runner that runs them all.
+
+    `model_description` is for the banner at the start. `folder` is where the team's own tools are.
+    """
 
     names: tuple[str, ...]
     runner: TeamRunner
     registry: Registry
-    described: str
+    model_description: str
     folder: Path | None = None
-    chosen: bool = False  # by name: whoever joins the file is not served here
+    fixed: bool = False  # the agents were selected by name: agents that are added to the file are not served
 
     @property
     def limits(self) -> LimitValues:
-        """Those of the file, and over them the environment's."""
+        """The limits of the agents file. Those of the environment override them."""
         return self.registry.roster.limits
 
-    def runners_now(self) -> dict[str, Runner]:
-        """Who is to be served now; a file that has changed is read again."""
-        return dict.fromkeys(self.names if self.chosen else self.runner.agents(), self.runner)
+    @property
+    def first_agent(self) -> str:
+        """The agent to write to first: the root of the scenario, if it is served."""
+        root = self.registry.roster.scenario().root
+        return root if root in self.names else self.names[0]
+
+    def current_runners(self) -> dict[str, Runner]:
+        """Return the agents to serve now. An agents file that has changed is read again."""
+        return dict.fromkeys(self.names if self.fixed else self.runner.agents(), self.runner)
 
     def service(self, bus: Engine, concurrency: int | None = None, observer: Observer | None = None) -> WorkerService:
-        """A worker for the team, which follows it."""
+        """Create a worker for the team. It follows changes of the agents file."""
         limits = self.limits
         service = WorkerService(
             bus,
-            self.runners_now,
+            self.current_runners,
             concurrency=limits.get("concurrency", CONCURRENCY) if concurrency is None else concurrency,
             lease_s=limits.get("lease_s", LEASE_S),
             run_max_s=limits.get("run_max_s", RUN_MAX_S),
@@ -63,12 +72,6 @@ class Team:
         service.approval_max_s = limits.get("approval_max_s", APPROVAL_MAX_S)
         return service
 
-    @property
-    def first(self) -> str:
-        """Whom to write to first."""
-        root = self.registry.roster.scenario().root
-        return root if root in self.names else self.names[0]
-
 
 def choose_team(
     names: Sequence[str] = (),
@@ -77,76 +80,60 @@ def choose_team(
     *,
     without_key: str | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Team:
-    """The team of the file, if there is one; else, if an agent is named, that one alone; else the default.
+) -> ServedTeam:
+    """Choose the team of the agents file; without a file, the one agent that is named; else the default team.
 
-    With a file (`MAGENT2_CONFIG` names one too) `names` choose some of its agents. `without_key` is the model for want
-    of a key: echo, when it is None.
+    `MAGENT2_CONFIG` may name the file too. With a file, `names` select some of its agents. `without_key` is the model
+    to use if there is neither a model nor an API key; the echo runner if it is `None`.
     """
     variables = os.environ if environ is None else environ
-    file = file or _configured(variables)
+    if file is None and (configured := variables.get("MAGENT2_CONFIG", "").strip()):
+        file = Path(configured).expanduser()
     config = RunnerConfig.read(variables)
-    chosen = model or config.model
-    lacking = chosen is None and config.api_key is None
-    registry = choose_registry(names, file, config, variables)
-    folder = file.parent if file is not None else None
-    runner = select_team(lambda: _now(registry), without_key if lacking else chosen, config, folder=folder)
-    some = file is not None and bool(names)
-    served = tuple(dict.fromkeys(names)) if some else runner.agents()
-    return Team(served, runner, registry, _described(chosen, lacking, without_key), folder, some)
+    chosen_model = model or config.model
+    no_key = chosen_model is None and config.api_key is None
+    registry = _choose_registry(names, file, config, variables)
+    folder = None if file is None else file.parent
+
+    def current_roster() -> Roster:
+        registry.reload()
+        return registry.roster
+
+    runner = select_team(current_roster, without_key if no_key else chosen_model, config, folder=folder)
+    fixed = file is not None and bool(names)
+    served = tuple(dict.fromkeys(names)) if fixed else runner.agents()
+    if no_key:
+        description = f"the {without_key} model, {NO_KEY}" if without_key else f"echo, {NO_KEY}"
+    elif chosen_model in (DEMO, LOCAL):
+        description = f"the {chosen_model} model"
+    else:
+        description = f"model {chosen_model}" if chosen_model else "the SDK's default model"
+    return ServedTeam(served, runner, registry, description, folder, fixed)
 
 
-def _configured(variables: Mapping[str, str]) -> Path | None:
-    text = variables.get("MAGENT2_CONFIG", "").strip()
-    return Path(text).expanduser() if text else None
-
-
-def choose_registry(
+def _choose_registry(
     names: Sequence[str], file: Path | None, config: RunnerConfig, variables: Mapping[str, str]
 ) -> Registry:
-    """Who exists for this process."""
-    named = variables.get("AGENT_NAME", "").strip() or None
-    limits = _limits(config, variables)
-    over = EnvironmentOverride(named, config.model, config.instructions, config.tools or None, limits=limits)
-    if file is not None:
-        return Registry.of_file(file, known_tools(), variables, replace(over, required=names))
-    if names or named:
-        return Registry.of(_team_of_one(names, config, limits))
-    return Registry.of(over.apply(default_roster()))
-
-
-def _limits(config: RunnerConfig, variables: Mapping[str, str]) -> LimitValues:
-    """The limits that the environment sets; a variable of the agent's own goes first."""
+    """Return the registry of all agents that this process knows. Settings of the environment override the file's."""
+    agent_name = variables.get("AGENT_NAME", "").strip() or None
     limits = parse_limit_variables(Settings.read(variables).limits)
+    # The variables of the agent itself take precedence over MAGENT2_LIMIT_*.
     if variables.get("AGENT_MAX_TURNS", "").strip():
         limits["max_turns"] = config.max_turns
     if variables.get("AGENT_HISTORY_MAX", "").strip():
         limits["history_max"] = config.history_max
-    return limits
+    override = EnvironmentOverride(agent_name, config.model, config.instructions, config.tools or None, limits=limits)
+    if file is not None:
+        return Registry.of_file(file, known_tools(), variables, replace(override, required=names))
+    if names or agent_name:
+        return Registry.of(_single_agent(names, config, limits))
+    return Registry.of(override.apply(default_roster()))
 
 
-def _team_of_one(names: Sequence[str], config: RunnerConfig, limits: LimitValues) -> Roster:
+def _single_agent(names: Sequence[str], config: RunnerConfig, limits: LimitValues) -> Roster:
+    """Return a roster of one agent, which the environment describes."""
     if len(names) > 1:
-        raise SettingsError("several agents need a file that describes them: --config magent2.toml")
-    one = replace(config, agent_name=check_name(names[0], "agent name")) if names else config
-    return Roster.of_environment(
-        one.agent_name, model=_real(one.model), instructions=one.instructions, tools=one.tools, limits=limits
-    )
-
-
-def _real(model: str | None) -> str | None:
-    """`demo` and `local` are no names that a provider knows."""
-    return None if model in (DEMO, LOCAL) else model
-
-
-def _now(registry: Registry) -> Roster:
-    registry.reload()
-    return registry.roster
-
-
-def _described(model: str | None, lacking: bool, without_key: str | None) -> str:
-    if lacking:
-        return f"the {without_key} model, {NO_KEY}" if without_key else f"echo, {NO_KEY}"
-    if model in (DEMO, LOCAL):
-        return f"the {model} model"
-    return f"model {model}" if model else "the SDK's default model"
+        raise SettingsError("several agents need an agents file; pass it with --config magent2.toml")
+    name = check_name(names[0], "agent name") if names else config.agent_name
+    model = None if config.model in (DEMO, LOCAL) else config.model  # no provider has models of these names
+    return Roster.of_environment(name, model=model, instructions=config.instructions, tools=config.tools, limits=limits)

@@ -24,7 +24,7 @@ from tests.simulation.people import Sent, by_id
 from tests.support.run_audit import ENDS
 
 BEGINNINGS = ("started", "restarted")
-GAVE_UP = "attempts that never ended"  # in the reason of mail that no worker survived
+GAVE_UP = "attempts during which the worker stopped"  # in the reason of mail that no worker survived
 
 Payload = Mapping[str, Any]
 Logs = Mapping[str, Sequence[Record]]

@@ -58,7 +58,7 @@ def test_the_same_failure_gives_the_same_decision() -> None:
 
 def test_mail_that_kills_its_workers_is_given_up_after_so_many() -> None:
     assert after_crashes(CRASHES_MAX - 1) is None
-    assert after_crashes(CRASHES_MAX) == Bury(f"gave up after {CRASHES_MAX} attempts that never ended")
+    assert after_crashes(CRASHES_MAX) == Bury(f"gave up after {CRASHES_MAX} attempts during which the worker stopped")
 
 
 def test_mail_is_suspect_after_some_crashes_and_long_before_it_is_given_up() -> None:

@@ -39,22 +39,27 @@ def test_without_a_word_it_is_the_default_team() -> None:
     team = choose_team(environ={})
 
     assert team.names == ("supervisor", "general", "sales", "support")
-    assert team.first == "general"
-    assert team.described == "echo, because OPENAI_API_KEY is not set"
+    assert team.first_agent == "general"
+    assert team.model_description == "echo, because OPENAI_API_KEY is not set"
 
 
 def test_what_is_taken_for_want_of_a_key_is_said() -> None:
-    assert choose_team(without_key="demo", environ={}).described == "the demo model, because OPENAI_API_KEY is not set"
-    assert choose_team(without_key="demo", environ={"AGENT_MODEL": "demo"}).described == "the demo model"
-    assert choose_team(without_key="demo", environ={"OPENAI_API_KEY": "k"}).described == "the SDK's default model"
-    assert choose_team(model="small", environ={"OPENAI_API_KEY": "k"}).described == "model small"
+    assert (
+        choose_team(without_key="demo", environ={}).model_description
+        == "the demo model, because OPENAI_API_KEY is not set"
+    )
+    assert choose_team(without_key="demo", environ={"AGENT_MODEL": "demo"}).model_description == "the demo model"
+    assert (
+        choose_team(without_key="demo", environ={"OPENAI_API_KEY": "k"}).model_description == "the SDK's default model"
+    )
+    assert choose_team(model="small", environ={"OPENAI_API_KEY": "k"}).model_description == "model small"
 
 
 @pytest.mark.parametrize(("names", "variables"), [(["Bob"], {}), ([], {"AGENT_NAME": "Bob"})])
 def test_a_named_agent_is_a_team_of_one(names: list[str], variables: dict[str, str]) -> None:
     team = choose_team(names, environ=variables)
 
-    assert (team.names, team.first) == (("Bob",), "Bob")
+    assert (team.names, team.first_agent) == (("Bob",), "Bob")
 
 
 def test_several_names_need_a_file() -> None:
@@ -66,8 +71,8 @@ def test_a_file_has_a_team_of_its_own_and_names_choose_from_it(file: Path) -> No
     whole = choose_team(file=file, environ={})
     some = choose_team(["back"], environ={"MAGENT2_CONFIG": str(file)})
 
-    assert (whole.names, whole.first) == (("front", "back"), "front")
-    assert (some.names, some.first) == (("back",), "back")
+    assert (whole.names, whole.first_agent) == (("front", "back"), "front")
+    assert (some.names, some.first_agent) == (("back",), "back")
 
 
 def test_a_name_that_the_file_does_not_have_is_refused(file: Path) -> None:
@@ -103,8 +108,8 @@ def test_whoever_joins_the_file_is_served_unless_others_were_chosen(file: Path) 
 
     file.write_text(FILE + '\n[[scenario.agent]]\nname = "new"\n')
 
-    assert list(whole.runners_now()) == ["front", "back", "new"]
-    assert list(some.runners_now()) == ["back"]
+    assert list(whole.current_runners()) == ["front", "back", "new"]
+    assert list(some.current_runners()) == ["back"]
 
 
 def test_a_file_without_an_agent_that_was_chosen_changes_nothing(file: Path) -> None:
@@ -112,7 +117,7 @@ def test_a_file_without_an_agent_that_was_chosen_changes_nothing(file: Path) -> 
 
     file.write_text('[[scenario]]\nid = "default"\n[[scenario.agent]]\nname = "front"\n')
 
-    assert list(team.runners_now()) == ["back"]
+    assert list(team.current_runners()) == ["back"]
     assert "back" in team.runner.agents()
     assert "--agent cannot be used: the agents file has no agent 'back'" in str(team.registry.error)
 

@@ -33,13 +33,12 @@ from magent2.roster.limits import parse_limit_variables
 from magent2.roster.registry import EnvironmentOverride, Registry, reload_now
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
-from magent2.telemetry.tracing import traced_process
+from magent2.telemetry.tracing import NO_TRACER, Tracer, traced_process
 from magent2.worker.relay import relaying
 from magent2.worker.service import WorkerService
 
 if TYPE_CHECKING:
-    from magent2.telemetry.otel import Tracer
-    from magent2.telemetry.runs import Observer
+    from magent2.telemetry.observation import RunObserver
     from magent2.worker.team_selection import ServedTeam
 
 DEFAULT_URL = "http://127.0.0.1:8700"
@@ -142,8 +141,8 @@ def serve(
     agents: Sequence[str], model: str | None, config: Path | None, options: ListenOptions, bus_url: str | None
 ) -> None:
     """Run a gateway and a worker until a signal ends them."""
-    from magent2.telemetry.run_metrics import RunMetrics
-    from magent2.telemetry.runs import Observer
+    from magent2.telemetry.metrics import RunMetrics
+    from magent2.telemetry.observation import RunObserver
 
     # The port and the bus are opened first, so that an error in them shows before the SDK is imported, which is slow.
     resources = GatewayResources.open(options, bus_url)
@@ -153,8 +152,8 @@ def serve(
         team = choose_team(agents, model, config, without_key="demo")
     runner, metrics = team.runner, Metrics()
 
-    async def run(tracer: Tracer | None) -> None:
-        observer = Observer(RunMetrics(metrics.registry), tracer)
+    async def run(tracer: Tracer) -> None:
+        observer = RunObserver(RunMetrics(metrics.registry), tracer)
         try:
             reload_on_signal(team.registry)
             await run_gateway(
@@ -186,7 +185,7 @@ def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | No
     resources = GatewayResources.open(options, bus_url)
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
 
-    async def run(tracer: Tracer | None) -> None:
+    async def run(tracer: Tracer) -> None:
         reload_on_signal(registry)
         await run_gateway(
             resources,
@@ -211,8 +210,8 @@ def serve_worker(
     metrics: str | None,
 ) -> None:
     """Run a worker until a signal ends it."""
-    from magent2.telemetry.endpoint import metrics_endpoint, parse_address
-    from magent2.telemetry.runs import Observer
+    from magent2.telemetry.metrics import metrics_endpoint, parse_address
+    from magent2.telemetry.observation import RunObserver
     from magent2.worker.team_selection import choose_team
 
     metrics_address = None if metrics is None else parse_address(metrics)
@@ -221,7 +220,7 @@ def serve_worker(
     with traced_process() as tracer, metrics_endpoint(metrics_address) as (run_metrics, metrics_url):
         bus = connect(bus_url)
         print_data(worker_banner(team, printable_bus_url(bus_url), metrics_url))
-        run_on_loop(run_worker(bus, team, concurrency, Observer.of(run_metrics, tracer)))
+        run_on_loop(run_worker(bus, team, concurrency, RunObserver.if_needed(run_metrics, tracer)))
 
 
 # --- serving
@@ -236,7 +235,7 @@ async def run_gateway(
     *,
     limits: GatewayLimits | None = None,
     metrics: Metrics | None = None,
-    tracer: Tracer | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> None:
     """Serve until `stop` is set, or until the gateway or the worker ends by itself; then drain both.
 
@@ -275,7 +274,7 @@ async def run_gateway(
 
 
 async def run_worker(
-    bus: Engine, team: ServedTeam, concurrency: int | None = None, observer: Observer | None = None
+    bus: Engine, team: ServedTeam, concurrency: int | None = None, observer: RunObserver | None = None
 ) -> None:
     """Serve the agents of a team until a signal drains the worker."""
     try:

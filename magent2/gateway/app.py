@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
@@ -35,10 +35,8 @@ from magent2.roster.registry import Registry
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
 from magent2.telemetry import Metrics
-from magent2.telemetry.requests import Deliveries
-
-if TYPE_CHECKING:
-    from magent2.telemetry.otel import Tracer
+from magent2.telemetry.observation import DeliveryObserver
+from magent2.telemetry.tracing import NO_TRACER, Tracer
 
 HISTORY_RECORDS_MAX = 20_000  # records of histories that one gateway caches
 
@@ -79,7 +77,7 @@ def create_app(
     registry: Registry | None = None,
     catalogue: Catalogue | None = None,
     metrics: Metrics | None = None,
-    tracer: Tracer | None = None,
+    tracer: Tracer = NO_TRACER,
     proxy: ProxySettings | None = None,
 ) -> FastAPI:
     """Return the HTTP API of a bus. Without `access`, every caller is an administrator.
@@ -90,7 +88,7 @@ def create_app(
     """
     access, limits, metrics = access or Access(), limits or GatewayLimits(), metrics or Metrics()
     app = GatewayApp(title="magent2", docs_url=None, redoc_url=None, redirect_slashes=False)
-    deliveries = Deliveries(metrics.delivered, tracer)
+    deliveries = DeliveryObserver(metrics.delivered, tracer)
     services = _services(bus, access, limits, metrics, catalogue or Catalogue(registry), deliveries)
     keys = services.streams.keys if services.has_keys else None
     app.proxy = proxy or app.proxy
@@ -102,14 +100,19 @@ def create_app(
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     send_endpoint = AccessMiddleware(SendEndpoint(services), access, keys, services.rates)
     app.send_endpoint = MetricsMiddleware(send_endpoint, metrics)
-    if tracer is not None:
+    if tracer.enabled:
         app.add_middleware(RequestSpans, tracer=tracer)
         app.send_endpoint = RequestSpans(app.send_endpoint, tracer)
     return app
 
 
 def _services(
-    bus: Bus, access: Access, limits: GatewayLimits, metrics: Metrics, catalogue: Catalogue, deliveries: Deliveries
+    bus: Bus,
+    access: Access,
+    limits: GatewayLimits,
+    metrics: Metrics,
+    catalogue: Catalogue,
+    deliveries: DeliveryObserver,
 ) -> Services:
     """Choose the services. A v1 bus has no workers, no keys and no queue depth to ask for."""
     engine: Engine

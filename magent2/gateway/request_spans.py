@@ -12,7 +12,7 @@ from magent2.gateway.proxy import route_path
 from magent2.gateway.route_label import method_of, route_template
 
 if TYPE_CHECKING:
-    from magent2.telemetry.otel import Span, Tracer
+    from magent2.telemetry.tracing import AttributeValue, Span, Tracer
 
 QUIET_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/openapi.json"})  # asked by machines, all the time
 QUIET_PREFIX = "/page/"
@@ -45,12 +45,12 @@ class RequestSpans:
 
     def _begin(self, scope: Scope) -> Span:
         method = method_of(scope)
-        facts = {
+        attributes: dict[str, AttributeValue | None] = {
             "http.request.method": method,
             "url.path": str(scope["path"])[:PATH_MAX_CHARS],
             "url.scheme": str(scope.get("scheme", "http")),
         }
-        return self._tracer.begin(method, "server", parent=_parent(scope), facts=facts)
+        return self._tracer.begin(method, "server", parent=_parent(scope), attributes=attributes)
 
 
 def is_quiet(path: str) -> bool:
@@ -64,8 +64,10 @@ def _parent(scope: Scope) -> str:
 
 def _answered(span: Span, scope: Scope, status: int) -> None:
     route = route_template(scope)
-    span.name(f"{method_of(scope)} {route or UNKNOWN_ROUTE}")
-    span.note({"http.route": route, "http.response.status_code": status, "magent2.problem": scope.get(PROBLEM_CODE)})
+    span.set_name(f"{method_of(scope)} {route or UNKNOWN_ROUTE}")
+    span.set_attributes(
+        {"http.route": route, "http.response.status_code": status, "magent2.problem": scope.get(PROBLEM_CODE)}
+    )
     if status >= 500:
-        span.fail(str(status))
+        span.set_error(str(status))
     span.end()

@@ -7,7 +7,6 @@ import math
 import socket
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,10 +23,8 @@ from magent2.gateway.services import Services
 from magent2.machine import raise_open_files
 from magent2.settings import Settings, is_loopback
 from magent2.telemetry import Metrics
+from magent2.telemetry.tracing import NO_TRACER, Tracer
 from magent2.token import TokenFile, check_token
-
-if TYPE_CHECKING:
-    from magent2.telemetry.otel import Tracer
 
 BACKLOG = 1024
 
@@ -51,7 +48,7 @@ class Gateway:
         limits: GatewayLimits | None = None,
         catalogue: Catalogue | None = None,
         metrics: Metrics | None = None,
-        tracer: Tracer | None = None,
+        tracer: Tracer = NO_TRACER,
         proxy: ProxySettings | None = None,
     ) -> None:
         self.limits = fit_open_files(limits or GatewayLimits())

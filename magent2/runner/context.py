@@ -15,7 +15,7 @@ from magent2.sessions.history import History, RunKey, RunRecord, message_id_of
 from magent2.tools.interface import WaitHook
 
 if TYPE_CHECKING:
-    from magent2.telemetry.runs import ObservedRun
+    from magent2.telemetry.observation import ObservedRun
 
 
 async def go_on() -> None:

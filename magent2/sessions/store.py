@@ -28,7 +28,7 @@ from magent2.sessions.stream import event_payload, payload_record, stream_record
 from magent2.sessions.subagents import find_subagents
 
 if TYPE_CHECKING:
-    from magent2.telemetry.requests import Deliveries
+    from magent2.telemetry.observation import DeliveryObserver
 
 TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
@@ -225,7 +225,7 @@ class SessionStore:
     `deliveries` sees the messages that go out.
     """
 
-    def __init__(self, bus: Engine, deliveries: Deliveries | None = None) -> None:
+    def __init__(self, bus: Engine, deliveries: DeliveryObserver | None = None) -> None:
         self.bus = bus
         self._guesses = ActiveAgentCache()
         self._deliveries = deliveries

@@ -1,4 +1,5 @@
-"""Logs, metrics and traces. Ids go into logs and traces, never into labels; what people say goes into none of them."""
+"""Logs, metrics and traces. Ids appear in logs and traces but not in metric labels; message text appears in neither
+unless the settings allow it in traces."""
 
 from magent2.telemetry.logs import setup_logging
 from magent2.telemetry.metrics import METRICS_MEDIA_TYPE, Metrics

@@ -1,72 +1,75 @@
-"""What was said, in the form that the conventions for generative AI give it, for spans that may hold it. Pure.
+"""Message content as JSON for span attributes, in the form of OpenTelemetry's conventions for generative AI. Pure.
 
-A message is `{"role", "parts"}`; a part is text, a `tool_call` or a `tool_call_response`; all else is its type alone.
+A message is `{"role", "parts"}`. A part is text, a `tool_call` or a `tool_call_response`; of any other item only the
+type is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import orjson
 
 CONTENT_MAX_CHARS = 20_000  # of one attribute
 
-Message: TypeAlias = dict[str, Any]
+Part: TypeAlias = dict[str, object]
 
 
-def asked_messages(given: object) -> str:
-    """What a model is asked: a text, or items of the Responses API."""
-    if isinstance(given, str):
-        return _json([{"role": "user", "parts": [_text(given)]}])
-    items = given if isinstance(given, Sequence) else ()
-    return _json([_message(_plain(item)) for item in items])
+def input_messages(request: object) -> str:
+    """The input of a model call: a text, or items of the Responses API."""
+    if isinstance(request, str):
+        return _json([{"role": "user", "parts": [_text(request)]}])
+    items = request if isinstance(request, Sequence) else ()
+    return _json([{"role": role, "parts": parts} for role, parts in map(_message, map(_as_mapping, items))])
 
 
-def answered_message(output: object) -> str:
-    """What it answered: one message, whatever items it came in."""
-    items = [_plain(item) for item in output] if isinstance(output, Sequence) else []
-    parts = [part for item in items for part in _message(item)["parts"]]
+def output_messages(output: object) -> str:
+    """The answer of a model as one message, however many items it consists of."""
+    items = [_as_mapping(item) for item in output] if isinstance(output, Sequence) else []
+    parts = [part for item in items for part in _message(item)[1]]
     return _json([{"role": "assistant", "parts": parts, "finish_reason": finish_reason(output)}])
 
 
 def finish_reason(output: object) -> str:
     items = output if isinstance(output, Sequence) else ()
-    return "tool_call" if any(_plain(item).get("type") == "function_call" for item in items) else "stop"
+    return "tool_call" if any(_as_mapping(item).get("type") == "function_call" for item in items) else "stop"
 
 
-def shown(said: object) -> str:
-    """Arguments and results of tools: a text as it is, all else as JSON."""
-    return said[:CONTENT_MAX_CHARS] if isinstance(said, str) else _json(said)
+def content_text(value: object) -> str:
+    """Arguments or result of a tool: a text as it is, anything else as JSON."""
+    return value[:CONTENT_MAX_CHARS] if isinstance(value, str) else _json(value)
 
 
-def _message(item: Mapping[str, Any]) -> Message:
+def _message(item: Mapping[str, object]) -> tuple[object, list[Part]]:
+    """Role and parts of one item."""
     kind = item.get("type", "message")
     if kind == "function_call":
-        call = {"type": "tool_call", "id": item.get("call_id"), "name": item.get("name")}
-        return {"role": "assistant", "parts": [{**call, "arguments": item.get("arguments")}]}
+        call: Part = {"type": "tool_call", "id": item.get("call_id"), "name": item.get("name")}
+        return "assistant", [{**call, "arguments": item.get("arguments")}]
     if kind == "function_call_output":
-        response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item.get("output")}
-        return {"role": "tool", "parts": [response]}
+        return "tool", [{"type": "tool_call_response", "id": item.get("call_id"), "response": item.get("output")}]
     if kind != "message":
-        return {"role": "assistant", "parts": [{"type": str(kind)}]}
-    said = item.get("content")
-    pieces = [said] if isinstance(said, str) else said or ()
-    return {"role": item.get("role", "assistant"), "parts": [_part(piece) for piece in pieces]}
+        return "assistant", [{"type": str(kind)}]
+    content = item.get("content")
+    pieces: Sequence[object] = [content] if isinstance(content, str) else ()
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        pieces = content
+    return item.get("role", "assistant"), [_part(piece) for piece in pieces]
 
 
-def _part(piece: object) -> Message:
+def _part(piece: object) -> Part:
     if isinstance(piece, str):
         return _text(piece)
-    found = _plain(piece)
+    found = _as_mapping(piece)
     return _text(found["text"]) if "text" in found else {"type": str(found.get("type", "unknown"))}
 
 
-def _text(text: str) -> Message:
+def _text(text: object) -> Part:
     return {"type": "text", "content": text}
 
 
-def _plain(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, object]:
     if isinstance(value, Mapping):
         return value
     dump = getattr(value, "model_dump", None)

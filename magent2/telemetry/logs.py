@@ -1,59 +1,62 @@
-"""Logs: one line per fact, constant text, data as fields."""
+"""Log output: one line per fact, with a constant text and the data as fields."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 import orjson
 
 from magent2.settings import LOG_FORMATS, Settings
 
-QUIET = ("uvicorn.access",)  # requests are counted, not told one by one
+QUIET_LOGGERS = ("uvicorn.access",)  # requests are counted in metrics instead
 
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 def setup_logging(log_format: str = "text", level: str | None = None, stream: TextIO | None = None) -> None:
-    """Send all logs to one place, as text or as lines of JSON; the level is `MAGENT2_LOG_LEVEL` unless told."""
+    """Write all logs to one stream (stderr by default) as text or as JSON lines.
+
+    The level is `MAGENT2_LOG_LEVEL` unless one is given.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format == LOG_FORMATS[1] else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel((level or Settings.read().log_level).upper())
-    for name in QUIET:
+    for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller gave as `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _PLAIN}
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The fields that the caller passed as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
 class TextLines(logging.Formatter):
-    """`12:03:04 WARNING magent2.bus: waiting for the bus who=worker-1`"""
+    """Formats lines like `12:03:04 WARNING magent2.bus: waiting for the bus who=worker-1`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record)
-        fields = "".join(f" {name}={_shown(value)}" for name, value in fields_of(record).items())
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in fields_of(record).items())
         return line.replace("\n", "\\n") + fields
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = str(value)
-    return repr(text) if not text or any(sign.isspace() for sign in text) else text
+    return repr(text) if not text or any(char.isspace() for char in text) else text
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: `at`, `level`, `logger`, `text`, `error` where there is one, and the fields."""
+    """Formats one JSON object per line: `at`, `level`, `logger`, `text`, the fields, and `trace` for exceptions."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
             "level": record.levelname,
             "logger": record.name,

@@ -1,49 +1,64 @@
-"""The figures of a gateway. Labels are never what a client sent."""
+"""Prometheus metrics of gateways and workers. Labels never hold ids or text that a client sent."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from magent2.errors import SettingsError
+from magent2.settings import HOST, PORT_MAX
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-LABELS_MAX = 200  # values of one label; what comes after them is counted as `other`
+RUN_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+LABELS_MAX = 200  # values of one label; further values are counted as `other`
 OTHER = "other"
+UNKNOWN_TOOL = "unknown"  # the label for tool names that a model or a client invented
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with the figures of the process: memory, processor time, open files."""
+    """Make a registry with the metrics of the process: memory, CPU time, open files."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry
 
 
-def exposed(registry: CollectorRegistry) -> bytes:
-    """All figures as Prometheus reads them."""
-    return generate_latest(registry)
+def latency_histogram(name: str, description: str, registry: CollectorRegistry) -> Histogram:
+    return Histogram(f"magent2_{name}_seconds", description, buckets=LATENCY_BUCKETS_S, registry=registry)
 
 
-def latency(name: str, told: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(f"magent2_{name}_seconds", told, buckets=LATENCY_BUCKETS_S, registry=registry)
+def agent_histogram(name: str, description: str, registry: CollectorRegistry) -> Histogram:
+    return Histogram(f"magent2_{name}_seconds", description, ("agent",), buckets=RUN_BUCKETS_S, registry=registry)
 
 
-class Names:
-    """The values of a label whose set nobody here controls: the first so many keep their names."""
+class BoundedLabel:
+    """Limits the values of one label: the first `values_max` keep their names, all others become `other`."""
 
-    def __init__(self, names_max: int = LABELS_MAX) -> None:
-        self._known: set[str] = set()
-        self._max = names_max
+    def __init__(self, values_max: int = LABELS_MAX) -> None:
+        self._values: set[str] = set()
+        self._max = values_max
 
-    def of(self, name: str) -> str:
-        if name not in self._known:
-            if len(self._known) >= self._max:
+    def value(self, name: str) -> str:
+        if name not in self._values:
+            if len(self._values) >= self._max:
                 return OTHER
-            self._known.add(name)
+            self._values.add(name)
         return name
 
 
 class Metrics:
-    """The figures of one gateway, in a registry of its own unless another one is given."""
+    """The metrics of one gateway, in a registry of its own unless one is given."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or new_registry()
@@ -53,28 +68,28 @@ class Metrics:
         )
         self._latency = Histogram(
             "magent2_request_seconds",
-            "Time to the head of the answer",
+            "Time until the response head was sent",
             ("route",),
             buckets=LATENCY_BUCKETS_S,
             registry=registry,
         )
         self._refusals = Counter("magent2_refusals", "Requests refused", ("code",), registry=registry)
-        self._codes = Names()
-        self.streams_open = Gauge("magent2_streams_open", "Streams that are open now", registry=registry)
+        self._codes = BoundedLabel()
+        self.streams_open = Gauge("magent2_streams_open", "Event streams that are open", registry=registry)
         self.events_sent = Counter("magent2_events_sent", "Events sent to readers of streams", registry=registry)
         sends = Counter("magent2_sends", "Messages accepted", ("outcome",), registry=registry)
         self.accepted, self.repeated = sends.labels("accepted"), sends.labels("repeated")
         self.cut_off = Counter(
-            "magent2_readers_cut_off", "Readers that were too slow for their stream", registry=registry
+            "magent2_readers_cut_off", "Readers disconnected because they were too slow", registry=registry
         )
-        self.delivered = latency("bus_deliver", "Time until the bus has taken a message", registry).observe
+        self.delivered = latency_histogram("bus_deliver", "Time until the bus accepted a message", registry).observe
         self.lanes = Gauge(
             "magent2_lanes", "Lanes with mail on the bus, at most 1000 per agent", ("state",), registry=registry
         )
         self.workers = Gauge("magent2_workers", "Workers with a lease on the bus", registry=registry)
 
-    def answered(self, route: str, method: str, status: int, taken_s: float) -> None:
-        """Count a request. Looking a label up costs more than counting, so each is looked up once."""
+    def count_request(self, route: str, method: str, status: int, taken_s: float) -> None:
+        # Looking a label up costs more than counting, so each combination is looked up once.
         key = (route, method, status)
         found = self._children.get(key)
         if found is None:
@@ -83,9 +98,81 @@ class Metrics:
         found[0].inc()
         found[1].observe(taken_s)
 
-    def refused(self, code: str) -> None:
-        """Count a refusal by the code of its problem document."""
-        self._refusals.labels(self._codes.of(code)).inc()
+    def count_refusal(self, code: str) -> None:
+        """Count a refused request by the code of its problem document."""
+        self._refusals.labels(self._codes.value(code)).inc()
 
     def text(self) -> bytes:
-        return exposed(self.registry)
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class RunMetrics:
+    """The metrics of one worker, in a registry of its own unless one is given."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry = registry or new_registry()
+        self.running = Gauge("magent2_runs_running", "Runs in progress", registry=registry)
+        self._runs = Counter(
+            "magent2_runs", "Attempts at runs that have ended", ("agent", "outcome"), registry=registry
+        )
+        self._seconds = agent_histogram("run", "Duration of an attempt at a run", registry)
+        self._first_token = agent_histogram("first_token", "Time from the start of a run to its first token", registry)
+        self._mail_wait = agent_histogram("mail_wait", "Time that mail waited for its first attempt", registry)
+        self.turns = Counter("magent2_turns", "Model calls that were answered", registry=registry)
+        self._tokens = Counter("magent2_model_tokens", "Tokens that models reported", ("type",), registry=registry)
+        self._calls = Counter("magent2_tool_calls", "Tool calls", ("tool", "outcome"), registry=registry)
+        self._tools = BoundedLabel()
+        self.sends = Counter("magent2_run_sends", "Messages that runs have sent", registry=registry)
+        self.claimed = latency_histogram("bus_claim", "Time until the bus answered a claim of lanes", registry).observe
+        self.appended = latency_histogram("bus_append", "Time until the bus accepted a run's append", registry).observe
+
+    def count_run(self, agent: str, outcome: str, taken_s: float) -> None:
+        self._runs.labels(agent, outcome).inc()
+        self._seconds.labels(agent).observe(taken_s)
+
+    def observe_first_token(self, agent: str, after_s: float) -> None:
+        self._first_token.labels(agent).observe(after_s)
+
+    def observe_mail_wait(self, agent: str, waited_s: float) -> None:
+        self._mail_wait.labels(agent).observe(waited_s)
+
+    def count_turn(self, input_tokens: int | None, output_tokens: int | None) -> None:
+        self.turns.inc()
+        self._tokens.labels("input").inc(input_tokens or 0)
+        self._tokens.labels("output").inc(output_tokens or 0)
+
+    def count_tool_call(self, tool: str, known: bool, failed: bool) -> None:
+        name = self._tools.value(tool) if known else UNKNOWN_TOOL
+        self._calls.labels(name, "error" if failed else "success").inc()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse the value of `--metrics`. `9100` listens on this machine only, `0.0.0.0:9100` on all addresses."""
+    host, _, port = text.strip().rpartition(":")
+    if not port.isdecimal() or int(port) > PORT_MAX:
+        raise SettingsError(f"--metrics must be PORT or HOST:PORT, with a port from 0 to {PORT_MAX}, not {text[:40]!r}")
+    return host.strip("[]") or HOST, int(port)
+
+
+@contextmanager
+def metrics_endpoint(address: tuple[str, int] | None) -> Iterator[tuple[RunMetrics | None, str]]:
+    """Serve `/metrics` for a process without a gateway; gives the metrics and their URL, or nothing without address."""
+    if address is None:
+        yield None, ""
+        return
+    host, port = address
+    metrics = RunMetrics()
+    try:
+        server, thread = start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another port with --metrics,"
+            " or 0 for any free port"
+        ) from error
+    try:
+        yield metrics, f"http://{host}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -24,7 +24,7 @@ from magent2.tools.plan_cache import PlanCache
 
 if TYPE_CHECKING:
     from magent2.models.envelope import BaseStreamEvent
-    from magent2.telemetry.turns import ObservedCall
+    from magent2.telemetry.observation import ObservedToolCall
 
 HELD_SENDS_MAX = 100  # of one call or block
 ENVELOPE_BYTES = 512  # of a message besides its text, or so
@@ -162,7 +162,7 @@ class CallScope:
     run: RunFacts
     key: str
     block: bool = False
-    observed: ObservedCall | None = None
+    observed: ObservedToolCall | None = None
     call_writer: CallWriter | None = None
     closing: OutcomeBuilder | None = None
     held: dict[int, HeldSend] = field(default_factory=dict)

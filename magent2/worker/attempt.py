@@ -17,7 +17,7 @@ from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
 from magent2.sessions.history import RunRecord, run_id_of
-from magent2.telemetry.runs import ObservedRun, Observer, RunFacts
+from magent2.telemetry.observation import ObservedRun, RunAttributes, RunObserver
 from magent2.worker.cancellation import Brake, Interrupt
 from magent2.worker.control_feed import LaneSteers
 from magent2.worker.lane_plan import Letter
@@ -39,7 +39,7 @@ class Attempt:
     writer: LaneWriter
     brake: Brake
     steers: LaneSteers | None
-    observer: Observer | None
+    observer: RunObserver | None
     release: str
     observed: ObservedRun | None = None
     failures: int = 0  # of earlier attempts; the others were cut short
@@ -120,9 +120,9 @@ def spec_of(runner: Runner, context: RunContext) -> dict[str, Any]:
     return dict(ask(context) if callable(ask) else getattr(runner, "spec", {}))
 
 
-def _observe(observer: Observer, letter: Letter, context: RunContext) -> ObservedRun:
+def _observe(observer: RunObserver, letter: Letter, context: RunContext) -> ObservedRun:
     cause = letter.record.headers.get(TRACE)
-    facts = RunFacts(
+    facts = RunAttributes(
         agent=context.agent,
         conversation=context.conversation_id,
         run_id=context.run_id,
@@ -132,7 +132,7 @@ def _observe(observer: Observer, letter: Letter, context: RunContext) -> Observe
         cause=cause if isinstance(cause, str) else None,
         first=context.run.trace,
     )
-    return observer.run(facts, letter.record.at_ms)
+    return observer.start_run(facts, letter.record.at_ms)
 
 
 def _number(value: object) -> int:

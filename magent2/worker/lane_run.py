@@ -16,7 +16,7 @@ from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import HistoryCache
-from magent2.telemetry.runs import ABANDONED, Observer
+from magent2.telemetry.observation import ABANDONED, RunObserver
 from magent2.worker.attempt import Attempt
 from magent2.worker.cancellation import Brake, Interrupt
 from magent2.worker.control_feed import LaneSteers
@@ -53,7 +53,7 @@ class LaneRun:
         *,
         run_max_s: float = RUN_MAX_S,
         shared: Shared | None = None,
-        observer: Observer | None = None,
+        observer: RunObserver | None = None,
         release: str = __version__,
         catch_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:

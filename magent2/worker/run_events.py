@@ -20,7 +20,7 @@ from magent2.worker.lane_plan import Letter, is_meant
 from magent2.worker.runner_adapter import Event, check_event
 
 if TYPE_CHECKING:
-    from magent2.telemetry.runs import ObservedRun
+    from magent2.telemetry.observation import ObservedRun
 
 RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "unknown_command"
 
@@ -163,7 +163,7 @@ class Script:
         kind = record.payload.get("event")
         if kind == "token":
             if not self._pieces and self._observed is not None:
-                self._observed.spoke()
+                self._observed.token_received()
             self._pieces.append(str(record.payload.get("text", "")))
         elif kind == "output":
             self._kept, self._output = due.pop(), record.payload

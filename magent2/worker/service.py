@@ -16,7 +16,7 @@ from magent2.errors import InvalidInput
 from magent2.mail.lane_loop import LEAVE_MAX_S, LaneHandler, LaneKey, LaneLoop
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
-from magent2.telemetry.runs import Observer
+from magent2.telemetry.observation import RunObserver
 from magent2.worker.control_feed import lanes_of, takes_steers
 from magent2.worker.lane_run import RUN_MAX_S, LaneRun
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
@@ -50,7 +50,7 @@ class WorkerService(LaneHandler[LaneRun]):
         lease_s: float = LEASE_S,
         run_max_s: float = RUN_MAX_S,
         worker: str | None = None,
-        observer: Observer | None = None,
+        observer: RunObserver | None = None,
         release: str = __version__,
     ) -> None:
         self.worker = worker or new_worker_id()

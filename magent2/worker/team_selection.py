@@ -19,7 +19,7 @@ from magent2.runner.select import DEMO, LOCAL, select_team
 from magent2.runner.team.runner import TeamRunner
 from magent2.sessions.approvals import APPROVAL_MAX_S
 from magent2.settings import Settings
-from magent2.telemetry.runs import Observer
+from magent2.telemetry.observation import RunObserver
 from magent2.tools.default_tools import known_tools
 from magent2.worker.lane_run import RUN_MAX_S
 from magent2.worker.runner_adapter import Runner
@@ -57,7 +57,9 @@ class ServedTeam:
         """Return the agents to serve now. An agents file that has changed is read again."""
         return dict.fromkeys(self.names if self.fixed else self.runner.agents(), self.runner)
 
-    def service(self, bus: Engine, concurrency: int | None = None, observer: Observer | None = None) -> WorkerService:
+    def service(
+        self, bus: Engine, concurrency: int | None = None, observer: RunObserver | None = None
+    ) -> WorkerService:
         """Create a worker for the team. It follows changes of the agents file."""
         limits = self.limits
         service = WorkerService(

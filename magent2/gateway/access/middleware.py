@@ -125,9 +125,9 @@ class MetricsMiddleware:
         await self._app(scope, receive, counted)
 
     def _note(self, scope: Scope, status: int, taken_s: float) -> None:
-        self._metrics.answered(route_template(scope) or UNKNOWN_ROUTE, method_of(scope), status, taken_s)
+        self._metrics.count_request(route_template(scope) or UNKNOWN_ROUTE, method_of(scope), status, taken_s)
         if PROBLEM_CODE in scope:
-            self._metrics.refused(scope[PROBLEM_CODE])
+            self._metrics.count_refusal(scope[PROBLEM_CODE])
 
 
 def with_security_headers(headers: Iterable[Header]) -> list[Header]:

@@ -21,7 +21,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import SessionStore
 
 if TYPE_CHECKING:
-    from magent2.telemetry.requests import Deliveries
+    from magent2.telemetry.observation import DeliveryObserver
 
 UNSEEN_MAX = 50  # messages of one conversation between two looks
 CONVERSATIONS_MAX = 10_000  # that are counted at a time
@@ -30,7 +30,7 @@ CONVERSATIONS_MAX = 10_000  # that are counted at a time
 class QueuedSessions(SessionStore):
     """Sessions that take no more mail than somebody may still answer."""
 
-    def __init__(self, bus: Engine, max_messages: int, deliveries: Deliveries | None = None) -> None:
+    def __init__(self, bus: Engine, max_messages: int, deliveries: DeliveryObserver | None = None) -> None:
         super().__init__(bus, deliveries)
         self._max = max_messages
         self._left: OrderedDict[str, int] = OrderedDict()  # until the next look

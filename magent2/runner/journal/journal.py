@@ -215,7 +215,7 @@ class Journal:
     async def end_turn(self, response: Response, speaker: str) -> None:
         """The model has answered."""
         if self.context.observed is not None:
-            self.context.observed.answered(response)
+            self.context.observed.end_model_call(response)
         answer, pictures = await keep_pictures(self.context, answer_json(response), self.fields(self.turn, speaker))
         if pictures:
             await self.put(*pictures)

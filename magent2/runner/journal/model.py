@@ -18,7 +18,7 @@ from magent2.runner.stored_response import completed_event, model_response, resp
 from magent2.sessions.folds import function_calls
 
 if TYPE_CHECKING:
-    from magent2.telemetry.turns import ObservedChat
+    from magent2.telemetry.observation import ObservedModelCall
 
 Asked: TypeAlias = str | list[TResponseInputItem]
 
@@ -69,7 +69,7 @@ class JournalModel(Model):
         try:
             async for event in events:
                 if chat is not None:
-                    chat.hear()
+                    chat.chunk_received()
                 if event.type != TEXT_DELTA:
                     await answer.hear(event)
                     yield event
@@ -84,7 +84,7 @@ class JournalModel(Model):
             if close is not None:
                 await close()
 
-    async def _begin(self, asked: Asked) -> tuple[Asked, ObservedChat | None]:
+    async def _begin(self, asked: Asked) -> tuple[Asked, ObservedModelCall | None]:
         """What the model is to be asked: what the SDK would, and what was said to the run meanwhile."""
         journal = self._journal
         await journal.context.between_turns()
@@ -94,7 +94,7 @@ class JournalModel(Model):
         observed = journal.context.observed
         if observed is None:
             return shown, None
-        return shown, observed.asked(journal.turn, self._speaker, *described(self._inner), shown)
+        return shown, observed.start_model_call(journal.turn, self._speaker, *described(self._inner), shown)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return self._inner.get_retry_advice(request)

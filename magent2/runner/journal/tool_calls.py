@@ -30,7 +30,7 @@ from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 if TYPE_CHECKING:
-    from magent2.telemetry.turns import ObservedCall
+    from magent2.telemetry.observation import ObservedToolCall
 
 RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
 SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
@@ -49,7 +49,7 @@ class Call:
     arguments: str
     speaker: str
     known: bool = True  # the name is that of a tool which exists
-    observed: ObservedCall | None = None
+    observed: ObservedToolCall | None = None
     skip_turn: bool = False
     started: float = field(default_factory=time.monotonic)
 
@@ -71,7 +71,7 @@ class Call:
         """The call begins, for whoever looks on."""
         run = self.journal.context.observed
         if run is not None:
-            self.observed = run.call(self.turn, self.id, self.name, self.arguments, self.known)
+            self.observed = run.start_tool_call(self.turn, self.id, self.name, self.arguments, self.known)
 
     def observe_end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
         if self.observed is not None:
@@ -224,7 +224,7 @@ def _in_order(asked: Sequence[HeldSend], failures: Sequence[FailedSend]) -> list
     return sorted(failures, key=lambda failure: places[failure.send.id])
 
 
-def seen(observed: ObservedCall | None) -> AbstractContextManager[None]:
+def seen(observed: ObservedToolCall | None) -> AbstractContextManager[None]:
     """Around the code of a tool: spans that it makes itself are parts of its call."""
     return nullcontext() if observed is None else observed.current()
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from magent2.telemetry import setup_logging
-from magent2.telemetry.tracing import name_traces_in_logs
+from magent2.telemetry.tracing import add_trace_ids_to_logs
 from tests.support.spans import kept_spans
 
 
@@ -64,7 +64,7 @@ def test_json_keeps_the_trace_of_an_error_in_its_line() -> None:
 def test_a_line_says_which_trace_it_belongs_to(log_format: str) -> None:
     place = io.StringIO()
     setup_logging(log_format, "info", place)
-    name_traces_in_logs()
+    add_trace_ids_to_logs()
     with kept_spans() as spans:
         span = spans.tracer.begin("something")
         with span.current():
@@ -73,6 +73,7 @@ def test_a_line_says_which_trace_it_belongs_to(log_format: str) -> None:
         span.end()
 
     inside, outside = place.getvalue().splitlines()
+    assert span.traceparent is not None
     assert span.traceparent.split("-")[1] in inside
     assert span.traceparent.split("-")[2] in inside
     assert "trace_id" not in outside

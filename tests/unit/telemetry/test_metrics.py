@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from agents import function_tool
 from agents.testing import function_call
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from magent2.bus.interface import Engine
@@ -18,10 +19,8 @@ from magent2.errors import ModelRefused, ModelUnavailable, SettingsError
 from magent2.gateway.app import create_app
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.telemetry import Metrics
-from magent2.telemetry.endpoint import metrics_endpoint, parse_address
-from magent2.telemetry.metrics import LABELS_MAX, exposed
-from magent2.telemetry.run_metrics import RunMetrics
-from magent2.telemetry.runs import Observer
+from magent2.telemetry.metrics import LABELS_MAX, RunMetrics, metrics_endpoint, parse_address
+from magent2.telemetry.observation import RunObserver
 from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun
 from magent2.worker.runner_adapter import Runner
@@ -55,7 +54,7 @@ def value(text: bytes, name: str, **labels: str) -> float:
 
 async def work(bus: Engine, runner: Runner, metrics: RunMetrics, agent: str = AGENT) -> None:
     (lane,) = bus.call(Claim(worker="w1", agents=(agent,), limit=1, lease_s=LEASE_S)).lanes
-    await LaneRun(bus, lane, runner, observer=Observer(metrics)).work()
+    await LaneRun(bus, lane, runner, observer=RunObserver(metrics)).work()
 
 
 def calling(*names: str) -> OpenAIAgentsRunner:
@@ -69,7 +68,7 @@ async def test_runs_are_counted_by_how_they_end() -> None:
         send(bus, "go", uuid.uuid4().hex)
         await work(bus, runner, metrics)
 
-    text = exposed(metrics.registry)
+    text = generate_latest(metrics.registry)
     ends = {
         end: value(text, "magent2_runs_total", agent=AGENT, outcome=end) for end in ("answered", "buried", "retried")
     }
@@ -89,7 +88,7 @@ async def test_calls_of_tools_are_counted_by_outcome_and_a_name_that_is_made_up_
 
     await work(bus, calling("dig", "stumble", "invented"), metrics)
 
-    text = exposed(metrics.registry)
+    text = generate_latest(metrics.registry)
     assert value(text, "magent2_tool_calls_total", tool="dig", outcome="success") == 1.0
     assert value(text, "magent2_tool_calls_total", tool="stumble", outcome="error") == 1.0
     assert value(text, "magent2_tool_calls_total", tool="unknown", outcome="error") == 1.0
@@ -104,7 +103,7 @@ async def test_a_tool_that_a_client_has_made_up_is_unknown_too() -> None:
         ask_tool(bus, tool, {"city": "Paris"})
         await work(bus, team, metrics, "desk")
 
-    text = exposed(metrics.registry)
+    text = generate_latest(metrics.registry)
     assert value(text, "magent2_tool_calls_total", tool="weather", outcome="success") == 1.0
     assert value(text, "magent2_tool_calls_total", tool="unknown", outcome="error") == 1.0
     assert b"invented" not in text
@@ -119,7 +118,7 @@ async def test_messages_that_runs_send_are_counted_when_they_have_left() -> None
 
     await work(bus, OpenAIAgentsRunner(Shown(told).agent(function_tools.chat_send)), metrics)
 
-    assert value(exposed(metrics.registry), "magent2_run_sends_total") == 1.0
+    assert value(generate_latest(metrics.registry), "magent2_run_sends_total") == 1.0
     bus.close()
 
 
@@ -159,7 +158,7 @@ def _mail(conversation: str) -> dict[str, str]:
 def test_a_label_that_others_fill_is_full_one_day() -> None:
     metrics = Metrics()
     for number in range(2 * LABELS_MAX):
-        metrics.refused(f"code-{number}")
+        metrics.count_refusal(f"code-{number}")
 
     lines = [line for line in metrics.text().decode().splitlines() if line.startswith("magent2_refusals_total")]
     assert len(lines) == LABELS_MAX + 1
@@ -226,7 +225,7 @@ def test_an_address_without_a_port_is_refused(text: str) -> None:
 def test_a_worker_shows_its_figures_where_it_is_told_to() -> None:
     with metrics_endpoint(("127.0.0.1", 0)) as (metrics, url):
         assert metrics is not None
-        metrics.ended(AGENT, "answered", 0.5)
+        metrics.count_run(AGENT, "answered", 0.5)
 
         answer = httpx2.get(url)
 
@@ -237,7 +236,10 @@ def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
     with metrics_endpoint(("127.0.0.1", 0)) as (_, url):
         port = int(url.rpartition(":")[2].partition("/")[0])
 
-        with pytest.raises(SettingsError, match="--metrics takes another"), metrics_endpoint(("127.0.0.1", port)):
+        with (
+            pytest.raises(SettingsError, match="choose another port with --metrics"),
+            metrics_endpoint(("127.0.0.1", port)),
+        ):
             pass
 
 

@@ -16,7 +16,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Leave
 from magent2.errors import ModelRefused
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.telemetry.runs import Observer
+from magent2.telemetry.observation import RunObserver
 from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
@@ -49,7 +49,7 @@ def digging(*calls: tuple[str, str]) -> OpenAIAgentsRunner:
 
 async def work(bus: Engine, runner: Runner, spans: Spans, worker: str = "w1") -> Outcome:
     (lane,) = bus.call(Claim(worker=worker, agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
-    run = LaneRun(bus, lane, runner, observer=Observer(None, spans.tracer))
+    run = LaneRun(bus, lane, runner, observer=RunObserver(None, spans.tracer))
     return await asyncio.create_task(run.work())
 
 

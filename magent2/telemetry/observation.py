@@ -1,0 +1,313 @@
+"""Metrics and spans of deliveries, runs, model calls and tool calls.
+
+    send → run → turn → chat (the model call)
+                      → tool → send → run of another agent …
+
+Attributes follow OpenTelemetry's conventions for generative AI where these have a name; ours begin with `magent2.`.
+With traces off all spans are `NO_SPAN`, so nothing here asks whether traces are on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from magent2.telemetry.content import content_text, finish_reason, input_messages, output_messages
+from magent2.telemetry.metrics import RunMetrics
+from magent2.telemetry.tracing import NO_SPAN, NO_TRACER, Attributes, Span, Tracer
+
+ABANDONED = "abandoned"  # the attempt ended without an outcome
+FAILED_OUTCOMES = frozenset({"buried", "retried", "parked", "fenced", ABANDONED})
+NAME_MAX_CHARS = 80  # of a tool name that a model may have invented
+
+
+class DeliveryObserver:
+    """Observes the messages that a gateway delivers: the time the bus took, and a span for each."""
+
+    def __init__(self, observe_latency: Callable[[float], None], tracer: Tracer) -> None:
+        self._observe_latency = observe_latency
+        self._tracer = tracer
+
+    @contextmanager
+    def delivery(self, envelope_id: str, recipient: str, conversation: str) -> Iterator[str | None]:
+        """Wrap one delivery; gives the `traceparent` to send along with the message. Only successes are timed."""
+        begun = time.perf_counter()
+        span = NO_SPAN
+        if self._tracer.enabled:
+            attributes = _send_attributes(envelope_id, recipient, conversation)
+            span = self._tracer.begin("send", "producer", attributes=attributes)
+        try:
+            yield span.traceparent if self._tracer.enabled else None
+        except BaseException as error:
+            span.set_error(type(error).__name__)
+            raise
+        finally:
+            span.end()
+        self._observe_latency(time.perf_counter() - begun)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAttributes:
+    """Identifies one attempt at one run.
+
+    `cause` is the `traceparent` of the message that the run answers, `first` that of the run's first attempt.
+    """
+
+    agent: str
+    conversation: str
+    run_id: str
+    attempt: int
+    envelope_id: str
+    kind: str
+    cause: str | None = None
+    first: str | None = None
+
+    @property
+    def span_attributes(self) -> dict[str, str | int]:
+        return {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": self.agent,
+            "gen_ai.conversation.id": self.conversation,
+            "magent2.run.id": self.run_id,
+            "magent2.run.attempt": self.attempt,
+            "magent2.run.kind": self.kind,
+            "magent2.envelope.id": self.envelope_id,
+        }
+
+
+class RunObserver:
+    """Observes the runs of one worker."""
+
+    def __init__(self, metrics: RunMetrics | None = None, tracer: Tracer = NO_TRACER) -> None:
+        self.metrics = metrics
+        self.tracer = tracer
+
+    @classmethod
+    def if_needed(cls, metrics: RunMetrics | None, tracer: Tracer) -> RunObserver | None:
+        """An observer, or `None` when neither metrics nor traces are on, so that runs skip all of this."""
+        return cls(metrics, tracer) if metrics is not None or tracer.enabled else None
+
+    def start_run(self, attributes: RunAttributes, mail_at_ms: int) -> ObservedRun:
+        return ObservedRun(self, attributes, mail_at_ms)
+
+
+class ObservedRun:
+    """Metrics and spans of one attempt at a run, from its start to its end."""
+
+    def __init__(self, observer: RunObserver, attributes: RunAttributes, mail_at_ms: int) -> None:
+        self.attributes = attributes
+        self.metrics = observer.metrics
+        self.tracer = observer.tracer
+        self._begun = time.perf_counter()
+        self._turn = NO_SPAN
+        self._turn_number = -1
+        self._model_call: ObservedModelCall | None = None
+        self._tool_calls: list[ObservedToolCall] = []
+        self._has_token = False
+        if self.metrics is not None:
+            self.metrics.running.inc()
+            if attributes.attempt == 1:
+                self.metrics.observe_mail_wait(attributes.agent, max(0.0, time.time() - mail_at_ms / 1000))
+        self._span = self.tracer.begin(
+            f"invoke_agent {attributes.agent}",
+            parent=attributes.cause or "",
+            link=attributes.first if attributes.attempt > 1 else None,
+            attributes=attributes.span_attributes,
+        )
+        self._span.stay_current()
+
+    @property
+    def traceparent(self) -> str | None:
+        return self._span.traceparent if self.tracer.enabled else None
+
+    def token_received(self) -> None:
+        """Record the time of the first token; later ones change nothing."""
+        if not self._has_token:
+            self._has_token = True
+            if self.metrics is not None:
+                self.metrics.observe_first_token(self.attributes.agent, time.perf_counter() - self._begun)
+
+    def start_model_call(
+        self, turn: int, speaker: str, model: str, provider: str, request: object
+    ) -> ObservedModelCall:
+        """Observe a model call. An earlier one without an answer has failed and was retried."""
+        if self._model_call is not None:
+            self._model_call.fail("retried")
+        self._model_call = ObservedModelCall(self, self.turn(turn), speaker, model, provider, request)
+        return self._model_call
+
+    def end_model_call(self, response: object) -> None:
+        if self._model_call is not None:
+            self._model_call.end(response)
+            self._model_call = None
+
+    def start_tool_call(self, turn: int, call_id: str, name: str, arguments: str, known: bool) -> ObservedToolCall:
+        """Observe a tool call. `known`: a tool of this name exists."""
+        call = ObservedToolCall(self, self.turn(turn), call_id, name, arguments, known)
+        self._tool_calls.append(call)
+        return call
+
+    def turn(self, number: int) -> Span:
+        """The span of a turn. It ends when the next turn begins, because tool calls of one turn run in parallel."""
+        if self._turn_number != number:
+            self._turn.end()
+            self._turn_number = number
+            self._turn = self.tracer.begin(
+                "turn", parent=self._span, attributes={"magent2.turn": number, "magent2.run.id": self.attributes.run_id}
+            )
+        return self._turn
+
+    def end(self, outcome: str, error: str | None = None) -> None:
+        if self._model_call is not None:
+            self._model_call.fail(error or outcome)
+        for call in self._tool_calls:
+            call.end(f"{ABANDONED}:")
+        self._turn.end()
+        if self.metrics is not None:
+            self.metrics.running.dec()
+            self.metrics.count_run(self.attributes.agent, outcome, time.perf_counter() - self._begun)
+        self._span.set_attributes({"magent2.run.outcome": outcome})
+        if outcome in FAILED_OUTCOMES:
+            self._span.set_error(error or outcome)
+        self._span.end()
+
+
+class ObservedModelCall:
+    """One call of a model."""
+
+    def __init__(self, run: ObservedRun, turn: Span, speaker: str, model: str, provider: str, request: object) -> None:
+        self._run = run
+        self._begun = time.perf_counter()
+        self._has_chunk = False
+        self._span = run.tracer.begin(
+            f"chat {model}",
+            "client",
+            parent=turn,
+            attributes={
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": provider,
+                "gen_ai.request.model": model,
+                "gen_ai.agent.name": speaker,
+                "gen_ai.conversation.id": run.attributes.conversation,
+                "gen_ai.input.messages": input_messages(request) if run.tracer.content else None,
+            },
+        )
+
+    def chunk_received(self) -> None:
+        """Record the time of the first chunk of the answer; later ones change nothing."""
+        if not self._has_chunk:
+            self._has_chunk = True
+            self._span.set_attributes({"gen_ai.response.time_to_first_chunk": time.perf_counter() - self._begun})
+
+    def end(self, response: object) -> None:
+        usage = getattr(response, "usage", None)
+        input_tokens, output_tokens = _token_count(usage, "input_tokens"), _token_count(usage, "output_tokens")
+        if self._run.metrics is not None:
+            self._run.metrics.count_turn(input_tokens, output_tokens)
+        if not self._run.tracer.enabled:
+            return  # building the attributes walks the whole answer
+        output = getattr(response, "output", None)
+        self._span.set_attributes(
+            {
+                "gen_ai.response.id": _text_field(response, "id"),
+                "gen_ai.response.model": _text_field(response, "model"),
+                "gen_ai.usage.input_tokens": input_tokens,
+                "gen_ai.usage.output_tokens": output_tokens,
+                "gen_ai.response.finish_reasons": [finish_reason(output)],
+                "gen_ai.output.messages": output_messages(output) if self._run.tracer.content else None,
+            }
+        )
+        self._span.end()
+
+    def fail(self, error_type: str) -> None:
+        self._span.set_error(error_type)
+        self._span.end()
+
+
+class ObservedToolCall:
+    """One tool call, and the messages that it sends."""
+
+    def __init__(self, run: ObservedRun, turn: Span, call_id: str, name: str, arguments: str, known: bool) -> None:
+        self._run = run
+        self._name = name[:NAME_MAX_CHARS]
+        self._known = known
+        self._sends: list[Span] = []
+        self._ended = False
+        self._span = run.tracer.begin(
+            f"execute_tool {self._name}",
+            parent=turn,
+            attributes={
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": self._name,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": call_id,
+                "gen_ai.conversation.id": run.attributes.conversation,
+                "gen_ai.agent.name": run.attributes.agent,
+                "magent2.run.id": run.attributes.run_id,
+                "gen_ai.tool.call.arguments": content_text(arguments) if run.tracer.content else None,
+            },
+        )
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this call the parent of all spans that code in this block starts."""
+        with self._span.current():
+            yield
+
+    def send(self, envelope_id: str, recipient: str, conversation: str) -> str | None:
+        """Observe a message that leaves with the call's result; gives the `traceparent` to send along with it."""
+        if not self._run.tracer.enabled:
+            return None
+        attributes = _send_attributes(envelope_id, recipient, conversation)
+        span = self._run.tracer.begin("send", "producer", parent=self._span, attributes=attributes)
+        self._sends.append(span)
+        return span.traceparent
+
+    def end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
+        """End the call, once. `failure` is the error as text; the span gets only its type."""
+        if self._ended:
+            return
+        self._ended = True
+        metrics, tracer = self._run.metrics, self._run.tracer
+        if metrics is not None:
+            metrics.count_tool_call(self._name, self._known, failure is not None)
+            metrics.sends.inc(sent)
+        for span in self._sends:
+            if not sent:
+                span.set_error("not_sent")
+            span.end()
+        if tracer.content and result is not None:
+            self._span.set_attributes({"gen_ai.tool.call.result": content_text(result)})
+        if failure is not None:
+            self._span.set_error(_error_type(failure))
+        self._span.end()
+
+
+def _send_attributes(envelope_id: str, recipient: str, conversation: str) -> Attributes:
+    return {
+        "messaging.system": "magent2",
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "send",
+        "messaging.destination.name": recipient,
+        "messaging.message.id": envelope_id,
+        "messaging.message.conversation_id": conversation,
+        "gen_ai.conversation.id": conversation,
+    }
+
+
+def _error_type(failure: str) -> str:
+    """`ValueError: no such city` → `ValueError`; a text without such a prefix → `tool_error`."""
+    name, colon, _ = failure.partition(":")
+    return name if colon and name.isidentifier() else "tool_error"
+
+
+def _token_count(usage: object, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
+    return value if isinstance(value, int) else None
+
+
+def _text_field(response: object, name: str) -> str | None:
+    value = getattr(response, name, None)
+    return value if isinstance(value, str) and value else None

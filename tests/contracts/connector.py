@@ -1,4 +1,4 @@
-"""What every connector keeps to: one suite, and each says how to make one with a receiver that can be looked into."""
+"""The conformance suite of connectors. Each connector provides a setup with a receiver that can be inspected."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHA256 = "2e7d2c03a9507ae265ecf5b5356885a53393a2029d241394997265a1a25aefc6"  # p
 
 
 @dataclass
-class Outside:
-    """A connector and what its receiver has got. `breaks` make the receiver fail the next message, each its own way."""
+class ConnectorSetup:
+    """A connector and the texts that its receiver has. Each of `breaks` makes the receiver fail the next message."""
 
     connector: Connector
     arrived: Callable[[], list[str]]
@@ -29,37 +29,37 @@ def message(text: str, key: str = "m-1", **more: object) -> OutgoingMessage:
 
 class ConnectorContract:
     @pytest.fixture
-    async def outside(self) -> Outside:
+    async def setup(self) -> ConnectorSetup:
         raise NotImplementedError
 
-    async def test_what_was_sent_has_arrived_in_order(self, outside: Outside) -> None:
-        receipts = [await outside.connector.send(message(text, f"m-{text}"), {}) for text in ("one", "two")]
+    async def test_what_was_sent_has_arrived_in_order(self, setup: ConnectorSetup) -> None:
+        receipts = [await setup.connector.send(message(text, f"m-{text}"), {}) for text in ("one", "two")]
 
-        assert outside.arrived() == ["one", "two"]
+        assert setup.arrived() == ["one", "two"]
         assert all(isinstance(receipt, DeliveryReceipt) for receipt in receipts)
 
-    async def test_it_says_what_it_can_do_and_does_it(self, outside: Outside) -> None:
-        can = outside.connector.capabilities
+    async def test_it_says_what_it_can_do_and_does_it(self, setup: ConnectorSetup) -> None:
+        can = setup.connector.capabilities
         assert can.text
         attachment = Attachment("a.txt", SHA256, "text/plain", len(DATA))
         if can.files:
-            await outside.connector.send(message("file", attachments=(attachment,)), {SHA256: DATA})
+            await setup.connector.send(message("file", attachments=(attachment,)), {SHA256: DATA})
         if can.reply_to:
-            await outside.connector.send(message("reply", "m-2", reply_to="m-0"), {})
+            await setup.connector.send(message("reply", "m-2", reply_to="m-0"), {})
 
-        assert len(outside.arrived()) == can.files + can.reply_to
+        assert len(setup.arrived()) == can.files + can.reply_to
 
-    async def test_text_arrives_without_commands_for_whatever_shows_it(self, outside: Outside) -> None:
-        await outside.connector.send(message("red \x1b[31m alert", "m-3"), {})
+    async def test_text_arrives_without_commands_for_whatever_shows_it(self, setup: ConnectorSetup) -> None:
+        await setup.connector.send(message("red \x1b[31m alert", "m-3"), {})
 
-        assert "\x1b" not in outside.arrived()[0] or outside.arrived()[0] == "red \x1b[31m alert"
+        assert "\x1b" not in setup.arrived()[0] or setup.arrived()[0] == "red \x1b[31m alert"
 
-    async def test_a_failure_is_one_of_the_three(self, outside: Outside) -> None:
-        for break_it in outside.breaks:
+    async def test_a_failure_is_one_of_the_three(self, setup: ConnectorSetup) -> None:
+        for break_it in setup.breaks:
             break_it()
             with pytest.raises((NotTaken, OutcomeUnknown, TransientError)):
-                await outside.connector.send(message("lost", "m-4"), {})
+                await setup.connector.send(message("lost", "m-4"), {})
 
-    async def test_it_can_be_closed_twice(self, outside: Outside) -> None:
-        await outside.connector.aclose()
-        await outside.connector.aclose()
+    async def test_it_can_be_closed_twice(self, setup: ConnectorSetup) -> None:
+        await setup.connector.aclose()
+        await setup.connector.aclose()

@@ -1,7 +1,7 @@
-"""Relays killed with SIGKILL before and after each of their steps: what a receiver is promised holds all the same.
+"""Relays are killed with SIGKILL before and after each of their steps. The guarantees for receivers hold.
 
-Where the receiver takes a key, every message arrives, and what arrives twice does so under one key. Where it takes
-none, nothing arrives twice, and what nobody can know is reported as unknown.
+If the receiver accepts a key, every message arrives, and one that arrives twice has the same key both times. If it
+accepts none, no message arrives twice, and one whose outcome is unknown is reported as unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ SIGKILL = 9
 ROUNDS_SOAK = 6
 
 
-class Theatre:
+class RelayScenario:
+    """A session, a connector whose receiver writes to a file, and a process that forks relays."""
+
     def __init__(self, engine: Engine, relays: Child, arrivals: Path) -> None:
         self.engine = engine
         self._relays = relays
@@ -55,58 +57,58 @@ class Theatre:
         return {item.id: item.state for item in run_sync(self.engine, read_outbox, "hook")}
 
 
-def theatre_of(takes_key: bool, url: str, engine: Engine, crew: Crew, folder: Path) -> Theatre:
+def new_scenario(takes_key: bool, url: str, engine: Engine, crew: Crew, folder: Path) -> RelayScenario:
     arrivals = folder / "arrivals"
     relays = crew.spawn(CHILD, url=url, arrivals=str(arrivals), takes_key=takes_key)
     relays.hear()
-    return Theatre(engine, relays, arrivals)
+    return RelayScenario(engine, relays, arrivals)
 
 
-def kill_and_take_over(theatre: Theatre, points: list[str], prefix: str) -> None:
+def kill_and_take_over(scenario: RelayScenario, points: list[str], prefix: str) -> None:
     for number, point in enumerate(points):
         for letter in ("a", "b"):
-            theatre.put(f"{prefix}{number}{letter}")
-        theatre.relay(f"killed-{prefix}{number}", point)
-        theatre.relay(f"next-{prefix}{number}")
+            scenario.put(f"{prefix}{number}{letter}")
+        scenario.relay(f"killed-{prefix}{number}", point)
+        scenario.relay(f"next-{prefix}{number}")
 
 
-def check(theatre: Theatre, takes_key: bool) -> None:
-    arrived, states = theatre.arrived(), theatre.states()
+def check(scenario: RelayScenario, takes_key: bool) -> None:
+    arrived, states = scenario.arrived(), scenario.states()
     counts = Counter(arrived)
-    assert list(dict.fromkeys(arrived)) == sorted(counts, key=list(states).index)  # in order, if not all at once
+    assert list(dict.fromkeys(arrived)) == sorted(counts, key=list(states).index)  # in order, apart from repeats
     for name, state in states.items():
         if takes_key:
             assert (state, counts[name] in (1, 2)) == ("sent", True), name
         else:
             assert state in ("sent", "unknown"), name
             assert counts[name] == 1 if state == "sent" else counts[name] <= 1, name
-    told = [record.payload for record in theatre.engine.read("stream:one") if record.payload["event"] == "error"]
+    told = [record.payload for record in scenario.engine.read("stream:one") if record.payload["event"] == "error"]
     assert [event["message_id"] for event in told] == [name for name, state in states.items() if state == "unknown"]
 
 
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
 def test_killed_at_every_step(log_url: str, engine: Engine, crew: Crew, tmp_path: Path, takes_key: bool) -> None:
-    theatre = theatre_of(takes_key, log_url, engine, crew, tmp_path)
+    scenario = new_scenario(takes_key, log_url, engine, crew, tmp_path)
 
-    kill_and_take_over(theatre, POINTS, "m")
+    kill_and_take_over(scenario, POINTS, "m")
 
-    check(theatre, takes_key)
-    assert theatre.kills >= (6 if takes_key else 10)
+    check(scenario, takes_key)
+    assert scenario.kills >= (6 if takes_key else 10)
     if not takes_key:
-        unknown = [name for name, state in theatre.states().items() if state == "unknown"]
+        unknown = [name for name, state in scenario.states().items() if state == "unknown"]
         assert unknown
         run_sync(engine, retry_item, "hook", unknown[0])
-        theatre.relay("last")
-        assert theatre.states()[unknown[0]] == "sent"
+        scenario.relay("last")
+        assert scenario.states()[unknown[0]] == "sent"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
 def test_killed_again_and_again(log_url: str, engine: Engine, crew: Crew, tmp_path: Path, takes_key: bool) -> None:
-    theatre = theatre_of(takes_key, log_url, engine, crew, tmp_path)
+    scenario = new_scenario(takes_key, log_url, engine, crew, tmp_path)
 
     for number in range(ROUNDS_SOAK):
-        kill_and_take_over(theatre, POINTS, f"r{number}-")
+        kill_and_take_over(scenario, POINTS, f"r{number}-")
 
-    check(theatre, takes_key)
-    print(f"{theatre.kills} kills")
+    check(scenario, takes_key)
+    print(f"{scenario.kills} kills")

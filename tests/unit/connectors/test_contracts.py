@@ -1,4 +1,4 @@
-"""Every connector keeps to the port."""
+"""Runs the conformance suite on every connector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magent2.connectors.builtin import KINDS, ConsoleConnector, capabilities_of,
 from magent2.connectors.webhook import WebhookConnector
 from magent2.directory.connectors import ConnectorRegistration
 from magent2.errors import SettingsError
-from tests.contracts.connector import ConnectorContract, Outside
+from tests.contracts.connector import ConnectorContract, ConnectorSetup
 from tests.support.receiver import answer, http_receiver
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
@@ -20,24 +20,24 @@ CONFIGS = {"console": {}, "webhook": {"url": "https://example.com/", "secret": S
 
 class TestConsole(ConnectorContract):
     @pytest.fixture
-    async def outside(self) -> Outside:
+    async def setup(self) -> ConnectorSetup:
         out = io.StringIO()
 
         def arrived() -> list[str]:
             return [line.partition("] ")[2] for line in out.getvalue().splitlines() if line.startswith("[")]
 
-        return Outside(ConsoleConnector(out), arrived, [out.close])
+        return ConnectorSetup(ConsoleConnector(out), arrived, [out.close])
 
 
 class TestWebhook(ConnectorContract):
     @pytest.fixture
-    async def outside(self) -> AsyncIterator[Outside]:
+    async def setup(self) -> AsyncIterator[ConnectorSetup]:
         async with http_receiver() as receiver:
             config = {"url": receiver.url, "secret": SECRET, "allow_private": True}
             connector = WebhookConnector(config)
             bad = [None, answer("500 No"), answer("404 No"), answer("429 No")]
             breaks = [lambda said=said: receiver.answers.append(said) for said in bad]
-            yield Outside(connector, lambda: [post.text for post in receiver.posts], [*breaks])
+            yield ConnectorSetup(connector, lambda: [post.text for post in receiver.posts], [*breaks])
             await connector.aclose()
 
 

@@ -96,7 +96,7 @@ def test_behind_what_stays_the_old_is_emptied() -> None:
 # --- on the log
 
 
-def test_what_was_delivered_goes_and_what_waits_for_somebody_stays(bus: Engine) -> None:
+def test_delivered_messages_go_and_those_that_wait_for_a_person_stay(bus: Engine) -> None:
     put(bus, "first", "sent")
     stuck = put(bus, "stuck", "unknown")
     put(bus, "behind", "sent", blob=b"a file that went along")

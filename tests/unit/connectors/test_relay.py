@@ -38,7 +38,7 @@ from tests.support.moody import Absent
 from tests.support.receiver import Keeper
 from tests.support.waiting import until
 
-GONE = TransientError("nobody is there")
+GONE = TransientError("the receiver is down")
 MAYBE = OutcomeUnknown("lost on the way")
 NEVER = NotTaken("too long for us")
 
@@ -317,7 +317,12 @@ def test_of_two_decisions_about_one_message_the_second_is_told(bus: Engine) -> N
             True,
             GiveUpDelivery("unknown", f"gave up after {ATTEMPTS_MAX} attempts: lost on the way"),
         ),
-        (GONE, ATTEMPTS_MAX, True, GiveUpDelivery("dead", f"gave up after {ATTEMPTS_MAX} attempts: nobody is there")),
+        (
+            GONE,
+            ATTEMPTS_MAX,
+            True,
+            GiveUpDelivery("dead", f"gave up after {ATTEMPTS_MAX} attempts: the receiver is down"),
+        ),
     ],
 )
 def test_when_it_is_given_up(error: Exception, attempt: int, takes_key: bool, decision: GiveUpDelivery) -> None:

@@ -95,7 +95,7 @@ async def test_what_an_answer_means(receiver: HttpReceiver, said: bytes | None, 
     assert len(receiver.posts) == 1  # nothing is followed, nothing tried again here
 
 
-async def test_nobody_there_means_that_nothing_arrived() -> None:
+async def test_a_refused_connection_means_that_nothing_arrived() -> None:
     async with http_receiver() as gone:
         url = gone.url
 

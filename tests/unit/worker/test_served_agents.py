@@ -36,7 +36,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def following(bus: MemoryBus, team: dict[str, Runner]) -> AsyncIterator[WorkerService]:
-    """A worker of whoever is in the team now."""
+    """Run a worker for the agents that are in the team now."""
     worker = WorkerService(bus, lambda: team, lease_s=LEASE_S)
     task = asyncio.create_task(worker.run())
     try:

@@ -132,7 +132,7 @@ async def test_one_service_serves_several_agents(bus: MemoryBus) -> None:
     assert outputs(bus, "with-Bob") == ["for Bob"]
 
 
-async def test_mail_of_an_agent_that_nobody_serves_waits(bus: MemoryBus) -> None:
+async def test_mail_of_an_agent_without_a_worker_waits(bus: MemoryBus) -> None:
     send(bus, "hello", "one", recipient="agent:Nobody")
     async with serving(bus, EchoRunner()) as service:
         send(bus, "hello", "two")
@@ -404,7 +404,7 @@ async def test_a_disconnected_reader_cancels_a_run_that_wants_it(bus: MemoryBus)
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
 
 
-# --- going home
+# --- draining
 
 
 async def test_a_drained_service_lets_runs_end_and_claims_nothing_more(bus: MemoryBus) -> None:

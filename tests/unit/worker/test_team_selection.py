@@ -103,7 +103,7 @@ def test_a_file_that_changes_is_followed(file: Path) -> None:
     assert team.runner.roster.agent(None, "front").instructions == "Greet warmly."
 
 
-def test_whoever_joins_the_file_is_served_unless_others_were_chosen(file: Path) -> None:
+def test_an_agent_that_joins_the_file_is_served_unless_others_were_named(file: Path) -> None:
     whole, some = choose_team(file=file, environ={}), choose_team(["back"], file=file, environ={})
 
     file.write_text(FILE + '\n[[scenario.agent]]\nname = "new"\n')

@@ -1,1 +1,1 @@
-"""Who and what there is besides agents and conversations: one log per entity, one code for all kinds."""
+"""The directory: users, agents' roles, channels, friendships, swarms, connectors and keys, one topic per entity."""

@@ -1,4 +1,4 @@
-"""What agents are: in the foreground they talk with a user, in the background they work, sub-agents have a parent."""
+"""Roles of agents: foreground agents talk with a user, background agents do not, sub-agents have a parent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Role: TypeAlias = Literal["foreground", "background", "sub"]
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """An agent that nobody has said anything of works in the background, and has no parent."""
+    """The role of an agent. The default is a background agent without a parent."""
 
     name: str
     role: Role = "background"
@@ -30,7 +30,7 @@ class AgentEntry:
 def decide_role(name: str, role: str, parent: str | None) -> dict[str, Any]:
     check_name(name, "agent name")
     if role not in get_args(Role):
-        raise InvalidInput(f"{role[:80]!r} is no role; take one of {', '.join(get_args(Role))}")
+        raise InvalidInput(f"{role[:80]!r} is not a role; use one of {', '.join(get_args(Role))}")
     if (role == "sub") != (parent is not None):
         raise InvalidInput("a sub-agent has a parent, and no other agent has one")
     if parent is not None:
@@ -39,7 +39,7 @@ def decide_role(name: str, role: str, parent: str | None) -> dict[str, Any]:
 
 
 async def set_agent_role(log: Log, name: str, role: str, parent: str | None = None) -> AgentEntry:
-    """Say what an agent is."""
+    """Set the role of an agent."""
     facts = decide_role(name, role, parent)
     await _check_ancestors(log, name, parent)
     wanted = AgentEntry(name, facts["role"], parent)
@@ -47,7 +47,7 @@ async def set_agent_role(log: Log, name: str, role: str, parent: str | None = No
 
 
 async def remove_agent(log: Log, name: str) -> AgentEntry:
-    """Nobody can send a message to it any more, until it is placed again."""
+    """Remove an agent. Messages to it are rejected until it gets a role again."""
     entry = await find_agent(log, name)
     facts = {"event": "removed", "role": entry.role, "parent": entry.parent}
     return await change_or_create_entity(
@@ -65,16 +65,16 @@ async def list_agents(log: Log) -> list[AgentEntry]:
 
 
 async def _check_ancestors(log: Log, name: str, parent: str | None) -> None:
-    """Nobody is their own ancestor."""
+    """Raise if `name` would become its own ancestor."""
     above = parent
     for _ in range(ANCESTORS_MAX):
         if above is None:
             return
         if above == name:
-            raise InvalidInput(f"{name!r} would be above itself; take another parent")
+            raise InvalidInput(f"{name!r} would be its own ancestor; choose another parent")
         entry = await find_agent(log, above)
         above = entry.parent
-    raise ConditionFailed(f"there are more than {ANCESTORS_MAX} agents above {name!r}; take another parent")
+    raise ConditionFailed(f"{name!r} would have more than {ANCESTORS_MAX} ancestors; choose another parent")
 
 
 def _read(entity: str, facts: Mapping[str, Any]) -> AgentEntry:

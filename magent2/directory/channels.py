@@ -1,4 +1,4 @@
-"""Channels: who is in one is this log; what was said is another, so that talk never stands in the way of joining."""
+"""Channels: members in one topic, messages in another, so that messages never conflict with changes of membership."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAME = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CHANNEL_MAX_CHARS - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class ChannelMember:
-    """An agent of a user, under the name that others mention it by. In the conversation `room` it hears of talk."""
+    """An agent of a user, mentioned as `username`. Messages for it are delivered to the conversation `room`."""
 
     username: str
     user: str
@@ -43,7 +43,7 @@ class ChannelMember:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel as the log tells it. The leader hears everything."""
+    """A channel. Its leader receives every message."""
 
     name: str
     leader: str
@@ -54,9 +54,9 @@ class Channel:
         return next((member for member in self.members if member.username == username), None)
 
     def speaker(self, user: str, agent: str) -> ChannelMember:
-        """Whom an agent that works for this user speaks as."""
+        """Return the member that this agent of this user is."""
         if self.removed:
-            raise UnknownEntity(f"channel {self.name!r} is gone")
+            raise UnknownEntity(f"channel {self.name!r} was removed")
         for member in self.members:
             if (member.user, member.agent) == (user, agent):
                 return member
@@ -66,7 +66,7 @@ class Channel:
 def parse_channel(text: str) -> str:
     name = text.strip().removeprefix("#").lower()
     if not _NAME.fullmatch(name):
-        raise InvalidInput(f"{text[:80]!r} is no channel: take 1 to {CHANNEL_MAX_CHARS} of a–z, 0–9 and _ . -")
+        raise InvalidInput(f"{text[:80]!r} is not a channel name; use 1 to {CHANNEL_MAX_CHARS} of a–z, 0–9 and _ . -")
     return name
 
 
@@ -74,12 +74,12 @@ def parse_channel(text: str) -> str:
 
 
 def channel_recipients(channel: Channel, speaker: ChannelMember, mentions: Sequence[str]) -> tuple[ChannelMember, ...]:
-    """Who gets a message: the leader, and who is mentioned; never who said it, and nobody twice."""
+    """Return who receives a message: the leader and the mentioned members, each once, without the speaker."""
     named = dict.fromkeys([channel.leader, *(parse_nametag(text) for text in mentions)])
     strangers = [name for name in named if channel.member(name) is None]
     if strangers:
         known = ", ".join(f"@{member.username}" for member in channel.members)
-        raise InvalidInput(f"@{strangers[0]} is not in #{channel.name}; there is: {known}")
+        raise InvalidInput(f"@{strangers[0]} is not in #{channel.name}; its members are: {known}")
     found = [channel.member(name) for name in named if name != speaker.username]
     return tuple(member for member in found if member is not None)
 
@@ -90,9 +90,9 @@ def decide_join(channel: Channel, member: ChannelMember) -> Mapping[str, Any] | 
     if known is not None:
         if (known.user, known.agent) == (member.user, member.agent):
             return None
-        raise InvalidInput(f"@{member.username} is somebody else in #{channel.name}; take another name there")
+        raise InvalidInput(f"@{member.username} is another member of #{channel.name}; choose another name there")
     if any((other.user, other.agent) == (member.user, member.agent) for other in channel.members):
-        raise InvalidInput(f"agent {member.agent} of {member.user} is in #{channel.name} already, under another name")
+        raise InvalidInput(f"agent {member.agent} of {member.user} is already in #{channel.name} under another name")
     if len(channel.members) >= MEMBERS_MAX:
         raise InvalidInput(f"a channel has at most {MEMBERS_MAX} members")
     return {"event": "joined", "member": _facts(member)}
@@ -103,27 +103,27 @@ def decide_leave(channel: Channel, username: str) -> Mapping[str, Any] | None:
     if channel.member(username) is None:
         return None
     if username == channel.leader:
-        raise InvalidInput(f"@{username} leads #{channel.name}; make somebody else the leader first")
+        raise InvalidInput(f"@{username} leads #{channel.name}; make another member the leader first")
     return {"event": "left", "username": username}
 
 
 def decide_leader(channel: Channel, username: str) -> Mapping[str, Any] | None:
     _check_there(channel)
     if channel.member(username) is None:
-        raise InvalidInput(f"@{username} is not in #{channel.name}; a leader is one of its members")
+        raise InvalidInput(f"@{username} is not in #{channel.name}; the leader must be a member")
     return None if channel.leader == username else {"event": "led", "username": username}
 
 
 def _check_there(channel: Channel) -> None:
     if channel.removed:
-        raise UnknownEntity(f"channel {channel.name!r} is gone")
+        raise UnknownEntity(f"channel {channel.name!r} was removed")
 
 
 # --- on the log
 
 
 def new_member(username: str, user: str, agent: str) -> ChannelMember:
-    """A member who is about to join, with a room of their own."""
+    """Return a member that can join, with a new room."""
     check_name(agent, "agent name")
     room = f"channel-{secrets.token_hex(ROOM_BYTES)}"
     return ChannelMember(parse_nametag(username), check_user_id(user), agent, room)
@@ -148,7 +148,7 @@ async def set_leader(log: Log, name: str, username: str) -> Channel:
 
 
 async def remove_channel(log: Log, name: str) -> Channel:
-    """Nobody can speak in it any more; what was said stays."""
+    """Remove a channel. New messages are rejected; earlier ones are kept."""
     return await _change_channel(log, name, lambda channel: None if channel.removed else {"event": "removed"})
 
 
@@ -157,9 +157,9 @@ async def find_channel(log: Log, name: str) -> EntitySnapshot[Channel]:
     try:
         return await find_entity(log, CHANNELS, chosen)
     except UnknownEntity:
-        raise UnknownEntity(f"there is no channel #{chosen}; `magent2 channels add` makes one") from None
+        raise UnknownEntity(f"there is no channel #{chosen}; create one with `magent2 channels add`") from None
     except TopicDeleted:
-        raise UnknownEntity(f"channel {chosen!r} is gone") from None
+        raise UnknownEntity(f"channel {chosen!r} was removed") from None
 
 
 async def list_channels(log: Log, user: str | None = None) -> list[Channel]:
@@ -172,7 +172,7 @@ async def list_channels(log: Log, user: str | None = None) -> list[Channel]:
 
 
 async def read_channel(log: Log, name: str, before: int | None = None) -> tuple[Record, ...]:
-    """What was said in it, the last of it, or the last before a number."""
+    """Return the last messages of a channel, or the last ones before a seq."""
     page = await log.read(channel_topic(parse_channel(name)), None, HISTORY_PAGE, before)
     return tuple(record for record in page.records if not record.erased)
 
@@ -187,7 +187,7 @@ def _facts(member: ChannelMember) -> dict[str, Any]:
 
 
 def channel_snapshot(channel: Channel) -> Mapping[str, Any]:
-    """All that a channel is, in one record: those before it are not needed any more."""
+    """Return one record with the whole state of a channel, so that earlier records can be erased."""
     members = [_facts(member) for member in channel.members]
     return {"event": "restated", "leader": channel.leader, "members": members, "removed": channel.removed}
 

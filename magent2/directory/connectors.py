@@ -1,4 +1,4 @@
-"""Connectors that were set up: where messages to a user go besides the session page, and what that place can do."""
+"""Registered connectors: where messages to users go besides the session page, and what each can deliver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ID = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CONNECTOR_MAX_CHARS - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a place can show. `takes_key`: it knows a message that comes a second time under the same key."""
+    """What a connector can deliver. `takes_key`: the receiver recognizes a repeated message by its key."""
 
     text: bool = True
     files: bool = False
@@ -37,7 +37,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorRegistration:
-    """A connector as the log tells it. `config` may hold a secret, and is shown to nobody."""
+    """A registered connector. `config` may contain secrets and is never shown."""
 
     id: str
     kind: str
@@ -59,9 +59,9 @@ def parse_connector(text: str) -> str:
 async def register_connector(
     log: Log, entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
 ) -> ConnectorRegistration:
-    """Set a connector up. Its outbox gets a name that no conversation can take."""
+    """Register a connector, and reserve the name of its relay lane so that no conversation can take it."""
     if parse_connector(entity) == WEB:
-        raise InvalidInput(f"{WEB!r} is there without being set up; take another id")
+        raise InvalidInput(f"{WEB!r} is built in; choose another id")
     topic = CONNECTORS.topic(entity)
     facts = {
         "event": "registered",
@@ -83,26 +83,26 @@ async def register_connector(
             )
         )
     except ConditionFailed as error:
-        raise NameTaken(f"there is a connector {entity!r} already, or its name is taken; take another") from error
+        raise NameTaken(f"connector {entity!r} exists, or its name is taken; choose another") from error
     found = await find_entity(log, CONNECTORS, entity)
     return found.state
 
 
 async def unregister_connector(log: Log, entity: str) -> ConnectorRegistration:
-    """Nothing more goes into its outbox; what is there is dropped by whoever would send it."""
+    """Remove a connector. New messages are rejected, and the relay drops those that wait in its outbox."""
     return await change_entity(
         log, CONNECTORS, parse_connector(entity), lambda known: None if known.removed else {"event": "removed"}
     )
 
 
 async def find_connector(log: Log, entity: str) -> EntitySnapshot[ConnectorRegistration]:
-    """The connector, if it still is set up; the session page always is."""
+    """Return a connector. Raises `UnknownEntity` if it is not registered; `web` always is."""
     if entity == WEB:
         return EntitySnapshot(WEB_CONNECTOR, 0)
     try:
         found = await find_entity(log, CONNECTORS, parse_connector(entity))
     except UnknownEntity:
-        raise UnknownEntity(f"there is no connector {entity!r}; `magent2 connectors add` sets one up") from None
+        raise UnknownEntity(f"there is no connector {entity!r}; register one with `magent2 connectors add`") from None
     if found.state.removed:
         raise UnknownEntity(f"the connector {entity!r} was removed")
     return found
@@ -114,7 +114,7 @@ async def list_connectors(log: Log) -> list[ConnectorRegistration]:
 
 
 async def list_connector_ids(log: Log) -> list[str]:
-    """Every connector that was ever set up."""
+    """Return the ids of all connectors that were ever registered."""
     names: list[str] = []
     after = OLDEST
     while True:

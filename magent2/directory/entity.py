@@ -1,7 +1,7 @@
-"""One topic per entity, `entity:{kind}:{id}`: its state is the fold of its records, and there is no other copy.
+"""Entities of the directory: one topic per entity, `entity:{kind}:{id}`, whose records fold into its state.
 
-The first record makes the entity, on condition that there is none; every other is conditional on all before it, so a
-decision is never taken on an old state. A kind says how its records fold; all else is here.
+The first record creates the entity on condition that the topic is empty. Every later record is conditional on the last
+seq, so no decision is based on an old state. An `EntityKind` defines how records fold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class EntityKind(Generic[E]):
-    """A sort of entity. `begin` reads its first record, `apply` every other."""
+    """A kind of entity. `begin` folds its first record, `apply` every later one."""
 
     name: str
     begin: Callable[[str, Record], E]
@@ -36,7 +36,7 @@ class EntityKind(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class EntitySnapshot(Generic[E]):
-    """An entity as it stood at `seq`."""
+    """The state of an entity at `seq`."""
 
     state: E
     seq: int
@@ -45,16 +45,16 @@ class EntitySnapshot(Generic[E]):
 async def create_entity(
     log: Log, kind: EntityKind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()
 ) -> E:
-    """Make an entity; `NameTaken` when there is one of that id.
+    """Create an entity. Raises `NameTaken` if the id exists.
 
-    `reserving` are the first records of other topics, which go with it or not at all.
+    `reserving` are the first records of other topics. They are written in the same append, on the same condition.
     """
     topic = kind.topic(entity)
     records = (NewRecord(topic, dict(facts)), *reserving)
     try:
         await log.append(Append(records=records, conditions=tuple(LastSeqIs(record.topic, 0) for record in records)))
     except (ConditionFailed, TopicDeleted) as error:
-        raise NameTaken(f"there is a {kind.name} {entity!r} already, or its name is taken; take another") from error
+        raise NameTaken(f"{kind.name} {entity!r} exists, or its name is taken; choose another") from error
     found = await find_entity(log, kind, entity)
     return found.state
 
@@ -62,15 +62,15 @@ async def create_entity(
 async def change_entity(
     log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]
 ) -> E:
-    """Append what `decide` makes of the state, taken anew when somebody else was quicker; `None` changes nothing."""
-    await find_entity(log, kind, entity)  # what nobody has made cannot change
+    """Append what `decide` returns for the current state, retrying on conflict. `None` means no change."""
+    await find_entity(log, kind, entity)  # raises `UnknownEntity`
     return await change_or_create_entity(log, kind, entity, lambda state: None if state is None else decide(state))
 
 
 async def change_or_create_entity(
     log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]
 ) -> E:
-    """The same for an entity that its first decision makes."""
+    """Like `change_entity`, but `decide` gets `None` and creates the entity if it does not exist."""
     topic = kind.topic(entity)
 
     async def attempt() -> None:
@@ -85,7 +85,7 @@ async def change_or_create_entity(
 
 
 async def look_up_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnapshot[E] | None:
-    """The entity as it is now, if anybody has made it."""
+    """Return the entity as it is now, or `None` if it does not exist."""
     try:
         return await find_entity(log, kind, entity)
     except UnknownEntity:
@@ -93,7 +93,7 @@ async def look_up_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySn
 
 
 async def find_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnapshot[E]:
-    """The entity as it is now; `UnknownEntity` when nobody has made it."""
+    """Return the entity as it is now. Raises `UnknownEntity` if it does not exist, `TopicDeleted` if it was deleted."""
     topic = kind.topic(entity)
     state: E | None = None
     after = OLDEST
@@ -112,13 +112,13 @@ async def find_entity(log: Log, kind: EntityKind[E], entity: str) -> EntitySnaps
 
 def _folded(kind: EntityKind[E], entity: str, state: E | None, page: Page) -> E | None:
     for record in page.records:
-        if not record.erased:  # what was erased is stated anew by a later one
+        if not record.erased:  # a later record repeats what an erased one said
             state = kind.begin(entity, record) if state is None else kind.apply(state, record)
     return state
 
 
 async def list_entities(log: Log, kind: EntityKind[E], prefix: str = "") -> list[E]:
-    """Every entity of the kind whose id begins so, by its id; one that was deleted meanwhile is left out."""
+    """Return the entities whose id starts with `prefix`, sorted by id, without deleted ones."""
     names = await list_entity_ids(log, kind, prefix)
     states: list[E] = []
     for name in names:
@@ -129,7 +129,7 @@ async def list_entities(log: Log, kind: EntityKind[E], prefix: str = "") -> list
 
 
 async def list_entity_ids(log: Log, kind: EntityKind[E], prefix: str = "") -> list[str]:
-    """The ids that begin so, sorted."""
+    """Return the ids that start with `prefix`, sorted."""
     start = entity_topic(kind.name, "")
     before: tuple[int, str] | None = None
     names: list[str] = []

@@ -1,6 +1,6 @@
-"""What the directory knows of a person, taken out of it: their entry, friendships, swarms, contacts and memberships.
+"""Erasing a user: keys, conversations, directory entry, friendships, swarms, contacts and channel memberships.
 
-Names are not given to anybody else: the tombstones of the logs keep them.
+Deleted topics leave tombstones, so the id and the nametags cannot be taken by another user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from magent2.sessions.store import delete_session
 
 
 async def disable_user(log: Log, user: str) -> None:
-    """Nobody can send anything to them, or for them, from now on: what waits for its block is refused as well."""
+    """Reject all further messages to or from a user, including held ones."""
     try:
         await remove_user(log, user)
     except (UnknownEntity, TopicDeleted):
@@ -35,7 +35,10 @@ async def disable_user(log: Log, user: str) -> None:
 
 
 async def delete_directory_entries(log: Log, user: str) -> list[str]:
-    """Delete what is theirs; the logs that were. The entry goes last, so that what was cut short can be begun again."""
+    """Delete the topics of a user and return them.
+
+    The entry goes last, so that an interrupted erasure can be repeated.
+    """
     logs = await _remove_swarms(log, user)
     friendships = await list_entity_ids(log, FRIENDSHIPS)
     logs += [FRIENDSHIPS.topic(pair) for pair in friendships if user in pair.split("|")]
@@ -77,7 +80,7 @@ async def _delete_logs(log: Log, logs: Sequence[str]) -> None:
 
 
 async def _leave_channels(log: Log, user: str) -> list[str]:
-    """The logs of channels in which nobody else was; of the others what they said and that they were there goes."""
+    """Erase the user's messages and membership, and return the topics of channels that have no other member."""
     empty: list[str] = []
     for name in await list_entity_ids(log, CHANNELS):
         records = await _read_all(log, CHANNELS.topic(name))
@@ -91,7 +94,7 @@ async def _leave_channels(log: Log, user: str) -> list[str]:
 
 
 def _members_in(record: Record) -> list[dict[str, Any]]:
-    """Whom a record of a channel tells of."""
+    """Return the members that a record of a channel names."""
     facts = record.payload
     found = [facts.get("leader"), facts.get("member"), *facts.get("members", ())]
     return [member for member in found if isinstance(member, dict)]
@@ -104,7 +107,7 @@ async def _erase_messages(log: Log, name: str, usernames: set[str]) -> None:
 
 
 async def _rewrite_membership(log: Log, name: str, user: str) -> bool:
-    """State what the channel is without them, then erase how it came to be; whether anybody is left in it."""
+    """Write the channel's state without the user and erase all earlier records. Return whether members are left."""
     topic = CHANNELS.topic(name)
 
     async def restate() -> int | None:
@@ -124,7 +127,7 @@ async def _rewrite_membership(log: Log, name: str, user: str) -> bool:
 
 
 def _without(channel: Channel, user: str) -> Channel:
-    """Whoever is longest in it leads, where they did."""
+    """Return the channel without the user. If they led it, the longest-standing member does."""
     members = tuple(member for member in channel.members if member.user != user)
     led = any(member.username == channel.leader for member in members)
     return replace(channel, members=members, leader=channel.leader if led or not members else members[0].username)
@@ -141,25 +144,23 @@ async def _read_all(log: Log, topic: str) -> list[Record]:
         after = page.records[-1].seq
 
 
-# --- Erasing a person: their keys, all conversations that are theirs, and what the directory knows of them.
-
 SESSIONS_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """What there was."""
+    """What an erasure deleted."""
 
     keys: tuple[str, ...] = ()
     conversations: tuple[str, ...] = ()
-    entries: tuple[str, ...] = ()  # of the directory, by their logs
+    entries: tuple[str, ...] = ()  # topics of the directory
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.conversations or self.entries)
 
 
 async def erase_user(log: Log, name: str) -> ErasureResult:
-    """Erase a user. Keys end first, so that nothing new is begun; an erasure that was cut short just starts again."""
+    """Erase a user. Keys are revoked first, so that nothing new starts. An interrupted erasure can be repeated."""
     check_name(name, "user")
     user = _known_as(name)
     keys = [key.id for key in (await list_keys(log)) if name in key.scopes]
@@ -179,7 +180,7 @@ async def erase_user(log: Log, name: str) -> ErasureResult:
 
 
 def _known_as(name: str) -> str | None:
-    """The user's id in the directory; `None` for a name that nobody can have there."""
+    """Return the id in the directory, or `None` if the name cannot be one."""
     try:
         return check_user_id(name) if name.startswith(PRINCIPAL_PREFIX) else None
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""Friendships: both have agreed, or nothing goes between them. The decisions are pure; the log keeps them in order."""
+"""Friendships: users exchange messages only after both have agreed. Decisions are pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magent2.directory.entity import EntityKind, EntitySnapshot, change_or_creat
 from magent2.directory.users import check_user_id
 from magent2.errors import InvalidInput, NotFriends, TopicDeleted, UnknownEntity
 
-COOL_DOWN_S = 7 * 86_400.0  # whoever was refused or removed may ask again after this
+COOL_DOWN_S = 7 * 86_400.0  # a user who was refused or removed must wait this long before the next request
 
 FriendshipStatus: TypeAlias = Literal["pending", "friends", "apart"]
 FriendshipChange: TypeAlias = Mapping[str, Any] | None
@@ -21,7 +21,7 @@ FriendshipChange: TypeAlias = Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class Friendship:
-    """How two users stand to each other. `asked_by` is who asked last; `waits` has to wait until `cool_ms`."""
+    """The state between two users. `asked_by` made the last request; `waits` may not ask again before `cool_ms`."""
 
     id: str
     status: FriendshipStatus
@@ -42,7 +42,7 @@ class Friendship:
 def friendship_id(one: str, other: str) -> str:
     low, high = sorted((check_user_id(one), check_user_id(other)))
     if low == high:
-        raise InvalidInput("nobody is a friend of their own; name two users")
+        raise InvalidInput("a user cannot be their own friend; name two users")
     return f"{low}|{high}"
 
 
@@ -50,7 +50,7 @@ def friendship_id(one: str, other: str) -> str:
 
 
 def decide_request(now: Friendship | None, by: str, now_ms: int) -> FriendshipChange:
-    """Asking somebody who has asked already is agreeing."""
+    """Request a friendship. A request that meets one from the other user accepts it."""
     if now is None:
         return {"event": "requested", "by": by}
     if now.status == "friends":
@@ -70,15 +70,18 @@ def decide_accept(now: Friendship | None, by: str) -> FriendshipChange:
 
 
 def decide_refuse(now: Friendship | None, by: str) -> FriendshipChange:
-    """Whoever was refused waits before asking again."""
+    """Refuse a request. The requester must wait before asking again."""
     pending = _check_asked(now, by)
     return {"event": "refused", "by": by, "waits": pending.asked_by, "cool_s": COOL_DOWN_S}
 
 
 def decide_remove(now: Friendship | None, by: str) -> FriendshipChange:
-    """Ends a friendship, and the other one waits; or takes back a request, and whoever made it waits."""
+    """End a friendship, or withdraw a request.
+
+    After the end of a friendship the other user must wait before asking; after a withdrawal the requester must.
+    """
     if now is None:
-        raise NotFriends(f"{by} has no such friend")
+        raise NotFriends(f"{by} is not a friend of that user")
     if now.status == "apart":
         return None
     if now.status == "pending" and now.asked_by != by:
@@ -89,7 +92,7 @@ def decide_remove(now: Friendship | None, by: str) -> FriendshipChange:
 
 def _check_asked(now: Friendship | None, by: str) -> Friendship:
     if now is None or now.status != "pending" or now.asked_by == by:
-        raise InvalidInput(f"nobody has asked {by} for this friendship; ask for it instead")
+        raise InvalidInput(f"there is no request for {by} to answer; send a request instead")
     return now
 
 
@@ -124,11 +127,11 @@ async def _change_friendship(
     try:
         return await change_or_create_entity(log, FRIENDSHIPS, friendship_id(by, other), decide)
     except TopicDeleted:
-        raise UnknownEntity(f"one of {by!r} and {other!r} was erased; nobody can be their friend") from None
+        raise UnknownEntity(f"one of {by!r} and {other!r} was erased; erased users cannot be friends") from None
 
 
 async def find_friendship(log: Log, one: str, other: str) -> EntitySnapshot[Friendship]:
-    """The friendship of the two, which both have agreed to; `NotFriends` when they have not, or no more."""
+    """Return the friendship of two users. Raises `NotFriends` unless both have agreed and neither has ended it."""
     try:
         found = await look_up_entity(log, FRIENDSHIPS, friendship_id(one, other))
     except TopicDeleted:  # one of them was erased

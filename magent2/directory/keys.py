@@ -1,6 +1,6 @@
-"""API keys: what lets a person, or another program, into a gateway, and as whom.
+"""API keys: credentials for a gateway, and the principal that each stands for.
 
-Only the sha256 of the secret is on the log. It is random and long, so a slow hash would make nothing safer.
+Only the sha256 of the secret is on the log. The secret has 32 random bytes, so a slow hash would add no security.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TEXT = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_(.{{{SECRET_CHAR
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as the log tells it; the secret is nowhere."""
+    """A key, without its secret."""
 
     id: str
     digest: str = field(repr=False)
@@ -50,18 +50,18 @@ class ApiKey:
 
     @property
     def principal(self) -> Principal:
-        """Whoever shows the key: the user that it names; an admin's key without one is the house's own."""
+        """The user that the key names, or the administrator for an admin key without a user."""
         user = next((scope for scope in self.scopes if scope.startswith(USER_PREFIX)), ADMIN.name)
         return Principal(user, admin=ADMIN_SCOPE in self.scopes)
 
     def opens(self, secret: str) -> bool:
-        """Whether this is its secret, and still good; takes as long for a near miss as for a far one."""
+        """Return whether `secret` is that of this key and the key is not revoked, comparing in constant time."""
         return hmac.compare_digest(digest_of(secret), self.digest) and self.revoked_ms is None
 
 
 @dataclass(frozen=True, slots=True)
 class NewApiKey:
-    """A key and, this once, its text."""
+    """A new key and its text, which cannot be read again later."""
 
     key: ApiKey
     text: str = field(repr=False)
@@ -72,28 +72,28 @@ def digest_of(secret: str) -> str:
 
 
 def split_key(text: str) -> tuple[str, str] | None:
-    """Id and secret of a key's text; `None` for what cannot be one."""
+    """Return id and secret of a key's text, or `None` if it is not a key."""
     found = _TEXT.fullmatch(text)
     return (found[1], found[2]) if found is not None else None
 
 
 def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
-    """`admin`, or whose key it is as `user:{name}`, or both."""
+    """Validate scopes: `admin`, `user:{name}`, or both."""
     chosen = tuple(dict.fromkeys(scopes))
     users = [scope for scope in chosen if scope.startswith(USER_PREFIX)]
     for scope in chosen:
         if scope != ADMIN_SCOPE and (scope not in users or scope == USER_PREFIX):
-            raise InvalidInput(f"{scope[:80]!r} is no scope; take 'admin' or 'user:NAME'")
+            raise InvalidInput(f"{scope[:80]!r} is not a scope; use 'admin' or 'user:NAME'")
         check_name(scope, "scope")
     if not chosen or len(users) > 1:
         raise InvalidInput("a key needs a scope, and at most one user; give 'admin' or one 'user:NAME'")
     if users == [ADMIN.name] and ADMIN_SCOPE not in chosen:
-        raise InvalidInput(f"{ADMIN.name!r} is the name of whoever runs the place; take another")
+        raise InvalidInput(f"{ADMIN.name!r} is the name of the administrator; choose another")
     return chosen
 
 
 async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewApiKey:
-    """A new key. Its text is in what comes back, and never again anywhere."""
+    """Create a key. Only the result contains its text."""
     chosen = check_scopes(scopes)
     if len(label) > LABEL_MAX_CHARS or not label.isprintable():
         raise InvalidInput(f"a label has at most {LABEL_MAX_CHARS} printable characters")
@@ -104,12 +104,12 @@ async def create_key(log: Log, scopes: Sequence[str], label: str = "") -> NewApi
 
 
 async def revoke_key(log: Log, entity: str) -> ApiKey:
-    """End a key, once; gateways that know it hear of it."""
+    """Revoke a key. Gateways that have cached it are notified."""
     return await change_entity(log, KEYS, entity, lambda key: {"event": "revoked"} if key.revoked_ms is None else None)
 
 
 async def list_keys(log: Log) -> list[ApiKey]:
-    """All keys, oldest first, those that were revoked included."""
+    """Return all keys, oldest first, including revoked ones."""
     keys = await list_entities(log, KEYS)
     return sorted(keys, key=lambda key: (key.created_ms, key.id))
 

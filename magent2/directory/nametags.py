@@ -1,4 +1,4 @@
-"""Nametags, `@ann`: one space of names for users and swarms, each reserved by the first record of its own topic."""
+"""Nametags (`@ann`): one namespace for users and swarms. The first record of a nametag's topic reserves it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAG = re.compile(rf"[a-z0-9_]{{{NAMETAG_MIN_CHARS},{NAMETAG_MAX_CHARS}}}")
 
 @dataclass(frozen=True, slots=True)
 class Nametag:
-    """Who is meant by it."""
+    """The user or swarm that a nametag refers to."""
 
     tag: str
     holder: Holder
@@ -28,27 +28,27 @@ class Nametag:
 
 
 def parse_nametag(text: str) -> str:
-    """`@Ann` and `ann` are one: the name without its sign, in small letters."""
+    """Return the nametag without `@`, in lower case: `@Ann` and `ann` are the same."""
     tag = text.strip().removeprefix("@").lower()
     if not _TAG.fullmatch(tag):
         raise InvalidInput(
-            f"{text[:80]!r} is no nametag: take {NAMETAG_MIN_CHARS} to {NAMETAG_MAX_CHARS} of a–z, 0–9 and _"
+            f"{text[:80]!r} is not a nametag; use {NAMETAG_MIN_CHARS} to {NAMETAG_MAX_CHARS} of a–z, 0–9 and _"
         )
     return tag
 
 
 def reserve_nametag(tag: str, holder: Holder, entity: str) -> NewRecord:
-    """The record that reserves it."""
+    """Return the record that reserves a nametag."""
     return NewRecord(NAMETAGS.topic(tag), {"event": "reserved", "holder": holder, "id": entity})
 
 
 async def resolve_nametag(log: Log, text: str, holder: Holder) -> str:
-    """The id of the user or swarm of this nametag."""
+    """Return the id of the user or swarm with this nametag."""
     tag = parse_nametag(text)
     try:
         found = await find_entity(log, NAMETAGS, tag)
     except (UnknownEntity, TopicDeleted):
-        raise UnknownEntity(f"nobody is called @{tag}") from None
+        raise UnknownEntity(f"unknown nametag @{tag}") from None
     if found.state.holder != holder:
         raise UnknownEntity(f"@{tag} is a {found.state.holder}, not a {holder}")
     return found.state.id

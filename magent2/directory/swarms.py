@@ -1,7 +1,7 @@
-"""Swarms: agents of one user that others may write to by a nametag, and the contacts that came of it.
+"""Swarms: agents of one user that other users can write to by a nametag, and the contacts of a swarm.
 
-The contact rule: a swarm takes messages from its owner, from those whom it is opened to, or from everybody, if it is
-open; it sends messages to those who have written to it, and to nobody else. Its owner can block a contact both ways.
+The contact rule: a swarm receives messages from its owner and its guests, or from every user if it is open. It sends
+messages only to users who have written to it. Its owner can block a contact in both directions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SWARM, CONTACT = "swarm", "contact"
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """A swarm as the log tells it. `agent` answers what is sent to it. `key` makes its rooms hard to guess."""
+    """A swarm. `agent` answers messages to it. `key` makes the ids of its conversations hard to guess."""
 
     nametag: str
     owner: str
@@ -48,14 +48,14 @@ class Swarm:
     removed: bool = False
 
     def room(self, user: str) -> str:
-        """The conversation that the swarm has with this user."""
+        """Return the conversation between the swarm and this user."""
         text = f"{self.key}\x1f{self.nametag}\x1f{user}"
         return "swarm-" + hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Somebody who wrote to a swarm, and the agent and conversation where an answer reaches them."""
+    """A user who wrote to a swarm, and the agent and conversation that answers go to."""
 
     id: str
     agent: str
@@ -75,28 +75,30 @@ def contact_id(swarm: str, user: str) -> str:
 
 
 def check_may_write(swarm: Swarm, user: str, contact: Contact | None) -> None:
-    """The rule for what goes to a swarm."""
+    """Raise unless this user may write to the swarm."""
     if swarm.removed:
-        raise UnknownEntity(f"the swarm @{swarm.nametag} is gone")
+        raise UnknownEntity(f"the swarm @{swarm.nametag} was removed")
     if contact is not None and contact.blocked:
-        raise NotAContact(f"@{swarm.nametag} takes no messages from {user}")
+        raise NotAContact(f"@{swarm.nametag} does not accept messages from {user}")
     if not (swarm.open or user == swarm.owner or user in swarm.guests):
-        raise NotAContact(f"@{swarm.nametag} is not open to {user}; its owner can let them in")
+        raise NotAContact(f"@{swarm.nametag} is not open to {user}; its owner can add them as a guest")
 
 
 def check_may_answer(swarm: Swarm, user: str, contact: Contact | None) -> Contact:
-    """The rule for what a swarm sends."""
+    """Return the contact, or raise unless the swarm may write to this user."""
     if swarm.removed:
-        raise UnknownEntity(f"the swarm @{swarm.nametag} is gone")
+        raise UnknownEntity(f"the swarm @{swarm.nametag} was removed")
     if contact is None:
-        raise NotAContact(f"{user} has never written to @{swarm.nametag}; a swarm only answers")
+        raise NotAContact(
+            f"{user} has never written to @{swarm.nametag}; a swarm can only write to users who wrote to it"
+        )
     if contact.blocked:
         raise NotAContact(f"{user} is blocked by the owner of @{swarm.nametag}")
     return contact
 
 
 def contact_change(now: Contact | None, agent: str, conversation: str) -> Mapping[str, Any] | None:
-    """What a message to a swarm adds to what is known of its sender."""
+    """Return the record that notes where answers to this sender go, or `None` if it is already known."""
     if now is not None and (now.agent, now.conversation) == (agent, conversation):
         return None
     return {"event": "wrote", "agent": agent, "conversation": conversation}
@@ -118,7 +120,7 @@ async def create_swarm(log: Log, nametag: str, owner: str, agent: str, *, is_ope
 
 
 async def set_swarm_open(log: Log, nametag: str, *, is_open: bool) -> Swarm:
-    """To everybody, or only to those who were let in."""
+    """Open a swarm to every user, or only to its guests."""
     return await _change_swarm(
         log, nametag, lambda swarm: None if swarm.open == is_open else {"event": "opened", "open": is_open}
     )
@@ -129,7 +131,7 @@ async def add_guest(log: Log, nametag: str, user: str) -> Swarm:
 
     def decide(swarm: Swarm) -> Mapping[str, Any] | None:
         if len(swarm.guests) >= GUESTS_MAX:
-            raise InvalidInput(f"a swarm is opened to at most {GUESTS_MAX} users by name; open it to everybody")
+            raise InvalidInput(f"a swarm has at most {GUESTS_MAX} guests; open it to every user instead")
         return None if guest in swarm.guests else {"event": "let_in", "user": guest}
 
     return await _change_swarm(log, nametag, decide)
@@ -147,7 +149,7 @@ async def remove_swarm(log: Log, nametag: str) -> Swarm:
 
 
 async def set_contact_blocked(log: Log, nametag: str, user: str, *, blocked: bool) -> Contact:
-    """End, or take up again, what goes between a swarm and a contact."""
+    """Block or unblock a contact of a swarm."""
     entity = contact_id(parse_nametag(nametag), check_user_id(user))
     facts = {"event": "blocked" if blocked else "unblocked"}
     return await change_entity(log, CONTACTS, entity, lambda contact: None if contact.blocked == blocked else facts)
@@ -159,7 +161,7 @@ async def find_swarm(log: Log, nametag: str) -> EntitySnapshot[Swarm]:
 
 
 async def find_contact(log: Log, swarm: str, user: str) -> EntitySnapshot[Contact] | None:
-    """Who has written to the swarm; nobody of whom was erased."""
+    """Return the contact, or `None` if the user never wrote to the swarm or was erased."""
     try:
         return await look_up_entity(log, CONTACTS, contact_id(swarm, user))
     except TopicDeleted:

@@ -1,4 +1,4 @@
-"""Users: people whom agents work for, each with a nametag that nobody else has."""
+"""Users: the people that agents work for, each with a unique nametag."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from magent2.models.address import check_name
 USER_ID_MAX_CHARS = 80
 PRINCIPAL_PREFIX = "user:"
 HOME_BYTES = 8
-WEB = "web"  # the connector that everybody has: the session page
+WEB = "web"  # the connector of every user: the session page
 TARGET_MAX_CHARS = 400
 
 _ID = re.compile(rf"[A-Za-z0-9._@-]{{1,{USER_ID_MAX_CHARS}}}")
@@ -33,9 +33,9 @@ _ID = re.compile(rf"[A-Za-z0-9._@-]{{1,{USER_ID_MAX_CHARS}}}")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user as the log tells it. `agent` answers for them in the foreground, `home` is where messages to them go.
+    """A user. `agent` is their foreground agent, `home` the conversation that receives messages to them.
 
-    `connector` and `target` say where `say` and `send_file` reach them.
+    `say` and `send_file` reach them through `connector` at `target`.
     """
 
     id: str
@@ -53,40 +53,43 @@ class User:
 
 
 def check_user_id(text: str) -> str:
-    """`ann`, or `user:ann`, as the principal of ann's key is called."""
+    """Return the user id of `ann` or of the principal `user:ann`."""
     entity = text.strip().removeprefix(PRINCIPAL_PREFIX)
     if not _ID.fullmatch(entity):
-        raise InvalidInput(f"{text[:80]!r} is no user: take 1 to {USER_ID_MAX_CHARS} of A–Z, a–z, 0–9 and . _ @ -")
+        raise InvalidInput(f"{text[:80]!r} is not a user id; use 1 to {USER_ID_MAX_CHARS} of A–Z, a–z, 0–9 and . _ @ -")
     return entity
 
 
 async def create_user(log: Log, entity: str, nametag: str, facts: Mapping[str, Any] | None = None) -> User:
-    """A new user; `NameTaken` when the id or the nametag is somebody's."""
+    """Create a user. Raises `NameTaken` if the id or the nametag is in use."""
     chosen, tag = check_user_id(entity), parse_nametag(nametag)
     first = {"event": "created", "nametag": tag, "home": f"home-{secrets.token_hex(HOME_BYTES)}", **_checked(facts)}
     return await create_entity(log, USERS, chosen, first, [reserve_nametag(tag, "user", chosen)])
 
 
 async def change_user(log: Log, entity: str, facts: Mapping[str, Any]) -> User:
-    """Another agent, connector or target."""
+    """Change the agent, connector or target of a user."""
     checked = _checked(facts)
     return await change_entity(log, USERS, check_user_id(entity), lambda user: _changed(user, checked))
 
 
 async def remove_user(log: Log, entity: str) -> User:
-    """Nobody can write to a user that is gone. The nametag stays theirs: a second bearer would be taken for them."""
+    """Remove a user. Messages to them are rejected.
+
+    The nametag stays reserved, so that no other user can be mistaken for them.
+    """
     return await change_entity(
         log, USERS, check_user_id(entity), lambda user: None if user.removed else {"event": "removed"}
     )
 
 
 async def find_user(log: Log, entity: str) -> EntitySnapshot[User]:
-    """The user, if there still is one."""
+    """Return the user. Raises `UnknownEntity` if there is none or they were removed."""
     chosen = check_user_id(entity)
     try:
         found = await find_entity(log, USERS, chosen)
     except UnknownEntity:
-        raise UnknownEntity(f"there is no user {chosen!r}; `magent2 users add` makes one") from None
+        raise UnknownEntity(f"there is no user {chosen!r}; create one with `magent2 users add`") from None
     except TopicDeleted:
         raise user_removed_error(chosen) from None
     if found.state.removed:
@@ -95,8 +98,8 @@ async def find_user(log: Log, entity: str) -> EntitySnapshot[User]:
 
 
 def user_removed_error(entity: str) -> UnknownEntity:
-    """Of one who was removed, or erased."""
-    return UnknownEntity(f"user {entity!r} is gone")
+    """The error for a user who was removed or erased."""
+    return UnknownEntity(f"user {entity!r} was removed")
 
 
 async def find_user_by_nametag(log: Log, nametag: str) -> EntitySnapshot[User]:
@@ -116,7 +119,7 @@ def _changed(user: User, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _checked(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What may be said of a user, in words that can be used."""
+    """Validate the changeable fields of a user."""
     chosen = {name: value for name, value in (facts or {}).items() if value is not None}
     for name, what in (("agent", "agent name"), ("connector", "connector id")):
         if name in chosen:
@@ -126,7 +129,7 @@ def _checked(facts: Mapping[str, Any] | None) -> dict[str, Any]:
         raise InvalidInput(f"a target has at most {TARGET_MAX_CHARS} printable characters")
     unknown = set(chosen) - {"agent", "connector", "target"}
     if unknown:
-        raise InvalidInput(f"a user has no {', '.join(sorted(unknown))}; give agent, connector or target")
+        raise InvalidInput(f"a user has no {', '.join(sorted(unknown))}; set agent, connector or target")
     return chosen
 
 

@@ -191,8 +191,9 @@ class LaneLoop(Generic[W]):
     async def claim(self, limit: int, agents: Sequence[str] | None = None) -> ClaimResult:
         """Claim up to `limit` lanes; a claim of 0 only puts mail into lanes and says which agents are served.
 
-        `persist` repeats the same claim, with the same nonce, until the bus answers. The bus then returns the lanes of
-        the first try again. With a new nonce, lanes of a claim whose reply was lost would be held and never worked on.
+        `retry_while_unavailable` repeats the same claim, with the same nonce, until the bus answers. The bus then
+        returns the lanes of the first try again. With a new nonce, lanes of a claim whose reply was lost would be held
+        and never worked on.
         """
         names = self._handler.agents if agents is None else tuple(agents)[:AGENTS_PER_WORKER_MAX]
         claim = Claim(worker=self.worker, agents=names, limit=limit, lease_s=self.lease_s)

@@ -69,7 +69,7 @@ TOOLS: tuple[ToolSpec | ToolDefinition, ...] = (*messaging_tools(), fail, hang, 
 FAILURES = {
     "exception": ('raise ValueError("boo")', "exception", "ValueError: boo"),
     "error of a tool": ('fail("no luck")', "exception", "RuntimeError: no luck"),
-    "bad argument": ('friend_send("@" + "nobody", "x")', "exception", "nobody is called @nobody"),
+    "bad argument": ('friend_send("@" + "nobody", "x")', "exception", "unknown nametag @nobody"),
     "infinite loop": ("while True: pass", "time", "longer than"),
     "infinite loop that catches all": (
         "while True:\n    try:\n        1 / 0\n    except Exception: pass",
@@ -161,5 +161,5 @@ async def test_an_error_that_is_caught_is_no_failure(bus: MemoryBus, sandbox: Mo
     await work(bus, blocks.made)
 
     assert all_arrived(bus) == wanted_of(*WAYS)
-    assert "nobody is called @nobody" in blocks.text
+    assert "unknown nametag @nobody" in blocks.text
     assert blocks.text.endswith(f"\n\n[Messages: {HELD} sent]")

@@ -56,8 +56,8 @@ async def delete_conversation(log: Log, conversation: str) -> None:
     await log.run(Delete(conversation_topics(conversation), conversation))
 
 
-BOB_GONE = "user 'bob' is gone"
-ANN_GONE = "user 'ann' is gone"
+BOB_GONE = "user 'bob' was removed"
+ANN_GONE = "user 'ann' was removed"
 NO_HOOK = "to hook:+1: the connector 'hook' was removed"
 MOVED = "to hook:+1: ann is not reached at hook:+1 any more; send it again"
 
@@ -68,27 +68,30 @@ CASES = {
         {"channel_send": "to #launch: agent Ada of user ann is not a member of #launch"},
     ),
     "channel gone": Case(
-        lambda log: remove_channel(log, "launch"), {"channel_send": "to #launch: channel 'launch' is gone"}
+        lambda log: remove_channel(log, "launch"), {"channel_send": "to #launch: channel 'launch' was removed"}
     ),
     "whom a channel tells is gone": Case(
-        lambda log: remove_user(log, "cat"), {"channel_send": "to #launch: user 'cat' is gone"}
+        lambda log: remove_user(log, "cat"), {"channel_send": "to #launch: user 'cat' was removed"}
     ),
     "agent gone": Case(
-        lambda log: remove_agent(log, "Bea"), {"send_agent_message": "to agent:Bea: the agent 'Bea' is gone"}
+        lambda log: remove_agent(log, "Bea"), {"send_agent_message": "to agent:Bea: the agent 'Bea' was removed"}
     ),
     "agent of a friend gone": Case(
         lambda log: remove_agent(log, "Bo"),
-        {"friend_send": "to @bob: the agent 'Bo' is gone", "channel_send": "to #launch: the agent 'Bo' is gone"},
+        {
+            "friend_send": "to @bob: the agent 'Bo' was removed",
+            "channel_send": "to #launch: the agent 'Bo' was removed",
+        },
     ),
     "agent of a swarm gone": Case(
-        lambda log: remove_agent(log, "Desk"), {"send_user_message": "to @desk: the agent 'Desk' is gone"}
+        lambda log: remove_agent(log, "Desk"), {"send_user_message": "to @desk: the agent 'Desk' was removed"}
     ),
     "swarm closed": Case(
         lambda log: set_swarm_open(log, "desk", is_open=False),
-        {"send_user_message": "to @desk: @desk is not open to ann; its owner can let them in"},
+        {"send_user_message": "to @desk: @desk is not open to ann; its owner can add them as a guest"},
     ),
     "swarm gone": Case(
-        lambda log: remove_swarm(log, "desk"), {"send_user_message": "to @desk: the swarm @desk is gone"}
+        lambda log: remove_swarm(log, "desk"), {"send_user_message": "to @desk: the swarm @desk was removed"}
     ),
     "user gone": Case(
         lambda log: remove_user(log, "bob"),
@@ -100,7 +103,7 @@ CASES = {
     ),
     "user erased": Case(
         lambda log: erase_user(log, "user:cat"),
-        {"channel_send": "to #launch: @cat is not in #launch; there is: @bob, @ann"},
+        {"channel_send": "to #launch: @cat is not in #launch; its members are: @bob, @ann"},
     ),
     "sender gone": Case(
         lambda log: remove_user(log, "ann"),
@@ -203,7 +206,7 @@ async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sand
     )
 
     assert blocks.text.endswith(
-        "\n\n[Messages: 0 sent, 1 failed]\n- send_user_message to @desk: @desk takes no messages from ann"
+        "\n\n[Messages: 0 sent, 1 failed]\n- send_user_message to @desk: @desk does not accept messages from ann"
     )
     assert way.arrived(bus) == way.wanted
 
@@ -215,5 +218,5 @@ async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox:
 
     await work(Meanwhile(bus, lambda: run_sync(bus, erase_user, "user:bob")), blocks.made)
 
-    assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' is gone")
+    assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' was removed")
     assert all_arrived(bus) == wanted_of(BY_TOOL["say"])

@@ -72,7 +72,7 @@ async def require_agent(log: Log, agent: str) -> LastSeqIs:
     """That an agent was not retired."""
     entry = await look_up_entity(log, AGENTS, agent)
     if entry is not None and entry.state.removed:
-        raise UnknownAgent(f"the agent {agent!r} is gone")
+        raise UnknownAgent(f"the agent {agent!r} was removed")
     return LastSeqIs(AGENTS.topic(agent), 0 if entry is None else entry.seq)
 
 

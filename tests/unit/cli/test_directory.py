@@ -48,7 +48,7 @@ def test_users_are_added_changed_listed_and_removed(shell: Shell) -> None:
     (ann,) = shell.json("users ls")
     assert (ann["nametag"], ann["agent"]) == ("ann", "sales")
     assert "@ann" in shell("users ls")
-    assert "take another" in shell("users add anna --nametag ANN", 1)
+    assert "choose another" in shell("users add anna --nametag ANN", 1)
     assert "no user" in shell("users set nobody --agent x", 1)
 
 
@@ -74,7 +74,7 @@ def test_swarms_are_added_changed_listed_and_removed(shell: Shell) -> None:
     assert [swarm["nametag"] for swarm in shell.json("swarms ls")] == ["desk"]
     shell("swarms rm desk")
     assert shell.json("swarms ls") == []
-    assert "take another" in shell("swarms add ann --owner bob --agent x", 1)
+    assert "choose another" in shell("swarms add ann --owner bob --agent x", 1)
 
 
 def test_channels_gain_and_lose_members_and_change_leaders(shell: Shell) -> None:

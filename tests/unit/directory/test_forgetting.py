@@ -60,9 +60,9 @@ def test_the_entry_its_name_and_all_that_was_between_them_and_others_go(bus: Eng
     }  # fmt: skip
     assert [user.id for user in run_sync(bus, list_users)] == ["bob", "cat"]
     assert run_sync(bus, list_friendships) == []
-    with pytest.raises(UnknownEntity, match="nobody is called @ann"):
+    with pytest.raises(UnknownEntity, match="unknown nametag @ann"):
         run_sync(bus, find_user_by_nametag, "ann")
-    with pytest.raises(UnknownEntity, match="user 'ann' is gone"):
+    with pytest.raises(UnknownEntity, match="user 'ann' was removed"):
         run_sync(bus, find_user, "ann")
     with pytest.raises(UnknownEntity, match="was erased"):
         run_sync(bus, request_friendship, "bob", "ann")
@@ -90,7 +90,7 @@ async def test_swarms_and_contacts_go_on_both_sides(bus: Engine) -> None:
 
     run_sync(bus, erase_user, "user:bob")
     assert (run_sync(bus, list_swarms), run_sync(bus, list_contacts, "desk")) == ([], [])
-    with pytest.raises(UnknownEntity, match="nobody is called @desk"):
+    with pytest.raises(UnknownEntity, match="unknown nametag @desk"):
         await tool.run({"text": "hi", "nametag": "@desk"}, Facts(bus, "cats", "Cleo", principal="user:cat"))
 
 
@@ -135,7 +135,7 @@ def test_a_channel_in_which_nobody_is_left_goes(bus: Engine) -> None:
 
     run_sync(bus, erase_user, "user:ann")
 
-    with pytest.raises(UnknownEntity, match="is gone"):
+    with pytest.raises(UnknownEntity, match="was removed"):
         run_sync(bus, find_channel, "alone")
 
 

@@ -113,9 +113,9 @@ def test_a_user_changes_and_goes(bus: Engine) -> None:
     with pytest.raises(InvalidInput, match="no color"):
         run_sync(bus, change_user, "ann", {"color": "red"})
     run_sync(bus, remove_user, "ann")
-    with pytest.raises(UnknownEntity, match="gone"):
+    with pytest.raises(UnknownEntity, match="was removed"):
         run_sync(bus, find_user_by_nametag, "ann")
-    with pytest.raises(UnknownEntity, match="gone"):
+    with pytest.raises(UnknownEntity, match="was removed"):
         run_sync(bus, change_user, "ann", {"agent": "Cleo"})
 
 
@@ -140,7 +140,7 @@ def test_nobody_is_above_themselves(bus: Engine) -> None:
     run_sync(bus, set_agent_role, "B", "sub", "A")
     run_sync(bus, set_agent_role, "C", "sub", "B")
 
-    with pytest.raises(InvalidInput, match="above itself"):
+    with pytest.raises(InvalidInput, match="own ancestor"):
         run_sync(bus, set_agent_role, "A", "sub", "C")
 
 
@@ -167,7 +167,7 @@ def test_the_leader_and_the_mentioned_hear_it(
 
 
 def test_only_members_can_be_mentioned_or_speak() -> None:
-    with pytest.raises(InvalidInput, match="there is: @ann, @bob, @cat"):
+    with pytest.raises(InvalidInput, match="its members are: @ann, @bob, @cat"):
         channel_recipients(LAUNCH, ANN, ["@dan"])
     with pytest.raises(NotAMember):
         LAUNCH.speaker("ann", "Other")
@@ -179,7 +179,7 @@ def test_only_members_can_be_mentioned_or_speak() -> None:
 
 def test_joining_leaving_and_leading() -> None:
     assert decide_join(LAUNCH, BOB) is None
-    with pytest.raises(InvalidInput, match="somebody else"):
+    with pytest.raises(InvalidInput, match="another member"):
         decide_join(LAUNCH, ChannelMember("bob", "dan", "Dan", "r"))
     with pytest.raises(InvalidInput, match="another name"):
         decide_join(LAUNCH, ChannelMember("bobby", "bob", "Bob", "r"))

@@ -296,9 +296,9 @@ async def test_a_blocked_contact_gets_and_sends_nothing(bus: Engine, ann: Facts)
 @pytest.mark.parametrize(
     ("ends", "reason"),
     [
-        (lambda log: remove_user(log, "ann"), "user 'ann' is gone"),
-        (lambda log: remove_agent(log, "Ada"), "the agent 'Ada' is gone"),
-        (lambda log: remove_swarm(log, "desk"), "the swarm @desk is gone"),
+        (lambda log: remove_user(log, "ann"), "user 'ann' was removed"),
+        (lambda log: remove_agent(log, "Ada"), "the agent 'Ada' was removed"),
+        (lambda log: remove_swarm(log, "desk"), "the swarm @desk was removed"),
     ],
     ids=["user", "agent", "swarm"],
 )

@@ -1,70 +1,70 @@
-"""Every error of magent2, sorted by what the caller can do next.
+"""Every error of magent2, grouped by what the caller can do next.
 
 Magent2Error
 ├── InvalidInput (also a ValueError)   fix the call; nothing was changed
-│   ├── AddressError       a recipient or a name that cannot be a topic
-│   ├── TopicError         topic empty, too long, or with control characters
-│   ├── PayloadError       not a JSON object
-│   ├── PayloadTooLarge    over the cap: send a blob, or raise the cap
-│   ├── IdError            record id empty, too long, or reserved
-│   ├── LimitError         a limit below 1 or above its cap
-│   ├── HeadTooLarge       a head is a cache: keep it small
-│   ├── BlobTooLarge       over the cap for blobs
+│   ├── AddressError       the recipient or name cannot be a topic
+│   ├── TopicError         the topic is empty, too long, or has control characters
+│   ├── PayloadError       the payload is not a JSON object
+│   ├── PayloadTooLarge    the payload exceeds its limit: send a blob, or raise the limit
+│   ├── IdError            the record id is empty, too long, or reserved
+│   ├── LimitError         a limit is below 1 or above its maximum
+│   ├── HeadTooLarge       the head of a topic is too large: a head is a cache, keep it small
+│   ├── BlobTooLarge       the blob exceeds its limit
 │   ├── CounterGap         an owner's append skipped a number
-│   ├── HopsExceeded       agents answer each other for ever
-│   ├── TextTooLong        say it in fewer words, or send a message of its own
-│   ├── SettingsError      a URL, variable or option that cannot be used
-│   ├── TemplateRefused    a message's template that does more than show it: `what` names it
-│   ├── RosterError        a description of agents with faults: `faults` has them all
-│   ├── UnknownScenario    the message lists the scenarios that there are
-│   ├── UnknownAgent       the message lists the agents that there are
-│   ├── UnknownTool        the message lists the tools that there are
-│   └── ArgumentsError     arguments that do not fit the tool's schema
+│   ├── HopsExceeded       agents keep answering each other
+│   ├── TextTooLong        the text exceeds its limit: shorten it, or send a separate message
+│   ├── SettingsError      a URL, variable or option is invalid
+│   ├── TemplateRefused    a message template does more than show the message: `what` says what
+│   ├── RosterError        an agents file has faults: `faults` lists them all
+│   ├── UnknownScenario    the message lists the known scenarios
+│   ├── UnknownAgent       the message lists the known agents
+│   ├── UnknownTool        the message lists the known tools
+│   └── ArgumentsError     the arguments do not match the tool's schema
 ├── Refused                read again, decide again; nothing was changed
-│   ├── IdConflict         this id was used with another body: take a new id
-│   ├── ConditionFailed    the log has moved on
-│   ├── UnknownCursor      start over from the floor
-│   ├── BlobMissing        put the blob first
-│   ├── NameTaken          agent and conversation names are one space
-│   ├── NotYours           somebody else's conversation: write to one of your own
-│   ├── NoActiveRun        nobody is at work there: send a message instead
-│   ├── QueueFull          enough waits there already: wait until some of it was seen
-│   ├── UnknownCall        no such call waits for approval: list those that do
-│   ├── AlreadyDecided     a call that was approved, rejected or left to expire stays so
-│   ├── UnknownEntity      nobody has made it
-│   ├── BlockFailed        a block inside a block did not end well
-│   ├── NotFriends         both must have agreed: ask for the friendship first
+│   ├── IdConflict         this id was used with a different body: use a new id
+│   ├── ConditionFailed    the log has changed since it was read
+│   ├── UnknownCursor      start again from the first record that the log still has
+│   ├── BlobMissing        store the blob first
+│   ├── NameTaken          agents and conversations share one set of names: choose another
+│   ├── NotYours           the conversation has another owner: write to one of your own
+│   ├── NoActiveRun        no run is in progress there: send a message instead
+│   ├── QueueFull          too many messages wait there: wait until some were processed
+│   ├── UnknownCall        no such call waits for approval: list the calls that do
+│   ├── AlreadyDecided     the call was already approved, rejected or expired, and stays so
+│   ├── UnknownEntity      the directory has no such entry
+│   ├── BlockFailed        a block inside another block failed
+│   ├── NotFriends         both users must have agreed: request the friendship first
 │   ├── NotAMember         only members write to a channel: join it first
-│   ├── NotAContact        a swarm talks with whom it is open to, and with nobody else
-│   ├── Diverged           a block that was begun again did something else than the first time
-│   ├── OutcomeUnknown     begun before a crash, and not to be done twice: find out whether it happened
-│   ├── WouldDeadlock      whoever is waited for waits for this run: send without waiting
+│   ├── NotAContact        the swarm does not exchange messages with this user
+│   ├── Diverged           a repeated block did something different from its first attempt
+│   ├── OutcomeUnknown     started before a crash and not safe to repeat: find out whether it happened
+│   ├── WouldDeadlock      the agent waited for is waiting for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
-├── NotTaken               a receiver outside will never take the message as it is
-├── Fenced                 another owner exists: stop this run
-├── SuspendedSync          a function for both faces awaited something besides the log: await it on an event loop
-├── TopicDeleted           gone for good
-├── MalformedRecord        somebody else wrote into the topic: erase the record, go on after it
+├── NotTaken               an external receiver will never accept the message as it is
+├── Fenced                 the lane has another owner: stop this run
+├── SuspendedSync          a function over the log awaited something else: await it on an event loop
+├── TopicDeleted           the topic is gone for good
+├── MalformedRecord        another program wrote into the topic: erase the record, or continue after it
 ├── TransientError         try again
 │   ├── BusUnavailable     the server or file does not answer
-│   ├── ModelUnavailable   the model does not answer, or stopped halfway
-│   ├── GatewayUnreachable nobody listens at the address, or the connection was lost
-│   └── AnswerPending      no answer yet; the run goes on, wait again
-├── GatewayProblem         what a gateway answered instead: `status` and `code` say why
+│   ├── ModelUnavailable   the model does not answer, or its answer broke off
+│   ├── GatewayUnreachable nothing listens at the address, or the connection was lost
+│   └── AnswerPending      no answer yet; the run continues, wait again
+├── GatewayProblem         the gateway answered with a problem: `status` and `code` say why
 │   ├── RequestRefused     fix the request
-│   ├── Unauthorized       another token, or another address
-│   ├── NotFound           there is no such thing, or not any more
-│   ├── Conflict           it is at odds with what is there: read, decide again
+│   ├── Unauthorized       use another token, or another address
+│   ├── NotFound           it does not exist, or no longer exists
+│   ├── Conflict           the request contradicts the stored state: read, decide again
 │   ├── Gone               deleted, or dropped by retention
-│   ├── GatewayBusy        try again, in `retry_after_s` if it says so
-│   └── GatewayFailed      look into the log of the gateway
-├── RunEnded               a run that was waited for has ended without an answer
-│   ├── RunFailed          `dead retry` gives it another chance
-│   └── RunStopped         somebody stopped it
-├── ModelError             the run cannot go on as it is: change the agent, its tools, its key or its model
-│   ├── ModelRefused       the model or a guardrail says no: ask differently
-│   └── ContextTooLong     the conversation does not fit: begin another, or take a larger model
-└── StorageError           a person must act
+│   ├── GatewayBusy        try again, after `retry_after_s` if it is given
+│   └── GatewayFailed      read the log of the gateway
+├── RunEnded               the awaited run ended without an answer
+│   ├── RunFailed          `magent2 dead retry` processes the message again
+│   └── RunStopped         the run was stopped
+├── ModelError             the run cannot continue: change the agent, its tools, its key or its model
+│   ├── ModelRefused       the model or a guardrail refused: ask differently
+│   └── ContextTooLong     the conversation is too long: start another, or use a model with a larger context
+└── StorageError           an operator must act
     ├── StorageFull        free some space
     ├── StorageUnwritable  permissions, read-only file, missing folder
     │   └── NoPermission   the Redis user lacks ACL rights: the message lists them
@@ -79,31 +79,31 @@ from collections.abc import Sequence
 
 
 class Magent2Error(Exception):
-    """The root: whatever magent2 raises on purpose is one of these."""
+    """Base class of every error that magent2 raises on purpose."""
 
 
 class InvalidInput(Magent2Error, ValueError):
-    """The call cannot be right as it is."""
+    """The call is invalid as it stands. Nothing was changed."""
 
 
 class AddressError(InvalidInput):
-    """A recipient or a name that cannot become a topic."""
+    """A recipient or a name that cannot be a topic."""
 
 
 class TopicError(InvalidInput):
-    """A topic that no log can have."""
+    """The topic is not valid."""
 
 
 class PayloadError(InvalidInput):
-    """A payload that is not a JSON object."""
+    """The payload is not a JSON object."""
 
 
 class PayloadTooLarge(InvalidInput):
-    """A payload over the cap."""
+    """The payload exceeds its limit."""
 
 
 class IdError(InvalidInput):
-    """A record id that cannot be used."""
+    """The record id is not valid."""
 
 
 class LimitError(InvalidInput):
@@ -111,11 +111,11 @@ class LimitError(InvalidInput):
 
 
 class HeadTooLarge(InvalidInput):
-    """A head over its cap."""
+    """The head of a topic exceeds its limit."""
 
 
 class BlobTooLarge(InvalidInput):
-    """A blob over its cap."""
+    """A blob exceeds its limit."""
 
 
 class CounterGap(InvalidInput):
@@ -123,15 +123,15 @@ class CounterGap(InvalidInput):
 
 
 class HopsExceeded(InvalidInput):
-    """A message that was passed on too often."""
+    """A message was passed on too often."""
 
 
 class TextTooLong(InvalidInput):
-    """A text over its cap."""
+    """A text exceeds its limit."""
 
 
 class SettingsError(InvalidInput):
-    """A setting that cannot be used."""
+    """A setting is not valid."""
 
 
 class TemplateRefused(InvalidInput):
@@ -143,7 +143,7 @@ class TemplateRefused(InvalidInput):
 
 
 class RosterError(InvalidInput):
-    """A description of agents that cannot be used; every fault is named."""
+    """An agents file that cannot be used. `faults` lists every fault."""
 
     def __init__(self, where: str, faults: Sequence[str]) -> None:
         super().__init__(f"{where} cannot be used: {'; '.join(faults)}")
@@ -160,19 +160,19 @@ class UnknownAgent(InvalidInput):
 
 
 class UnknownTool(InvalidInput):
-    """There is no tool of that name."""
+    """No tool of that name exists."""
 
 
 class ArgumentsError(InvalidInput):
-    """Arguments that do not fit the tool's parameters."""
+    """The arguments do not match the tool's parameters."""
 
 
 class Refused(Magent2Error):
-    """The call is well formed, the log says no."""
+    """The call is valid, but the state of the log does not allow it. Nothing was changed."""
 
 
 class IdConflict(Refused):
-    """The id was used before, with another body."""
+    """The id was used before with a different body."""
 
 
 class ConditionFailed(Refused):
@@ -180,11 +180,11 @@ class ConditionFailed(Refused):
 
 
 class UnknownCursor(Refused):
-    """The cursor points at nothing that the log still has."""
+    """The cursor points to a record that the log does not have, or no longer has."""
 
 
 class BlobMissing(Refused):
-    """The blob is not there."""
+    """The blob does not exist."""
 
 
 class NameTaken(Refused):
@@ -192,15 +192,15 @@ class NameTaken(Refused):
 
 
 class NotYours(Refused):
-    """The conversation belongs to somebody else; for whoever asks it is not there."""
+    """The conversation has another owner. To this caller it looks as if it did not exist."""
 
 
 class NoActiveRun(Refused):
-    """No run is under way that the message could reach."""
+    """No run is in progress that the message could reach."""
 
 
 class QueueFull(Refused):
-    """As much waits as may wait."""
+    """The maximum number of messages is waiting already."""
 
 
 class UnknownCall(Refused):
@@ -208,63 +208,63 @@ class UnknownCall(Refused):
 
 
 class AlreadyDecided(Refused):
-    """A call that somebody has decided on otherwise."""
+    """The call was decided differently before."""
 
 
 class UnknownEntity(Refused):
-    """There is no entity of that kind and id."""
+    """The directory has no entry of that kind and id."""
 
 
 class BlockFailed(Refused):
-    """A block inside another one did not end well; what it held is forgotten."""
+    """A block inside another block failed; the messages it held are discarded."""
 
 
 class NotFriends(Refused):
-    """The two have not both agreed to be friends, or one of them has ended it."""
+    """The two users have not both agreed to be friends, or one of them has ended it."""
 
 
 class NotAMember(Refused):
-    """Whoever sends is not, or no longer, a member of the channel."""
+    """The sender is not, or no longer, a member of the channel."""
 
 
 class NotAContact(Refused):
-    """The swarm does not take messages from there, or may not send any there."""
+    """The swarm does not accept messages from this user, or may not send any to them."""
 
 
 class Diverged(Refused):
-    """A block that is run again does something else than the attempt that has sent something already."""
+    """A repeated block did something different from the attempt that has already sent messages."""
 
 
 class OutcomeUnknown(Refused):
-    """It was begun before a crash and must not be done twice; nobody here knows whether it was done."""
+    """It was started before a crash and must not be repeated; whether it happened is unknown."""
 
 
 class WouldDeadlock(Refused):
-    """The answer would have to come from somebody who waits for this very run."""
+    """The answer would have to come from an agent that is waiting for this run."""
 
 
 class NotEmpty(Refused):
-    """The log has records already."""
+    """The log already has records."""
 
 
 class NotTaken(Magent2Error):
-    """The receiver of a connector says no, and would say so again."""
+    """The external receiver of a connector rejected the message, and would reject it again."""
 
 
 class Fenced(Magent2Error):
-    """The lane has another owner now; whatever this run still writes is refused."""
+    """The lane has another owner now. All further writes of this run are refused."""
 
 
 class SuspendedSync(Magent2Error):
-    """`run_sync` was given a coroutine that suspends."""
+    """`run_sync` was given a coroutine that awaits something besides the log."""
 
 
 class TopicDeleted(Magent2Error):
-    """The topic was deleted; its numbers never start over."""
+    """The topic was deleted. Its sequence numbers are never used again."""
 
 
 class MalformedRecord(Magent2Error):
-    """A record that this program cannot have written."""
+    """A record that magent2 did not write."""
 
     def __init__(self, topic: str, seq: int, reason: str) -> None:
         super().__init__(f"record {seq} of {topic!r} is malformed ({reason}); erase it, or read on after {seq}")
@@ -281,11 +281,11 @@ class BusUnavailable(TransientError):
 
 
 class ModelUnavailable(TransientError):
-    """The model did not answer, or not to the end."""
+    """The model did not answer, or its answer broke off."""
 
 
 class GatewayUnreachable(TransientError):
-    """No answer from the address. `sent`: the request may have arrived all the same."""
+    """The address did not answer. `sent`: the request may have arrived nevertheless."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -293,11 +293,14 @@ class GatewayUnreachable(TransientError):
 
 
 class AnswerPending(TransientError):
-    """The answer did not come in the time that was given; the run goes on."""
+    """The answer did not arrive within the timeout; the run continues."""
 
 
 class GatewayProblem(Magent2Error):
-    """A gateway said no. `detail` is its text, `code` is stable, `fields` is the rest of the problem document."""
+    """A gateway refused the request.
+
+    `detail` is its text, `code` is stable, `fields` is the rest of the problem document.
+    """
 
     def __init__(self, status: int, code: str, detail: str, fields: dict[str, object] | None = None) -> None:
         super().__init__(detail)
@@ -308,27 +311,27 @@ class GatewayProblem(Magent2Error):
 
 
 class RequestRefused(GatewayProblem, InvalidInput):
-    """The request cannot be right as it is."""
+    """The request is invalid as it stands."""
 
 
 class Unauthorized(GatewayProblem):
-    """No token, a wrong one, or one that may not do this."""
+    """The token is missing, wrong, or not allowed to do this."""
 
 
 class NotFound(GatewayProblem, Refused):
-    """There is no such conversation or letter."""
+    """The conversation or dead letter does not exist."""
 
 
 class Conflict(GatewayProblem, Refused):
-    """The request is at odds with what the log has."""
+    """The request contradicts the stored state."""
 
 
 class Gone(GatewayProblem):
-    """It was there, and never will be again."""
+    """It existed once and will not exist again."""
 
 
 class GatewayBusy(GatewayProblem, TransientError):
-    """The gateway, or the bus behind it, cannot now."""
+    """The gateway, or the bus behind it, cannot serve the request now."""
 
     @property
     def retry_after_s(self) -> float | None:
@@ -337,11 +340,11 @@ class GatewayBusy(GatewayProblem, TransientError):
 
 
 class GatewayFailed(GatewayProblem):
-    """The gateway could not do it, or what answered is no gateway."""
+    """The gateway failed, or the server that answered is not a gateway."""
 
 
 class RunEnded(Magent2Error):
-    """The run is over, and there is no answer."""
+    """The run ended without an answer."""
 
     def __init__(self, message: str, *, run_id: str | None = None, reason: str | None = None) -> None:
         super().__init__(message)
@@ -350,7 +353,7 @@ class RunEnded(Magent2Error):
 
 
 class RunFailed(RunEnded):
-    """The run was tried as often as it may be, and buried."""
+    """The run failed too often; its message is a dead letter."""
 
 
 class RunStopped(RunEnded):
@@ -358,27 +361,27 @@ class RunStopped(RunEnded):
 
 
 class ModelError(Magent2Error):
-    """The run cannot go on; the same again would end the same."""
+    """The run cannot continue; a repeat would fail in the same way."""
 
 
 class ModelRefused(ModelError):
-    """The model, or a guardrail around it, will not do this."""
+    """The model, or a guardrail around it, refused the request."""
 
 
 class ContextTooLong(ModelError):
-    """The request is longer than the model takes."""
+    """The request is longer than the model accepts."""
 
 
 class StorageError(Magent2Error):
-    """The store cannot do its work until a person acts."""
+    """The store cannot work until an operator acts."""
 
 
 class StorageFull(StorageError):
-    """No space left for what was to be written."""
+    """No space is left for the write."""
 
 
 class StorageUnwritable(StorageError):
-    """The file or its folder cannot be written."""
+    """The file or its folder is not writable."""
 
 
 class NoPermission(StorageUnwritable):
@@ -386,7 +389,7 @@ class NoPermission(StorageUnwritable):
 
 
 class StorageCorrupt(StorageError):
-    """The file is not a log, or is damaged."""
+    """The file is not a log, or it is damaged."""
 
 
 class SchemaTooNew(StorageError):
@@ -394,4 +397,4 @@ class SchemaTooNew(StorageError):
 
 
 class UnsupportedServer(StorageError):
-    """A server that cannot keep the promises."""
+    """The server cannot keep the guarantees of the bus."""

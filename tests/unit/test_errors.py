@@ -14,14 +14,15 @@ CLASSES = {
 
 
 def drawn() -> dict[str, str]:
-    """Each error of the tree on top of the module, with the one that it hangs on."""
+    """Each error in the tree of the module's docstring, with its parent."""
     parents: dict[str, str] = {}
-    branch = ""
+    branch = ["Magent2Error"]  # from the root to the last error
     for line in (errors.__doc__ or "").splitlines():
         found = re.match(r"([│ ]*)[├└]── (\w+)", line)
         if found:
-            parents[found[2]] = branch if found[1] else "Magent2Error"
-            branch = branch if found[1] else found[2]
+            depth = len(found[1]) // 4 + 1
+            branch[depth:] = [found[2]]
+            parents[found[2]] = branch[depth - 1]
     return parents
 
 

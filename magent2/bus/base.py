@@ -1,4 +1,4 @@
-"""What all engines share: the v1 methods and the followers, written over `call`, `acall` and `watch`."""
+"""Base class of all engines: the v1 methods and `follow`, written in terms of `call`, `acall` and `watch`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 FOLLOW_PAGE = 256  # records per read of a follower
-FOLLOW_SWEEP_S = 30.0  # a follower looks again this often, woken or not
-FOLLOW_RETRY_S = 1.0  # between attempts while the bus does not answer
+FOLLOW_SWEEP_S = 30.0  # a follower reads at least this often, also without a notification
+FOLLOW_RETRY_S = 1.0  # pause between attempts while the bus is unavailable
 
 
 class EngineBase(ABC):
-    """An engine brings `call`, `acall`, `watch` and `close`; this makes it a bus."""
+    """Implements the bus interface for an engine that provides `call`, `acall`, `watch` and `close`."""
 
     @abstractmethod
     def call(self, operation: Operation[R]) -> R: ...
@@ -79,11 +79,11 @@ class EngineBase(ABC):
             try:
                 return await self.next_page(watch, topic, cursor)
             except TransientError as error:
-                log.warning("follower waits for the bus", extra={"topic": topic, "error": str(error)})
+                log.warning("follower is waiting for the bus", extra={"topic": topic, "error": str(error)})
                 await asyncio.sleep(FOLLOW_RETRY_S)
 
     async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
-        """What comes after the cursor; an engine whose watch brings records along need not read them."""
+        """Read the records after the cursor. Engines whose watch delivers records override this."""
         return await self.acall(Read(topic, cursor, FOLLOW_PAGE))
 
 

@@ -1,4 +1,4 @@
-"""Which bus: `--bus` > `MAGENT2_BUS_URL` > `REDIS_URL` > the SQLite default, everywhere."""
+"""Opens the bus. The URL comes from `--bus`, else `MAGENT2_BUS_URL`, else `REDIS_URL`, else the SQLite default."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ URLS = "memory://, sqlite:///path/to/file.db or redis://host:6379/0"
 
 
 def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
-    """Open the bus that the URL names, or the one that the environment names, or the file in the user's data folder.
+    """Open the bus at the URL, or at the URL in the environment, or the SQLite file in the user's data folder.
 
-    Nothing is contacted before the first operation but the file of SQLite, which is made when it is not there.
+    A SQLite file is created if it does not exist. A Redis server is not contacted before the first operation.
     """
     chosen = settings or Settings.read()
     where = (url or chosen.bus_url or default_url(chosen)).strip()
@@ -38,7 +38,7 @@ def default_url(settings: Settings) -> str:
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be printed."""
+    """The URL with its password replaced, for logs and messages."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

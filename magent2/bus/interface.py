@@ -1,4 +1,4 @@
-"""The storage port: v1, frozen, and the engine port v1.1 that stands beside it.
+"""The storage port: v1, which is frozen, and the engine port v1.1 beside it.
 
 v1 is `BusMessage` and `Bus`: publish a record, read records, synchronously. Any object with those two methods is a bus.
 v1.1 is `Engine`: a bus that keeps the eleven promises of `docs/guarantees.md`. Everything it can do is an *operation*,
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class BusMessage:
-    """A record on the log. `id` names it for ever: publishing the same id again appends nothing."""
+    """A record on the log. `id` is unique in its topic: publishing the same id again appends nothing."""
 
     topic: str
     payload: dict[str, Any]
@@ -31,7 +31,7 @@ class BusMessage:
 
 @runtime_checkable
 class Bus(Protocol):
-    """v1, frozen."""
+    """The v1 interface. It does not change any more."""
 
     def publish(self, topic: str, message: BusMessage) -> str:
         """Append the message and return its id. A repeat of an id appends nothing and returns that id."""
@@ -43,14 +43,14 @@ class Bus(Protocol):
 
 
 class Engine(Bus, Protocol):
-    """v1.1: a bus that keeps its promises.
+    """The v1.1 interface: a bus that keeps the promises of `docs/guarantees.md`.
 
     `call` may block and works from any thread, one whose event loop drives `acall` included. `acall` never blocks its
     loop on another process. An operation whose `acall` was cancelled may or may not have happened; running the same
     operation object again settles it, because every operation that changes the log is idempotent.
 
-    Errors of both: `InvalidInput` and `Refused` changed nothing; `TransientError` means that the engine has tried again
-    for its bounded time, and that the same operation object may be run again; `StorageError` needs a person.
+    Errors of both: `InvalidInput` and `Refused` changed nothing; `TransientError` means that the engine has retried
+    for a bounded time, and that the same operation object may be run again; `StorageError` needs an operator.
     """
 
     def call(self, operation: Operation[R]) -> R: ...
@@ -58,17 +58,17 @@ class Engine(Bus, Protocol):
     async def acall(self, operation: Operation[R]) -> R: ...
 
     def watch(self, topics: Iterable[str] = ()) -> Watch:
-        """Tells when topics change; see `Watch` for what counts and what is not promised."""
+        """Return a watch that reports when topics change; `Watch` says what it promises."""
         ...
 
     def read_blocking(
         self, topic: str, last_id: str | None = None, limit: int = 100, timeout_s: float = 10.0
     ) -> list[Record]:
-        """`read`, but wait up to `timeout_s` for a record to come; an empty list when none did."""
+        """Like `read`, but wait up to `timeout_s` for a record; an empty list if none arrives."""
         ...
 
     def follow(self, topic: str, after: int | str | None = None) -> AsyncIterator[Record]:
-        """Every record after the cursor, in order, for as long as the caller iterates. `None`: from now on.
+        """Yield every record after the cursor, in order, for as long as the caller iterates. `None`: from now on.
 
         Ends when the topic is deleted; raises `UnknownCursor` when retention overtakes the reader.
         """

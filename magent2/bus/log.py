@@ -1,4 +1,4 @@
-"""The typed port on which decisions of several operations are written, once for both faces of an engine.
+"""The typed port for functions of several operations. One function serves both event loops and threads.
 
 Such a function is `async def` and takes a `Log` first:
 

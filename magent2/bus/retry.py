@@ -26,7 +26,7 @@ R = TypeVar("R")
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 CONFLICT_TRIES_MAX = 8  # attempts at a conditional append before the caller is told
 
-PERMANENT_ERRORS = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # of storage errors: waiting mends none of these
+PERMANENT_ERRORS = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # storage errors that do not go away by waiting
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], subject: str, advice: str = "try again") -> R:
@@ -44,14 +44,17 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], subject: str, a
 
 
 async def retry_while_unavailable(bus: Engine, operation: Operation[R], who: str) -> R:
-    """Run an operation until the bus has answered it, however long that takes; running it again is harmless."""
+    """Run an operation until the bus answers, however long that takes.
+
+    Safe because running the same operation object twice has the effect of running it once. `who` is for the log.
+    """
     return await retry_call(lambda: bus.acall(operation), who)
 
 
 async def retry_call(ask: Callable[[], Awaitable[R]], who: str) -> R:
-    """Ask until the bus has answered, however long it is away, full, or not to be written.
+    """Call `ask` until the bus answers, however long it is unreachable, full or read-only.
 
-    `ask` must be harmless to repeat: the same operation object every time. `who` waits, for the log.
+    `ask` must be safe to repeat, for example by running the same operation object each time. `who` is for the log.
     """
     delay = RETRY_FIRST_S
     while True:

@@ -1,9 +1,8 @@
-"""Whom mail is for: what can be addressed, and whose inbox it goes to. Pure."""
+"""Addressing of mail: check recipients, choose inboxes, and build the records. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from magent2.bus.records import NewRecord, digest_of
 from magent2.errors import AddressError, NameTaken
@@ -14,13 +13,14 @@ from magent2.models.json_types import JsonScalar
 
 
 def check_envelope(envelope: MessageEnvelope) -> Address:
+    """Parse the recipient of an envelope and check it against the conversation."""
     recipient = Address.parse(envelope.recipient)
     check_recipient(recipient, envelope.conversation_id)
     return recipient
 
 
 def check_recipient(recipient: Address, conversation: str) -> None:
-    """That mail to this recipient can be part of the conversation."""
+    """Check that a message to this recipient can be part of the conversation."""
     check_name(conversation, "conversation id")
     if recipient.kind == "chat" and recipient.name != conversation:
         raise AddressError(f"recipient {str(recipient)!r} and conversation {conversation!r} differ; make them one")
@@ -31,9 +31,10 @@ def check_recipient(recipient: Address, conversation: str) -> None:
 def addressed_agent(
     recipient: Address, envelope: MessageEnvelope, active: str | None, default_agent: str | None
 ) -> str | None:
-    """Whose inbox the mail goes to. An agent's message to its own conversation opens no lane of its own.
+    """Return the agent whose inbox the envelope goes to, or `None` if no agent is to answer it.
 
-    Only a person's mail falls back to the default agent: agents that talk past each other must not wake a third.
+    An agent's message to the conversation it is active in goes to no inbox: it would answer itself. Only messages of
+    people fall back to the default agent, so that two agents with wrong addresses do not start a third one.
     """
     if recipient.kind == "agent":
         return recipient.name
@@ -49,15 +50,18 @@ def name_taken_error(name: str) -> NameTaken:
     return NameTaken(f"{name!r} is an agent; give the conversation another id")
 
 
-# --- The records of mail in `chat:*` and `control:*`: built here, and nobody else builds any. Pure.
-
-DEFAULTS: Mapping[str, Any] = {"type": "message", "content": None, "metadata": {}}  # of an envelope
+# Values of envelope fields that a sender may leave out or write down without changing the digest
+ENVELOPE_DEFAULTS: Mapping[str, object] = {"type": "message", "content": None, "metadata": {}}
 
 
 def mail_records(
     envelope: MessageEnvelope, agents: Sequence[str], headers: Mapping[str, JsonScalar]
 ) -> tuple[NewRecord, ...]:
-    """One record per topic, each under the envelope's id. Control goes to the agents alone."""
+    """Build the records of an envelope: one per topic, each with the envelope's id.
+
+    A message goes to the conversation and to the agents' inboxes, a control message to the agents only. No other
+    module builds records of `chat:*` and `control:*`.
+    """
     if envelope.type == "control":
         topics = [control_topic(agent) for agent in agents]
     else:
@@ -70,17 +74,24 @@ def mail_records(
     return (first, *(first.also_in(topic) for topic in topics[1:]))
 
 
-def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, Any] | None = None) -> str:
-    """What the sender chose: never a default, whether it was left out or written down."""
+def envelope_digest(envelope: MessageEnvelope, payload: Mapping[str, object] | None = None) -> str:
+    """Digest of the fields that the sender chose, so that a repeat with explicit defaults is still a repeat."""
     whole = envelope.model_dump(mode="json") if payload is None else payload
     fields = envelope.model_fields_set
-    return digest_of({name: whole[name] for name in fields if name not in DEFAULTS or whole[name] != DEFAULTS[name]})
+    return digest_of(
+        {
+            name: whole[name]
+            for name in fields
+            if name not in ENVELOPE_DEFAULTS or whole[name] != ENVELOPE_DEFAULTS[name]
+        }
+    )
 
 
 def relay_job(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
-    """Mail for whoever sends what is in a connector's outbox. Which item it is about a header says: no sender sets one.
+    """Mail that makes a connector's relay send one item of its outbox.
 
-    `record_id` is for an item that was there before.
+    The item is named in a header, because senders of ordinary mail cannot set headers. `record_id` replaces the item as
+    the record's id when the item is sent a second time.
     """
     payload = {"conversation_id": lane, "sender": "outbox"}
     return NewRecord(chat_topic(relay_agent(connector)), payload, record_id or item, {RELAY_JOB: item}, digest=item)

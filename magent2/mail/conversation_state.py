@@ -1,4 +1,4 @@
-"""How things are in a conversation that mail comes to: who is active there, who owns it, whether it has begun."""
+"""The state of a conversation that a delivery depends on: its active agent, its owner, whether it is new."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 
-ACTIVE_AGENTS_MAX = 10_000  # conversations whose active agent is remembered
+ACTIVE_AGENTS_MAX = 10_000  # conversations in the cache
 
 
 class ActiveAgentCache:
-    """Who was active in which conversation when this process last delivered there.
+    """The active agent of each conversation at this process's last delivery there.
 
-    A guess: a delivery that makes one has it checked by its append, and looks when it was wrong.
+    An entry may be out of date. A delivery therefore uses it as a condition of its append, and reads the log when the
+    condition fails. This saves one read per message in the common case.
     """
 
     def __init__(self) -> None:
         self._agents: OrderedDict[str, str | None] = OrderedDict()
 
-    def guess(self, conversation: str) -> str | None:
-        return self._agents.get(conversation)  # of a conversation never seen: that it is new
+    def get(self, conversation: str) -> str | None:
+        return self._agents.get(conversation)
 
     def __contains__(self, conversation: str) -> bool:
         return conversation in self._agents
 
-    def note(self, conversation: str, agent: str | None) -> None:
+    def set(self, conversation: str, agent: str | None) -> None:
         self._agents[conversation] = agent
         self._agents.move_to_end(conversation)
         if len(self._agents) > ACTIVE_AGENTS_MAX:
@@ -41,9 +42,10 @@ class ActiveAgentCache:
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """How things are in the conversation, as far as a delivery depends on it.
+    """The state of a conversation, as far as a delivery depends on it.
 
-    `head` is `None` when all of it is a guess. `new`: nobody has begun it, so whoever writes first owns it.
+    `new`: the conversation has no records and no owner, so the first sender becomes its owner. `head` is the head of
+    its stream; `None` if the state is guessed from the cache.
     """
 
     active: str | None
@@ -56,7 +58,11 @@ class ConversationState:
 
 
 async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None) -> ConversationState:
-    """How things are now. `NotYours`: the principal may not write there."""
+    """Read the state of the envelope's conversation.
+
+    Raises `NotYours` if the principal may not write there, `TopicDeleted` if it was deleted, and `NameTaken` if its id
+    is the name of an agent.
+    """
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     if principal is None:
@@ -70,7 +76,7 @@ async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None)
     head = stream.head
     new = not head and not (stream.last or chat.last)
     if not _may_write(principal, head, new and envelope.type == "message"):
-        raise NotYours(f"there is no conversation {conversation!r} of yours; write to one that you began")
+        raise NotYours(f"you own no conversation {conversation!r}; write to one that you started")
     return ConversationState(head.get(ACTIVE_AGENT), new, head)
 
 

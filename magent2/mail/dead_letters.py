@@ -1,4 +1,4 @@
-"""Dead letters: mail that nobody could answer, kept in sight in `dead:{agent}`."""
+"""Dead letters: mail that could not be processed, kept in `dead:{agent}` until it is retried or dropped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from magent2.errors import UnknownCursor
 from magent2.models.address import dead_topic
 
 DEAD_PAGE = 100
-RETRY_OF = "retry_of"  # header: the dead letter that this mail was
+RETRY_OF = "retry_of"  # header: the number of the dead letter that held this mail
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Mail that nobody could answer: why, after how many attempts, and the mail itself, unchanged."""
+    """Mail that could not be processed: the reason, the number of attempts, and the unchanged mail."""
 
     seq: int
     agent: str
@@ -43,7 +43,7 @@ class DeadLetter:
 
 
 def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[NewRecord, ...] = ()) -> Settle:
-    """Settle mail that cannot be answered, in sight: `dead:{agent}` holds it, `records` tell the conversation."""
+    """Settle mail that cannot be processed and keep it in `dead:{agent}`; `records` report it in the conversation."""
     dead = NewRecord(
         dead_topic(owner.agent),
         {
@@ -78,7 +78,7 @@ def burial_forms(
 
 
 async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> tuple[DeadLetter, ...]:
-    """Dead letters that were neither retried nor dropped, oldest first, a page at a time."""
+    """List one page of the dead letters that were neither retried nor dropped, oldest first."""
     topic = dead_topic(agent)
     if after is None:
         state = await log.describe(topic)
@@ -88,7 +88,10 @@ async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> t
 
 
 async def retry_dead_letter(log: Log, agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> AppendResult:
-    """Put a dead letter's mail back into its inbox, once, and take the letter off the list; `told` tells of it."""
+    """Put the mail of a dead letter back into its inbox and remove the letter; `told` are records that report it.
+
+    The mail gets an id made of the letter's, so that a retry which was cut short before the removal delivers it once.
+    """
     letter = await _find_dead_letter(log, agent, seq)
     mail = letter.mail
     again = NewRecord(
@@ -103,6 +106,7 @@ async def retry_dead_letter(log: Log, agent: str, seq: int, told: tuple[NewRecor
 
 
 async def drop_dead_letter(log: Log, agent: str, seq: int) -> None:
+    """Remove a dead letter without processing its mail."""
     await _find_dead_letter(log, agent, seq)
     await log.run(Erase(dead_topic(agent), (seq,)))
 

@@ -1,8 +1,9 @@
-"""The door for mail: what a sender says, and the append that brings it to whom it is for.
+"""Delivery: append an envelope to its conversation and to the inbox of the agent that is to answer it.
 
-Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` to the conversation's log and to the
-inbox of its active agent. Both are one append, conditional on who is active, so nobody answers mail meant for another.
-Mail with a principal is also conditional on the owner: it goes into a conversation of the principal's, or begins one.
+Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` goes to the conversation's log and
+to the inbox of its active agent. Both records are one append. Its conditions make sure that the active agent has not
+changed since it was read, so that the right agent answers. Mail with a principal is also conditional on the owner: it
+goes into a conversation that the principal owns, or starts a new one.
 """
 
 from __future__ import annotations
@@ -48,21 +49,23 @@ HOPS_MAX = 16
 
 @dataclass(slots=True)
 class SendOptions:
-    """What a sender says besides the envelope. Read only.
+    """How to send an envelope. Do not change an instance.
 
-    `principal`: for whom it is sent, which decides where it may go; `None` is trusted code, and may go anywhere.
-    `stream_seen`: what becomes of the mail stands in the conversation's stream after this seq.
-    `with_records` and `with_heads` ride in the same append: an event for the stream, for one.
-    `inboxes`: the agents it goes to, where the sender has found out; else whoever is addressed. `only_if` holds then.
-    `whole`: a stop of all that waits in the lane, and not of the run under way alone.
+    `principal`: the user or program it is sent for; it must own the conversation. `None` is trusted code, which may
+    write anywhere.
+    `stream_seen`: the last seq of the conversation's stream before the send; results appear after it.
+    `with_records`, `with_heads`: written in the same append, for example the event that shows the message.
+    `inboxes`: the agents it goes to, if the sender has determined them; `only_if` are the conditions under which they
+    are right. By default the recipient of the envelope decides.
+    `whole`: a stop applies to all mail that waits in the lane, not only to the current run.
     """
 
     principal: str | None = None
     steer: bool = False
-    hops: int = 0  # how often what this message answers was passed on already
+    hops: int = 0  # how many agents have passed on the message that this one answers
     default_agent: str | None = None
     kind: str | None = None
-    trace: str | None = None  # names the span of the send
+    trace: str | None = None  # `traceparent` of the send's span
     stream_seen: int | None = None
     with_records: tuple[NewRecord, ...] = ()
     with_heads: tuple[SetHead, ...] = ()
@@ -90,7 +93,10 @@ class SendOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """Where an envelope went. `agent` is whoever will answer it, if anybody; `paused`: once a person has decided."""
+    """Where an envelope went.
+
+    `agent` is the agent that will answer it, if any. `paused`: its run waits for an approval, so the answer will too.
+    """
 
     envelope_id: str
     topics: tuple[str, ...]
@@ -100,16 +106,21 @@ class DeliveryResult:
 
 
 async def deliver(
-    log: Log, envelope: MessageEnvelope, options: SendOptions | None = None, guesses: ActiveAgentCache | None = None
+    log: Log,
+    envelope: MessageEnvelope,
+    options: SendOptions | None = None,
+    active_agents: ActiveAgentCache | None = None,
 ) -> DeliveryResult:
-    """Deliver an envelope once: under the same id a repeat answers as the first time did.
+    """Append an envelope to its conversation and to its recipient's inbox, once per envelope id.
 
-    With `guesses` the first try is made without looking who is active.
+    A repeat returns the result of the first delivery. With `active_agents`, the first attempt uses the agent in that
+    cache instead of reading the log. Raises `ConditionFailed` when the active agent keeps changing, `AddressError`
+    for a bad recipient, and what `read_state` raises.
     """
     chosen = options or SendOptions()
     recipient = check_envelope(envelope)
-    if guesses is not None and envelope.type == "message":
-        guessed = await _deliver_by_guess(log, envelope, recipient, chosen, guesses)
+    if active_agents is not None and envelope.type == "message":
+        guessed = await _deliver_by_guess(log, envelope, recipient, chosen, active_agents)
         if guessed is not None:
             return guessed
 
@@ -120,19 +131,23 @@ async def deliver(
         except ConditionFailed:
             await _check_conversation_name(log, envelope.conversation_id)
             raise
-        if guesses is not None and envelope.type == "message":
-            guesses.note(envelope.conversation_id, state.active or delivered.agent)
+        if active_agents is not None and envelope.type == "message":
+            active_agents.set(envelope.conversation_id, state.active or delivered.agent)
         return delivered
 
     return await retry_on_conflict(attempt, f"the active agent of {envelope.conversation_id!r}", "send again")
 
 
 async def _deliver_by_guess(
-    log: Log, envelope: MessageEnvelope, recipient: Address, options: SendOptions, guesses: ActiveAgentCache
+    log: Log, envelope: MessageEnvelope, recipient: Address, options: SendOptions, active_agents: ActiveAgentCache
 ) -> DeliveryResult | None:
-    """One try on a guess; `None` when it was wrong, or when a repeat leaves open who was meant the first time."""
+    """Try once with the cached active agent.
+
+    Returns `None` if the guess was wrong, or if the envelope is a repeat to `chat:C`: only the log says which agent
+    got the first one.
+    """
     conversation = envelope.conversation_id
-    state = ConversationState(guesses.guess(conversation), new=conversation not in guesses)
+    state = ConversationState(active_agents.get(conversation), new=conversation not in active_agents)
     try:
         delivered = await attempt_delivery(log, envelope, recipient, state, options)
     except ConditionFailed:
@@ -140,17 +155,17 @@ async def _deliver_by_guess(
     except IdConflict:
         if options.principal is None:
             raise
-        return None  # whether the id is known is told only to whoever may write there
+        return None  # only a principal that may write there may learn that the id exists: check that first
     if delivered.appended.repeat and recipient.kind == "chat":
         return None
-    guesses.note(conversation, state.active or delivered.agent)
+    active_agents.set(conversation, state.active or delivered.agent)
     return delivered
 
 
 async def attempt_delivery(
     log: Log, envelope: MessageEnvelope, recipient: Address, state: ConversationState, options: SendOptions
 ) -> DeliveryResult:
-    """One try. `ConditionFailed`: things do not stand so any more."""
+    """Try once. Raises `ConditionFailed` if the conversation is no longer in this state."""
     agent, append = await plan_append(log, envelope, recipient, state, options)
     appended = await log.append(append)
     topics = tuple(record.topic for record in append.records[: len(append.records) - len(options.with_records)])
@@ -162,7 +177,7 @@ async def attempt_delivery(
 async def plan_append(
     log: Log, envelope: MessageEnvelope, recipient: Address, state: ConversationState, options: SendOptions
 ) -> tuple[str | None, Append]:
-    """Whose inbox it goes to, and the append that brings it there."""
+    """Return the agent whose inbox the envelope goes to, and the append that delivers it."""
     agents = options.inboxes
     if agents is None:
         addressed = addressed_agent(recipient, envelope, state.active, options.default_agent)
@@ -175,7 +190,7 @@ async def plan_append(
 
 
 async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
-    """The append that would deliver the envelope as things stand; what a delivery would refuse is refused."""
+    """Return the append that would deliver the envelope now, without running it. Raises what `deliver` raises."""
     chosen, recipient = options or SendOptions(), check_envelope(envelope)
     if chosen.principal is None:
         topics = stream_topic(envelope.conversation_id), agent_topic(envelope.conversation_id)
@@ -190,7 +205,10 @@ async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOption
 
 
 async def _command_headers(log: Log, agent: str, head: Mapping[str, Any], whole: bool) -> Mapping[str, JsonScalar]:
-    """For a command: which mail its sender can have meant, and which run."""
+    """Headers of a command: the mail and the run that existed when it was sent.
+
+    A command that arrives late must not stop mail or a run that its sender could not know of.
+    """
     inbox = await log.describe(chat_topic(agent))
     if whole:
         return {MAIL_SEEN: inbox[0].last, WHOLE_LANE: True}
@@ -206,7 +224,7 @@ def mail_append(
     options: SendOptions,
     more_headers: Mapping[str, JsonScalar],
 ) -> Append:
-    """The append that is the delivery. The first of the agents is the one that becomes active where none is."""
+    """Build the delivering append. If the conversation has no active agent, the first of `agents` becomes active."""
     agent = agents[0] if agents else None
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
@@ -215,7 +233,7 @@ def mail_append(
     if agent is not None or state.guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, state.active))
     if state.guessed:
-        conditions.append(HeadIs(own_log, PAUSED, None))  # else its sender is to be told
+        conditions.append(HeadIs(own_log, PAUSED, None))  # if paused, the head must be read to report it
     if agent is not None and state.active is None and envelope.type == "message":
         fields[ACTIVE_AGENT] = agent
     if options.principal is not None:
@@ -234,7 +252,7 @@ def mail_append(
 
 
 def _ownership(conversation: str, principal: str, state: ConversationState) -> list[Condition]:
-    """That the conversation is the principal's, or that there is none yet: no record, and nobody's name on it."""
+    """Conditions that the principal owns the conversation, or that it is still new: no record and no owner."""
     own_log = stream_topic(conversation)
     if not state.new:
         return [HeadIs(own_log, OWNER, principal)]
@@ -242,7 +260,7 @@ def _ownership(conversation: str, principal: str, state: ConversationState) -> l
 
 
 def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) -> str | None:
-    """The text that the delivery shows, where the conversation shows none yet: what a list knows it by."""
+    """The text of the first message of a conversation, which lists show; `None` if there was one before."""
     begun = not state.new if state.head is None else LAST_TEXT in state.head
     shown = (head.fields[LAST_TEXT] for head in heads if head.topic == topic and LAST_TEXT in head.fields)
     return None if begun else next(shown, None)

@@ -1,32 +1,43 @@
-"""The names of what is marked on mail and on a conversation: headers of the one, fields of the other's head."""
+"""Names of the fields in a conversation's head and of the headers of mail. The values are part of the wire format."""
 
 from __future__ import annotations
 
 import hashlib
 
-# Fields of a conversation's head
-ACTIVE_AGENT = "active_agent"
-OWNER = "owner"
-RUN_STATUS, RUN_AGENT, RUN_ENVELOPE = "run_status", "run_agent", "run_envelope"  # of its last run
-RUNNING = "running"
-PAUSED = "paused"  # how many calls of its last run wait for a person, if any do
-FIRST_TEXT, LAST_TEXT = "first_text", "last_text"  # of its messages, short enough for a list
+# --- Fields of a conversation's head (the head of its `stream:` topic)
+
+ACTIVE_AGENT = "active_agent"  # answers messages to `chat:{conversation}`
+OWNER = "owner"  # the principal that may read and write the conversation
+RUN_STATUS = "run_status"  # status of the last run: `running`, or how it ended
+RUN_AGENT = "run_agent"  # agent of the last run
+RUN_ENVELOPE = "run_envelope"  # id of the message that the last run answers
+RUNNING = "running"  # a value of RUN_STATUS
+PAUSED = "paused"  # number of calls of the last run that wait for approval; absent if none
+FIRST_TEXT = "first_text"  # first message, shortened for lists
+LAST_TEXT = "last_text"  # last message, shortened for lists
 
 
 def wait_field(agent: str) -> str:
-    """The field that says which lane the agent's run in the conversation waits for, if it does."""
+    """The head field that names the lane which the agent's run in the conversation waits for."""
     return "wait_" + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
 
 
-# Headers of mail
-PRINCIPAL = "principal"
-STEER = "steer"
-HOPS = "hops"
-TRACE = "traceparent"  # the span that it was sent in, as W3C's trace context writes it
-COPIES = "copies"  # into how many inboxes it went, if more than one
-KIND = "kind"  # what sort of run the mail asks for, when it is no message
-RELAY_JOB = "errand"  # of mail to a connector's relay: the item of the outbox that it is about
-MAIL_SEEN = "mail_seen"  # of a command: the last seq of the agent's inbox when it was sent; later mail is not meant
-STREAM_SEEN = "stream_seen"  # of mail that shows no message: the last seq of the stream when it was sent
-TARGET_ENVELOPE = "meant"  # of a command: the envelope whose run was under way when it was sent, if one was
-WHOLE_LANE = "whole"  # of a stop: all mail of the lane up to `mail_seen` is meant, not one run alone
+# --- Headers of all mail
+
+PRINCIPAL = "principal"  # user or program that the mail was sent for
+STEER = "steer"  # the mail is for a run in progress
+HOPS = "hops"  # number of agents that have passed the message on
+TRACE = "traceparent"  # span of the send, in W3C trace context format
+COPIES = "copies"  # number of inboxes the mail went to, if more than one
+KIND = "kind"  # kind of run the mail asks for, if it is not a message
+STREAM_SEEN = "stream_seen"  # of mail that is not shown: last seq of the stream when it was sent
+
+# --- Headers of commands (control mail)
+
+MAIL_SEEN = "mail_seen"  # last seq of the agent's inbox when the command was sent; it does not apply to later mail
+TARGET_ENVELOPE = "meant"  # envelope whose run was in progress when the command was sent
+WHOLE_LANE = "whole"  # of a stop: it applies to all mail of the lane up to `mail_seen`, not only to one run
+
+# --- Headers of mail to a connector's relay
+
+RELAY_JOB = "errand"  # the outbox item to send

@@ -1,4 +1,4 @@
-"""How an agent becomes known: the record in `agent:*` that keeps its name from conversations."""
+"""Registration of agents: a record in `agent:*` that reserves the name, so that no conversation can use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magent2.models.address import agent_topic, check_name, stream_topic
 
 
 async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None = None) -> None:
-    """Make an agent known, so that no conversation can take its name; refused when one has it already."""
+    """Reserve an agent's name. Raises `NameTaken` if a conversation has that id."""
     try:
         await log.run(registration_append(agent, facts))
     except ConditionFailed as error:
@@ -22,7 +22,7 @@ async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None =
 
 
 def registration_append(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
-    """The append that makes an agent known."""
+    """The append that reserves an agent's name; a repeat changes nothing."""
     check_name(agent, "agent name")
     own_log = stream_topic(agent)
     record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)

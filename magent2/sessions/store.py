@@ -89,7 +89,10 @@ async def find_session(log: Log, session_id: str) -> Session | None:
 
 
 async def post_message(
-    log: Log, envelope: MessageEnvelope, options: SendOptions | None = None, guesses: ActiveAgentCache | None = None
+    log: Log,
+    envelope: MessageEnvelope,
+    options: SendOptions | None = None,
+    active_agents: ActiveAgentCache | None = None,
 ) -> DeliveryResult:
     """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
 
@@ -97,8 +100,8 @@ async def post_message(
     """
     chosen = options or SendOptions()
     if envelope.type == "control":
-        return await deliver(log, envelope, chosen, guesses)
-    return await deliver(log, envelope, with_user_message(envelope, chosen), guesses)
+        return await deliver(log, envelope, chosen, active_agents)
+    return await deliver(log, envelope, with_user_message(envelope, chosen), active_agents)
 
 
 def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
@@ -227,7 +230,7 @@ class SessionStore:
 
     def __init__(self, bus: Engine, deliveries: DeliveryObserver | None = None) -> None:
         self.bus = bus
-        self._guesses = ActiveAgentCache()
+        self._active_agents = ActiveAgentCache()
         self._deliveries = deliveries
 
     async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
@@ -238,7 +241,9 @@ class SessionStore:
 
     async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that is part of the talk."""
-        return await self._seen(lambda log, known: post_message(log, envelope, known, self._guesses), envelope, options)
+        return await self._seen(
+            lambda log, known: post_message(log, envelope, known, self._active_agents), envelope, options
+        )
 
     async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that does not show in the conversation: a call of a tool, a question of who answers."""

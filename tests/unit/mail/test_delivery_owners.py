@@ -33,8 +33,10 @@ def mail(principal: str | None, **fields: Any) -> MessageEnvelope:
     return MessageEnvelope(**{**given, **fields})
 
 
-def post(bus: Engine, principal: str | None, guesses: ActiveAgentCache | None = None, **fields: Any) -> DeliveryResult:
-    return run_sync(bus, deliver, mail(principal, **fields), SendOptions(principal=principal), guesses)
+def post(
+    bus: Engine, principal: str | None, active_agents: ActiveAgentCache | None = None, **fields: Any
+) -> DeliveryResult:
+    return run_sync(bus, deliver, mail(principal, **fields), SendOptions(principal=principal), active_agents)
 
 
 def head(bus: Engine, conversation: str = "conv") -> Mapping[str, Any]:
@@ -46,35 +48,37 @@ def count(bus: Engine, topic: str) -> int:
 
 
 @pytest.fixture(params=["looking", "guessing"])
-def guesses(request: pytest.FixtureRequest) -> ActiveAgentCache | None:
+def active_agents(request: pytest.FixtureRequest) -> ActiveAgentCache | None:
     return ActiveAgentCache() if request.param == "guessing" else None
 
 
-def test_whoever_begins_a_conversation_owns_it(bus: Engine, guesses: ActiveAgentCache | None) -> None:
-    post(bus, ANN, guesses)
-    post(bus, ANN, guesses, recipient="chat:conv")
+def test_whoever_begins_a_conversation_owns_it(bus: Engine, active_agents: ActiveAgentCache | None) -> None:
+    post(bus, ANN, active_agents)
+    post(bus, ANN, active_agents, recipient="chat:conv")
 
     assert head(bus) == {"active_agent": "Dev", "owner": ANN}
     assert count(bus, "chat:Dev") == 2
 
 
-def test_a_conversation_begun_without_an_agent_is_owned_too(bus: Engine, guesses: ActiveAgentCache | None) -> None:
-    post(bus, ANN, guesses, recipient="chat:conv")
-    post(bus, ANN, guesses, recipient="chat:conv")
+def test_a_conversation_begun_without_an_agent_is_owned_too(
+    bus: Engine, active_agents: ActiveAgentCache | None
+) -> None:
+    post(bus, ANN, active_agents, recipient="chat:conv")
+    post(bus, ANN, active_agents, recipient="chat:conv")
 
     assert head(bus) == {"owner": ANN}
     with pytest.raises(NotYours):
-        post(bus, BOB, guesses, recipient="chat:conv")
+        post(bus, BOB, active_agents, recipient="chat:conv")
 
 
 @pytest.mark.parametrize("fields", [{}, {"recipient": "chat:conv"}, {"type": "control", "content": "stop"}])
 def test_another_persons_conversation_takes_nothing_of_others(
-    bus: Engine, guesses: ActiveAgentCache | None, fields: dict[str, Any]
+    bus: Engine, active_agents: ActiveAgentCache | None, fields: dict[str, Any]
 ) -> None:
-    post(bus, ANN, guesses)
+    post(bus, ANN, active_agents)
 
     with pytest.raises(NotYours):
-        post(bus, BOB, guesses, **fields)
+        post(bus, BOB, active_agents, **fields)
 
     assert count(bus, "chat:conv") == count(bus, "chat:Dev") == 1
     assert count(bus, "control:Dev") == 0
@@ -82,19 +86,19 @@ def test_another_persons_conversation_takes_nothing_of_others(
 
 @pytest.mark.parametrize("recipient", ["agent:Dev", "chat:conv"])
 def test_a_conversation_without_an_owner_is_not_for_the_taking(
-    bus: Engine, guesses: ActiveAgentCache | None, recipient: str
+    bus: Engine, active_agents: ActiveAgentCache | None, recipient: str
 ) -> None:
-    post(bus, None, guesses, recipient=recipient)
+    post(bus, None, active_agents, recipient=recipient)
 
     with pytest.raises(NotYours):
-        post(bus, ANN, guesses)
+        post(bus, ANN, active_agents)
 
     assert "owner" not in head(bus)
 
 
-def test_trusted_code_writes_anywhere_and_changes_no_owner(bus: Engine, guesses: ActiveAgentCache | None) -> None:
-    post(bus, ANN, guesses)
-    post(bus, None, guesses)
+def test_trusted_code_writes_anywhere_and_changes_no_owner(bus: Engine, active_agents: ActiveAgentCache | None) -> None:
+    post(bus, ANN, active_agents)
+    post(bus, None, active_agents)
 
     assert head(bus)["owner"] == ANN
 
@@ -114,35 +118,37 @@ def test_the_owner_may_command(bus: Engine) -> None:
     assert count(bus, "control:Dev") == 1
 
 
-def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(bus: Engine, guesses: ActiveAgentCache | None) -> None:
-    post(bus, ANN, guesses, id="m1")
+def test_an_id_that_is_known_elsewhere_tells_a_stranger_nothing(
+    bus: Engine, active_agents: ActiveAgentCache | None
+) -> None:
+    post(bus, ANN, active_agents, id="m1")
 
     with pytest.raises(NotYours):
-        post(bus, BOB, guesses, id="m1", content="other")
+        post(bus, BOB, active_agents, id="m1", content="other")
     with pytest.raises(IdConflict):
-        post(bus, ANN, guesses, id="m1", content="other")
+        post(bus, ANN, active_agents, id="m1", content="other")
 
 
-def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, guesses: ActiveAgentCache | None) -> None:
-    first = post(bus, ANN, guesses, id="m1")
+def test_a_repeat_of_the_first_message_is_a_repeat(bus: Engine, active_agents: ActiveAgentCache | None) -> None:
+    first = post(bus, ANN, active_agents, id="m1")
 
-    again = post(bus, ANN, guesses, id="m1")
+    again = post(bus, ANN, active_agents, id="m1")
 
     assert again.appended.repeat
     assert again.appended.seqs == first.appended.seqs
 
 
 def test_names_of_agents_and_deleted_conversations_are_told_as_such(
-    bus: Engine, guesses: ActiveAgentCache | None
+    bus: Engine, active_agents: ActiveAgentCache | None
 ) -> None:
     run_sync(bus, register_agent, "Ops")
-    post(bus, ANN, guesses)
+    post(bus, ANN, active_agents)
     bus.call(Delete(("stream:conv", "chat:conv", "history:conv"), conversation="conv"))
 
     with pytest.raises(NameTaken):
-        post(bus, ANN, guesses, conversation_id="Ops")
+        post(bus, ANN, active_agents, conversation_id="Ops")
     with pytest.raises(TopicDeleted):
-        post(bus, ANN, guesses)
+        post(bus, ANN, active_agents)
 
 
 def test_the_inbox_of_an_agent_that_is_not_enlisted_is_nobodys_conversation(bus: Engine) -> None:
@@ -163,11 +169,11 @@ def test_of_two_who_begin_at_the_same_moment_one_owns_it_and_the_other_is_refuse
 
 
 def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
-    guesses = ActiveAgentCache()
+    active_agents = ActiveAgentCache()
     counting = Counting(bus)
 
     for number in range(3):
-        run_sync(counting, deliver, mail(ANN, id=f"m{number}"), SendOptions(principal=ANN), guesses)
+        run_sync(counting, deliver, mail(ANN, id=f"m{number}"), SendOptions(principal=ANN), active_agents)
 
     assert counting.kinds == ["Append"] * 3
 

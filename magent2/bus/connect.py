@@ -23,7 +23,9 @@ def connect(url: str | None = None, settings: Settings | None = None) -> Engine:
     where = (url or chosen.bus_url or default_url(chosen)).strip()
     scheme, separator, _ = where.partition("://")
     if not separator:
-        raise SettingsError(f"{_shown(where)} is not a bus URL; use {URLS}")
+        # Error messages end up in logs, so this one does not repeat a URL that may contain a password.
+        shown = "that" if "@" in where else repr(where[:80])
+        raise SettingsError(f"{shown} is not a bus URL; use {URLS}")
     if scheme == "memory":
         return _memory(where, chosen)
     if scheme == "sqlite":
@@ -45,10 +47,6 @@ def hide_password(url: str) -> str:
     _, _, host = parts.netloc.rpartition("@")
     user = f"{parts.username}:***@" if parts.username else ":***@"
     return urlunsplit(parts._replace(netloc=user + host))
-
-
-def _shown(text: str) -> str:
-    return repr(text[:80]) if "@" not in text else "that"
 
 
 def _memory(url: str, settings: Settings) -> Engine:

@@ -34,13 +34,10 @@ class MemoryBus(EngineBase):
         self._lock = threading.Lock()
         self._hub = WatchHub()
         self._closed = False
-        self._db = WriteConnection(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
-
-    def _open(self) -> sqlite3.Connection:
         connection = connect(":memory:")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup has the settings of a log in a file
         create_tables(connection)
-        return connection
+        self._db = WriteConnection(connection, clock or SystemClock(), "memory", payload_max_bytes)
 
     def call(self, operation: Operation[R]) -> R:
         changed: set[str] = set()
@@ -48,7 +45,8 @@ class MemoryBus(EngineBase):
             self._check_open()
             try:
                 if type(operation) in READS:
-                    return cast("R", self._read(operation))
+                    found = READS[type(operation)](self._db, operation)
+                    return cast("R", replace(found, engine="memory") if isinstance(found, LogInfo) else found)
                 outcome = self._write(operation)
                 changed = self._db.changed
             except sqlite3.Error as error:
@@ -79,10 +77,6 @@ class MemoryBus(EngineBase):
             if not self._closed:
                 self._closed = True
                 self._db.connection.close()
-
-    def _read(self, operation: AnyOperation) -> object:
-        outcome = READS[type(operation)](self._db, operation)
-        return replace(outcome, engine="memory") if isinstance(outcome, LogInfo) else outcome
 
     def _write(self, operation: AnyOperation) -> object:
         connection = self._db.connection

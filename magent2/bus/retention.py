@@ -54,7 +54,8 @@ async def sweep(log: Log, policy: RetentionPolicy, now_ms: int) -> SweepResult:
     topics = await _all_topics(log)
     for info in topics:
         kind, name = checked_topic(info.topic)
-        if kind == "stream" and _is_idle(info, policy, now_ms):
+        idle_s = (now_ms - info.active_ms) / 1000
+        if kind == "stream" and policy.expire_idle_s is not None and idle_s >= policy.expire_idle_s:
             await log.run(Delete(conversation_topics(name), conversation=name))
             expired += 1
             continue
@@ -65,10 +66,6 @@ async def sweep(log: Log, policy: RetentionPolicy, now_ms: int) -> SweepResult:
             await log.run(Trim(info.topic, keep=keep.count, max_age_s=keep.age_s))
     blobs = await log.run(SweepBlobs(policy.blobs_after_s))
     return SweepResult(topics=len(topics), drafts=drafts, blobs=blobs, expired=expired)
-
-
-def _is_idle(info: TopicInfo, policy: RetentionPolicy, now_ms: int) -> bool:
-    return policy.expire_idle_s is not None and now_ms - info.active_ms >= policy.expire_idle_s * 1000
 
 
 async def _all_topics(log: Log) -> list[TopicInfo]:

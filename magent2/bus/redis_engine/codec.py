@@ -244,14 +244,6 @@ def _condition_failed(kind: str, topic: str, name: str, wanted: str, found: str)
     )
 
 
-def _fenced(agent: str, conversation: str) -> Magent2Error:
-    return Fenced(f"the lane of agent {agent!r} in conversation {conversation!r} has another owner now; stop this run")
-
-
-def _unknown_cursor(topic: str, cursor: str, floor: str, last: str) -> Magent2Error:
-    return UnknownCursor(f"{cursor!r} is not in {topic!r}, which has {floor} to {last}; start again from the floor")
-
-
 def _foreign(topic: str) -> Magent2Error:
     return StorageCorrupt(
         f"the stream of {topic!r} has entries with ids of another program;"
@@ -259,18 +251,19 @@ def _foreign(topic: str) -> Magent2Error:
     )
 
 
-def _counter_gap(n: str, seen: str) -> Magent2Error:
-    return CounterGap(f"append {n} of this owner follows {seen}; send {int(seen) + 1} first")
-
-
+# The first item of a refused reply → the error that the other items describe.
 _REFUSALS: dict[bytes, Callable[..., Magent2Error]] = {
-    b"Fenced": _fenced,
-    b"CounterGap": _counter_gap,
+    b"Fenced": lambda agent, conversation: Fenced(
+        f"the lane of agent {agent!r} in conversation {conversation!r} has another owner now; stop this run"
+    ),
+    b"CounterGap": lambda n, seen: CounterGap(f"append {n} of this owner follows {seen}; send {int(seen) + 1} first"),
     b"IdConflict": _id_conflict,
     b"TopicDeleted": lambda topic: TopicDeleted(f"{topic!r} was deleted; nothing can be written to it"),
     b"ConditionFailed": _condition_failed,
     b"BlobMissing": lambda name: BlobMissing(f"unknown blob {name}; put it first"),
     b"HeadTooLarge": lambda topic, size: HeadTooLarge(head_too_large(topic, int(size))),
-    b"UnknownCursor": _unknown_cursor,
+    b"UnknownCursor": lambda topic, cursor, floor, last: UnknownCursor(
+        f"{cursor!r} is not in {topic!r}, which has {floor} to {last}; start again from the floor"
+    ),
     b"StorageCorrupt": _foreign,
 }

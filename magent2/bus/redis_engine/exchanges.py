@@ -148,14 +148,11 @@ def claim(keyspace: Keyspace, op: Claim) -> Exchange[ClaimResult]:
     more, wait_ms, lanes = yield keyspace.fcall(
         "claim", op.worker, op.nonce, _ms(op.lease_s), op.limit, CLAIM_MAIL_MAX, len(agents), *agents
     )
-    claimed = tuple(_claimed_lane(op.worker, lane) for lane in lanes)
-    return ClaimResult(claimed, bool(more), None if wait_ms < 0 else wait_ms / 1000)
-
-
-def _claimed_lane(worker: str, reply: Reply) -> ClaimedLane:
-    agent, conversation, token, attempt, pending, mail = reply
-    owner = Owner(worker, agent.decode(), conversation.decode(), token.decode())
-    return ClaimedLane(owner, attempt, decode_mail(mail), pending)
+    claimed: list[ClaimedLane] = []
+    for agent, conversation, token, attempt, pending, mail in lanes:
+        owner = Owner(op.worker, agent.decode(), conversation.decode(), token.decode())
+        claimed.append(ClaimedLane(owner, attempt, decode_mail(mail), pending))
+    return ClaimResult(tuple(claimed), bool(more), None if wait_ms < 0 else wait_ms / 1000)
 
 
 def renew(keyspace: Keyspace, op: Renew) -> Exchange[bool]:

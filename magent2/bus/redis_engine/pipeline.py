@@ -171,13 +171,10 @@ class LoopConnection(ABC):
             return
         was_waiting, self._unsent = bool(self._unsent), data[sent:]
         if self._unsent and not was_waiting:
-            self.loop.add_writer(self._file, self._writable)
+            self.loop.add_writer(self._file, lambda: self._write(self._unsent))
         elif was_waiting and not self._unsent:
             self.loop.remove_writer(self._file)
             self._flush()
-
-    def _writable(self) -> None:
-        self._write(self._unsent)
 
     def _readable(self) -> None:
         if self._socket is None:

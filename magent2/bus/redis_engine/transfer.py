@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
@@ -82,14 +83,6 @@ def _topic_row(found: TopicInfo) -> DumpRow:
         "head": dict(found.head),
         "active_ms": found.active_ms,
     }
-
-
-def _dump_records(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
-    return (yield from _per_topic(keyspace, limit, at, _record_rows))
-
-
-def _dump_ids(keyspace: Keyspace, limit: int, at: Position) -> Exchange[Step]:
-    return (yield from _per_topic(keyspace, limit, at, _id_rows))
 
 
 TopicStep: TypeAlias = tuple[list[DumpRow], PositionInTopic]
@@ -191,8 +184,8 @@ _PHASES: list[Callable[[Keyspace, int, Position], Exchange[Step]]] = [
     _dump_log,
     _dump_blobs,
     _dump_topics,
-    _dump_records,
-    _dump_ids,
+    partial(_per_topic, part=_record_rows),
+    partial(_per_topic, part=_id_rows),
     _dump_inboxes,
     _dump_lanes,
 ]
@@ -206,20 +199,18 @@ def load(keyspace: Keyspace, op: Load) -> Exchange[None]:
 
     Loading rows again changes nothing, so that an import can be repeated after a lost reply.
     """
-    if op.first:
-        yield from _check_empty(keyspace)
-    for kind, rows in _group_by_kind(op.rows):
-        if kind == "log":
-            yield from _load_log(keyspace, rows[0])
-            continue
-        name, arguments = _LOADERS[kind]
-        yield keyspace.fcall(name, len(rows), *(part for row in rows for part in arguments(row)))
-
-
-def _check_empty(keyspace: Keyspace) -> Exchange[None]:
-    for key in ("kinds", "blobs"):
+    for key in ("kinds", "blobs") if op.first else ():
         if (yield ("EXISTS", f"{keyspace.prefix}:{key}")):
             raise NotEmpty(f"the log under {keyspace.prefix!r} has content; import into another prefix or database")
+    for kind, rows in _group_by_kind(op.rows):
+        if kind == "log":
+            schema = rows[0]["schema"]
+            if schema > SCHEMA:
+                raise SchemaTooNew(f"the export has schema {schema}, this release supports {SCHEMA}; upgrade magent2")
+            yield ("HSET", f"{keyspace.prefix}:meta", "log_id", rows[0]["log_id"], "release", rows[0]["release"])
+        else:
+            name, arguments = _LOADERS[kind]
+            yield keyspace.fcall(name, len(rows), *(part for row in rows for part in arguments(row)))
 
 
 def _group_by_kind(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
@@ -235,12 +226,6 @@ def _group_by_kind(rows: Iterable[DumpRow]) -> list[tuple[str, list[DumpRow]]]:
             groups.append((kind, []))
         groups[-1][1].append(row)
     return groups
-
-
-def _load_log(keyspace: Keyspace, row: DumpRow) -> Exchange[None]:
-    if row["schema"] > SCHEMA:
-        raise SchemaTooNew(f"the export has schema {row['schema']}, this release supports {SCHEMA}; upgrade magent2")
-    yield ("HSET", f"{keyspace.prefix}:meta", "log_id", row["log_id"], "release", row["release"])
 
 
 def _topic_arguments(row: DumpRow) -> list[Argument]:

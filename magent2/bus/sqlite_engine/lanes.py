@@ -254,13 +254,12 @@ def _take_lanes(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...
         )
         ready += [(order, lid, agent) for order, lid in rows]
     ready.sort()
-    return tuple(_hand_out(db, operation, lid, agent) for _, lid, agent in ready[: operation.limit])
-
-
-def _hand_out(db: WriteConnection, operation: Claim, lid: int, agent: str) -> ClaimedLane:
-    token = f"{operation.worker}/{operation.nonce}/{db.next_epoch()}"
-    conversation, attempt = db.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
-    return _claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt)
+    taken: list[ClaimedLane] = []
+    for _, lid, agent in ready[: operation.limit]:
+        token = f"{operation.worker}/{operation.nonce}/{db.next_epoch()}"
+        conversation, attempt = db.all(_TAKE, token, operation.worker, operation.nonce, lid)[0]
+        taken.append(_claimed(db, Owner(operation.worker, agent, conversation, token), lid, attempt))
+    return tuple(taken)
 
 
 def _lanes_of_nonce(db: WriteConnection, operation: Claim) -> tuple[ClaimedLane, ...]:

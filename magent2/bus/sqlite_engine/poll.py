@@ -103,7 +103,10 @@ class CommitPoller:
         try:
             data_version = self._data_version()
             if data_version != self._seen_data_version:
-                self._notify_changes()
+                changes = self._connection.execute(_CHANGED_SINCE, (self._seen_version,)).fetchall()
+                self._hub.notify([topic for topic, version in changes if version not in self.own])
+                self._seen_version = max((version for _, version in changes), default=self._seen_version)
+                self.own = {version for version in self.own if version > self._seen_version}
                 self._seen_data_version = data_version  # read before the query: a commit in between is polled again
         except sqlite3.Error as error:
             cause = str(translate_error(error, self._path))
@@ -114,9 +117,3 @@ class CommitPoller:
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def _notify_changes(self) -> None:
-        news = self._connection.execute(_CHANGED_SINCE, (self._seen_version,)).fetchall()
-        self._hub.notify([topic for topic, version in news if version not in self.own])
-        self._seen_version = max((version for _, version in news), default=self._seen_version)
-        self.own = {version for version in self.own if version > self._seen_version}

@@ -89,9 +89,12 @@ def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
 
 def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables, or migrate an older file. The caller holds the file lock."""
-    if _is_empty(connection):
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    is_new = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+    if is_new:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # must come before the first table
-    _check_ours(connection, path)
+    elif application_id != APPLICATION_ID:
+        raise StorageCorrupt(f"{path} is a SQLite database of another program; choose another path")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted content with zeros
@@ -99,7 +102,7 @@ def prepare_file(connection: sqlite3.Connection, path: Path) -> None:
     # SQLite would run them inside a COMMIT, and the callers of that group would wait for the checkpoint too.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
-    if _is_empty(connection):
+    if is_new:
         create_tables(connection)
     else:
         migrate(connection, path)
@@ -136,16 +139,6 @@ class transaction:  # noqa: N801 - used as a statement
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
-
-
-def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    if mark != APPLICATION_ID and not _is_empty(connection):
-        raise StorageCorrupt(f"{path} is a SQLite database of another program; choose another path")
 
 
 def schema_of(connection: sqlite3.Connection) -> int:

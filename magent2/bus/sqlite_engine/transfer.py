@@ -42,7 +42,7 @@ def dump(db: ReadConnection, operation: Dump) -> tuple[tuple[DumpRow, ...], str 
     room = CHUNK_BYTES
     for name in names[names.index(section) if section else 0 :]:
         sql, start, shape = _SECTIONS[name]
-        for cells in db.execute(sql, (_position(start, position),)):
+        for cells in db.execute(sql, (type(start)(position) if position else start,)):
             if len(rows) >= operation.limit or room <= 0:
                 return tuple(rows), f"{name}:{position}"
             rows.append(shape(db, cells))
@@ -50,12 +50,6 @@ def dump(db: ReadConnection, operation: Dump) -> tuple[tuple[DumpRow, ...], str 
             room -= sum(len(cell) for cell in cells if isinstance(cell, bytes | str))
         position = ""
     return tuple(rows), None
-
-
-def _position(start: int | str, position: str) -> int | str:
-    if not position:
-        return start
-    return int(position) if isinstance(start, int) else position
 
 
 def _log_row(db: ReadConnection, _cells: SqlRow) -> DumpRow:
@@ -145,16 +139,12 @@ _SECTIONS: dict[str, tuple[str, int | str, Callable[[ReadConnection, SqlRow], Du
 
 def load(db: WriteConnection, operation: Load) -> None:
     if operation.first:
-        _check_empty(db)
+        db.flush()
+        for table in ("topics", "blobs", "lanes"):
+            if db.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
+                raise NotEmpty("the log has content already; load into an empty one")
     for write in [_parse(row) for row in operation.rows]:
         write(db)
-
-
-def _check_empty(db: WriteConnection) -> None:
-    db.flush()
-    for table in ("topics", "blobs", "lanes"):
-        if db.one(f"SELECT 1 FROM {table} LIMIT 1") is not None:  # noqa: S608 - three constants
-            raise NotEmpty("the log has content already; load into an empty one")
 
 
 def _parse(row: DumpRow) -> Callable[[WriteConnection], None]:

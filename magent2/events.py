@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from magent2.context.message import BusMessage
+from magent2.context.bus import BusMessage
 from magent2.models.envelope import BaseStreamEvent, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, ReceiptEvent, RunEvent, UserMessageEvent
 

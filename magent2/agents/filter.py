@@ -10,8 +10,8 @@ from agents import TResponseInputItem
 from agents.run import CallModelData, ModelInputData
 
 from magent2.context.agent import AgentContext
+from magent2.context.bus import BusMessage
 from magent2.context.inject import FailedInjection, InjectedMessages, InputItem, for_injection
-from magent2.context.message import BusMessage
 from magent2.events import BaseStreamEvent, ErrorEvent, MessageReceivedEvent
 
 log = logging.getLogger(__name__)

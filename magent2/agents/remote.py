@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
-from magent2.context.message import BusMessage
+from magent2.context.bus import BusMessage
 from magent2.errors import InvalidInput
 from magent2.mail.delivery import SendOptions
 from magent2.models.address import check_name, history_topic

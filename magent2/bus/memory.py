@@ -13,8 +13,7 @@ from typing import TypeVar, cast
 from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
-from magent2.bus.sqlite_engine.clock import Clock, SystemClock
-from magent2.bus.sqlite_engine.connection import WriteConnection
+from magent2.bus.sqlite_engine.connection import Clock, SystemClock, WriteConnection
 from magent2.bus.sqlite_engine.dispatch import READS, run_group
 from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.sqlite_engine.schema import connect, create_tables, write_backup

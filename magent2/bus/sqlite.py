@@ -15,8 +15,7 @@ from magent2.bus.base import EngineBase
 from magent2.bus.operations import AnyOperation, Operation
 from magent2.bus.records import LogInfo
 from magent2.bus.sqlite_engine import writer as sqlite_writer
-from magent2.bus.sqlite_engine.clock import Clock, SystemClock, boot_id
-from magent2.bus.sqlite_engine.connection import ReadConnection, WriteConnection
+from magent2.bus.sqlite_engine.connection import Clock, ReadConnection, SystemClock, WriteConnection, boot_id
 from magent2.bus.sqlite_engine.dispatch import READS
 from magent2.bus.sqlite_engine.errors import translate_error
 from magent2.bus.sqlite_engine.file_lock import FileLock

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from magent2.client.results import ConversationEvent, EventPage, SentMessage, SteeredMessage, ToolResult
@@ -57,7 +57,7 @@ class ApiRequest(Generic[T]):
 
     method: str
     path: str
-    parse: Callable[[Any], T]
+    parse: Callable[[object], T]
     params: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     repeatable: bool = True
@@ -96,7 +96,7 @@ def send(
     conversation_id: str | None = None,
     sender: str | None = None,
     envelope_id: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
 ) -> ApiRequest[SentMessage]:
     # The id is chosen here and not by the gateway, so that a repeated request is still one message.
     address = Address.parse(recipient if recipient.startswith(("agent:", "chat:")) else f"agent:{recipient}")
@@ -159,11 +159,11 @@ def decide(
     return ApiRequest("POST", path, ApprovalInfo.model_validate, body=_given(decision=decision, reason=reason))
 
 
-def run_tool(session_id: str, tool: str, args: Mapping[str, Any]) -> ApiRequest[ToolResult | SentMessage]:
+def run_tool(session_id: str, tool: str, args: Mapping[str, object]) -> ApiRequest[ToolResult | SentMessage]:
     """The result is a message to wait for, if the tool takes longer than the gateway waits."""
 
-    def parse(data: JsonObject) -> ToolResult | SentMessage:
-        if "result" not in data:
+    def parse(data: object) -> ToolResult | SentMessage:
+        if not isinstance(data, dict) or "result" not in data:
             accepted = AcceptedResponse.model_validate(data)
             return SentMessage(accepted.session_id, accepted.message_id, accepted.seq, accepted.notice)
         done = ToolRunResponse.model_validate(data)
@@ -230,11 +230,11 @@ def drop_dead(agent: str, seq: int) -> ApiRequest[None]:
 
 
 def health() -> ApiRequest[JsonObject]:
-    return ApiRequest("GET", "/health", dict)
+    return ApiRequest("GET", "/health", _json_object)
 
 
 def ready() -> ApiRequest[JsonObject]:
-    return ApiRequest("GET", "/ready", dict)
+    return ApiRequest("GET", "/ready", _json_object)
 
 
 # --- paths, parameters and bodies
@@ -258,6 +258,12 @@ def _given(**values: object) -> JsonObject:
 
 def _params(**values: object) -> dict[str, str]:
     return {name: str(value) for name, value in _given(**values).items()}
+
+
+def _json_object(data: object) -> JsonObject:
+    if not isinstance(data, dict):
+        raise TypeError(f"expected a JSON object, found {type(data).__name__}")
+    return data
 
 
 def _nothing(_: object) -> None:

@@ -47,7 +47,12 @@ class StreamCursor:
             self.seq = int(data.get("floor", 0))
             return ConversationEvent(self.seq, "gap", data)
         if frame.id:  # the last id seen, also for a frame without one
-            self.seq = _seq(frame.id)
+            if not (frame.id.isascii() and frame.id.isdecimal()):
+                shown = repr(frame.id[:40])
+                raise GatewayFailed(
+                    200, "bad_event", f"the stream contains the event id {shown}, which is not a number"
+                )
+            self.seq = int(frame.id)
         return None if data is None else ConversationEvent(self.seq or 0, frame.event, data)
 
     def end_deleted(self) -> ConversationEvent:
@@ -99,9 +104,3 @@ def _json_object(text: str) -> JsonObject:
     if not isinstance(data, dict):
         raise GatewayFailed(200, "bad_event", "the stream contains an event that is not a JSON object")
     return data
-
-
-def _seq(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise GatewayFailed(200, "bad_event", f"the stream contains the event id {text[:40]!r}, which is not a number")
-    return int(text)

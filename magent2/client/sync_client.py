@@ -7,12 +7,11 @@ import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import httpx2
 
 from magent2.client import api_requests
-from magent2.client.address import GatewayAddress
 from magent2.client.api_requests import ApiRequest, problem
 from magent2.client.results import ConversationEvent, EventPage, MessageReply, SentMessage, SteeredMessage, ToolResult
 from magent2.client.streams import REPLY_KINDS, ReplyMatcher, StreamCursor
@@ -22,6 +21,7 @@ from magent2.client.transport import (
     PATIENCE_S,
     Backoff,
     Deadline,
+    GatewayAddress,
     connection_lost,
     http_options,
     may_repeat,
@@ -61,7 +61,7 @@ class Client:
         conversation_id: str | None = None,
         sender: str | None = None,
         envelope_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> SentMessage:
         """Send a message to an agent (`Bob`, `agent:Bob`) or to a conversation (`chat:c1`)."""
         return self._request(api_requests.send(recipient, text, conversation_id, sender, envelope_id, metadata))
@@ -87,7 +87,7 @@ class Client:
         conversation_id: str | None = None,
         sender: str | None = None,
         envelope_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
     ) -> MessageReply:
         """Send a message and wait for the reply. See `send` and `wait`."""
@@ -163,7 +163,7 @@ class Client:
         return self._request(api_requests.decide(conversation_id, call_id, decision, reason))
 
     def run_tool(
-        self, session_id: str, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+        self, session_id: str, tool: str, args: Mapping[str, object], *, timeout_s: float | None = None
     ) -> ToolResult:
         """Run a tool of the conversation's agent without a model, and wait for its result."""
         started = self._request(api_requests.run_tool(session_id, tool, args))

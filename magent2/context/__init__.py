@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from magent2.context.agent import AgentContext
-    from magent2.context.bus import MessageBus
-    from magent2.context.message import BusMessage
+    from magent2.context.bus import BusMessage, MessageBus
 
 __all__ = ["AgentContext", "BusMessage", "MessageBus"]
 
-_MODULES = {"AgentContext": "agent", "BusMessage": "message", "MessageBus": "bus"}
+_MODULES = {"AgentContext": "agent", "BusMessage": "bus", "MessageBus": "bus"}
 
 
 def __getattr__(name: str) -> object:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from magent2.context.bus import MAXLEN, MessageBus
-from magent2.context.message import BusMessage
+from magent2.context.bus import MAXLEN, BusMessage, MessageBus
 from magent2.errors import InvalidInput
 from magent2.models.address import check_name
 

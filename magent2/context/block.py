@@ -12,9 +12,5 @@ LINE_BREAKS = {ord("\n"): "&#10;", ord("\r"): "&#13;"}
 
 def bus_message_block(source: str, body: str) -> str:
     """Return the message as a `<bus-message>` element with source and body escaped."""
-    return f'<bus-message source="{_attribute(source)}">\n{escape(body, quote=False)}\n</bus-message>'
-
-
-def _attribute(text: str) -> str:
-    """Escape an attribute value, line breaks included: the opening tag must stay on one line."""
-    return escape(text, quote=True).translate(LINE_BREAKS)
+    attribute = escape(source, quote=True).translate(LINE_BREAKS)  # the opening tag must stay on one line
+    return f'<bus-message source="{attribute}">\n{escape(body, quote=False)}\n</bus-message>'

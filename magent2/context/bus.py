@@ -1,4 +1,4 @@
-"""The message bus of one run: a bounded queue with a cursor per subscriber.
+"""The message bus of one run and its messages: a bounded queue with a cursor per subscriber.
 
 A message is stored once. A message for one subscriber is also in that subscriber's inbox until it is read. Broadcasts
 are in one list and have consecutive numbers; the cursor of a subscriber is the number of the last broadcast that it has
@@ -9,14 +9,51 @@ any `maxlen`, and `consume` takes time proportional to what it returns.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 
-from magent2.context.message import BusMessage
+from pydantic import BaseModel, ConfigDict, Field
+
 from magent2.errors import LimitError
+from magent2.models.envelope import UtcTime
 
 MAXLEN = 500  # messages
+CONTENT_MAX_CHARS = 1_000_000
+NAME_MAX_CHARS = 1_000  # of an id, a source, a target
+TEMPLATE_STORED_MAX_CHARS = 100_000  # of a template in a message; `templates.py` renders only far shorter ones
+
+
+class BusMessage(BaseModel):
+    """An immutable message from an agent or a user to an agent. Without a target it is a broadcast."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str = Field(default_factory=lambda: str(uuid.uuid4()), min_length=1, max_length=NAME_MAX_CHARS)
+    content: str = Field(max_length=CONTENT_MAX_CHARS)
+    source: str = Field(max_length=NAME_MAX_CHARS)
+    target: str | None = Field(default=None, max_length=NAME_MAX_CHARS)
+    template: str | None = Field(default=None, max_length=TEMPLATE_STORED_MAX_CHARS)
+    timestamp: UtcTime = Field(default_factory=lambda: datetime.now(UTC))
+
+    def render(self) -> str:
+        """Apply the template and return the text. Raises `TemplateRefused` for a template that is not allowed."""
+        if self.template is None:
+            return self.content
+        from magent2.context.templates import render  # Jinja2 is slow to import, and few messages need it
+
+        return render(
+            self.template,
+            {
+                "id": self.id,
+                "content": self.content,
+                "source": self.source,
+                "target": self.target,
+                "timestamp": self.timestamp.isoformat(),
+            },
+        )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from magent2.context.block import bus_message_block
-from magent2.context.message import BusMessage
+from magent2.context.bus import BusMessage
 from magent2.errors import TemplateRefused
 
 InputItem: TypeAlias = Mapping[str, object]  # the SDK's TResponseInputItem, as JSON

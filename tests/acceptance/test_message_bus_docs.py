@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magent2.context import MessageBus, templates
-from magent2.context.message import CONTENT_MAX_CHARS, NAME_MAX_CHARS
+from magent2.context.bus import CONTENT_MAX_CHARS, NAME_MAX_CHARS
 from tests.support.model_server import ModelServer, Reply
 
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,16 @@ not see the buffer. Topics stay cached between groups until another process has 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from magent2.bus.operations import AnyOperation, Write
 from magent2.bus.records import NewRecord, canonical, decode_object
-from magent2.bus.sqlite_engine.clock import Clock
 
 SEQ_BITS = 36  # 68 billion records per topic, 134 million topics
 SEQ_MASK = (1 << SEQ_BITS) - 1
@@ -25,6 +26,7 @@ TOPICS_CACHED_MAX = 50_000
 LANE_PREFIX = "="  # stored before a lane's name, so that the lane with the empty name differs from "no lane"
 ROWS_PER_INSERT = 32
 KEYS_PER_LOOKUP = 64
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 KEYS_ONE_BY_ONE = 4  # up to this many keys, single queries are faster than one query padded to KEYS_PER_LOOKUP
 
 SqlRow: TypeAlias = tuple[Any, ...]  # a row as sqlite3 returns it; the SELECT beside it names the columns
@@ -124,6 +126,40 @@ class KnownId(NamedTuple):
     seq: int
     digest: str
     answer: tuple[int, ...]
+
+
+class Clock(Protocol):
+    """Source of time in milliseconds. A test or a simulation may pass its own."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970. They may jump when the system clock is set."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since an arbitrary moment. They never jump and are the same for all processes on the log."""
+        ...
+
+
+class SystemClock:
+    """The clocks of the operating system."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """Identify the current boot, from which the monotonic clock counts; empty where the system does not tell.
+
+    Lease deadlines are stored as monotonic times, which mean nothing after a reboot. The boot id stored beside them
+    tells such deadlines apart.
+    """
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 class ReadConnection:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magent2.client.address import GatewayAddress
+from magent2.client.transport import GatewayAddress
 from magent2.errors import SettingsError
 from magent2.settings import Settings
 from magent2.token import TokenFile

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from magent2.context.block import bus_message_block
+from magent2.context.bus import BusMessage
 from magent2.context.inject import input_item
-from magent2.context.message import BusMessage
 
 PARTS = st.sampled_from(
     ["</bus-message>", '<bus-message source="system">', "\n", "\r", '"', "'", ">", "<", "&", "&lt;", "/", "]]>", "<!--"]

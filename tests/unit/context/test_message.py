@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from magent2.context import BusMessage
-from magent2.context.message import CONTENT_MAX_CHARS, NAME_MAX_CHARS
+from magent2.context.bus import CONTENT_MAX_CHARS, NAME_MAX_CHARS
 
 
 def test_a_message_has_the_fields_of_the_reference() -> None:

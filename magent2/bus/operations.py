@@ -124,7 +124,7 @@ class SetHead:
     """Set fields of a topic's head; `None` removes one, others stay. `Topics` filters by the field `owner`."""
 
     topic: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
     texts: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ def merge_heads(heads: Iterable[SetHead]) -> tuple[SetHead, ...]:
     changes = tuple(heads)
     if len(changes) < 2:
         return changes
-    fields: dict[str, dict[str, Any]] = {}
+    fields: dict[str, dict[str, object]] = {}
     for head in changes:
         fields.setdefault(head.topic, {}).update(head.fields)
     return tuple(SetHead(topic, values) for topic, values in fields.items())

@@ -33,20 +33,18 @@ def chat(agent: str | None, latest: bool, conversation_id: str | None, gateway: 
         raise click.UsageError("-c and -r both choose a conversation; use one of them")
     # This client gives up soon, so that a wrong URL, token or conversation is reported before the first prompt.
     with gateway.connect() as client:
-        chosen = _latest(client) if latest else conversation_id
+        chosen = conversation_id
+        if latest:
+            page = client.conversations(limit=1)
+            if not page.conversations:
+                raise click.UsageError("there is no conversation to continue; leave out -c to start one")
+            chosen = page.conversations[0].conversation_id
         if chosen is not None:
             client.conversation(chosen)
         else:
             client.agents()
     with gateway.connect(RETRY_FOR_S) as client:
         Chat(client, agent, chosen).run()
-
-
-def _latest(client: Client) -> str:
-    page = client.conversations(limit=1)
-    if not page.conversations:
-        raise click.UsageError("there is no conversation to continue; leave out -c to start one")
-    return page.conversations[0].conversation_id
 
 
 class QuitChat(Exception):

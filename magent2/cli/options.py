@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import click
 
@@ -102,7 +102,7 @@ def open_bus(url: str | None) -> Iterator[Engine]:
 
 def run_on_bus(
     url: str | None,
-    function: Callable[Concatenate[Log, P], Coroutine[Any, Any, T]],
+    function: Callable[Concatenate[Log, P], Coroutine[object, None, T]],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:

@@ -48,10 +48,8 @@ class StreamCursor:
             return ConversationEvent(self.seq, "gap", data)
         if frame.id:  # the last id seen, also for a frame without one
             if not (frame.id.isascii() and frame.id.isdecimal()):
-                shown = repr(frame.id[:40])
-                raise GatewayFailed(
-                    200, "bad_event", f"the stream contains the event id {shown}, which is not a number"
-                )
+                fault = f"the stream contains the event id {frame.id[:40]!r}, which is not a number"
+                raise GatewayFailed(200, "bad_event", fault)
             self.seq = int(frame.id)
         return None if data is None else ConversationEvent(self.seq or 0, frame.event, data)
 

@@ -21,7 +21,7 @@ from typing import Final
 from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from magent2.context.message import CONTENT_MAX_CHARS
+from magent2.context.bus import CONTENT_MAX_CHARS
 from magent2.errors import TemplateRefused
 
 SOURCE_MAX_CHARS = 2_000
@@ -142,19 +142,17 @@ def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def _check_node(node: nodes.Node) -> None:
     if isinstance(node, nodes.Name):
-        _check_name(node)
+        if node.ctx != "load" or node.name not in FIELDS:
+            fields = ", ".join(sorted(FIELDS))
+            raise TemplateRefused("name", f"{node.name[:80]!r} is not a field of the message: {fields}")
     elif isinstance(node, nodes.Filter):
         _check_filter(node)
     elif isinstance(node, nodes.Operand):
         if node.op not in COMPARISONS:
             raise TemplateRefused("comparison", f"it compares with {node.op!r}; use ==, !=, in, not in")
     elif not isinstance(node, (*ALLOWED_NODES, nodes.Compare, nodes.Const)):
-        raise _refusal(node)
-
-
-def _check_name(node: nodes.Name) -> None:
-    if node.ctx != "load" or node.name not in FIELDS:
-        raise TemplateRefused("name", f"{node.name[:80]!r} is not a field of the message: {', '.join(sorted(FIELDS))}")
+        word, name = next((word, name) for kind, word, name in REFUSED_NODES if isinstance(node, kind))
+        raise TemplateRefused(word, f"it has {name}; only text, the message's fields, if and filters are allowed")
 
 
 def _check_filter(node: nodes.Filter) -> None:
@@ -163,8 +161,3 @@ def _check_filter(node: nodes.Filter) -> None:
     plain = all(isinstance(argument, nodes.Const) for argument in node.args)
     if not plain or len(node.args) > FILTERS[node.name] or node.kwargs or node.dyn_args or node.dyn_kwargs:
         raise TemplateRefused("filter", f"{node.name!r} takes at most {FILTERS[node.name]} constant arguments")
-
-
-def _refusal(node: nodes.Node) -> TemplateRefused:
-    word, name = next((word, name) for kind, word, name in REFUSED_NODES if isinstance(node, kind))
-    return TemplateRefused(word, f"it has {name}; only text, the message's fields, if and filters are allowed")

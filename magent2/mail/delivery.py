@@ -262,8 +262,8 @@ def _ownership(conversation: str, principal: str, state: ConversationState) -> l
 def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) -> str | None:
     """The text of the first message of a conversation, which lists show; `None` if there was one before."""
     begun = not state.new if state.head is None else LAST_TEXT in state.head
-    shown = (head.fields[LAST_TEXT] for head in heads if head.topic == topic and LAST_TEXT in head.fields)
-    return None if begun else next(shown, None)
+    texts = (head.fields.get(LAST_TEXT) for head in heads if head.topic == topic)
+    return None if begun else next((text for text in texts if isinstance(text, str)), None)
 
 
 def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -> list[SetHead]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonValue
 
 KEY_MAX_CHARS = 200  # of a `client_message_id`
 
@@ -21,7 +22,7 @@ class StrictRequest(ApiModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def example(**fields: Any) -> ConfigDict:
+def example(**fields: JsonValue) -> ConfigDict:
     """Configure a schema to show this example in the OpenAPI document."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 

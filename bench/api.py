@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.support import Benchmark, Figures, Goal, shown
-from bench.support_api import FULL, PAGE, QUICK, ApiScale, auth, events_per_s, message
-from bench.support_gates import Gates, gates
-from bench.support_processes import ECHO_AGENT, process
-from bench.support_redis import redis_server
+from bench.support.gateway.api import FULL, PAGE, QUICK, ApiScale, auth, events_per_s, message
+from bench.support.gateway.two_gateways import Gates, gates
+from bench.support.processes import ECHO_AGENT, process
+from bench.support.redis_server import redis_server
+from bench.support.report import Benchmark, Figures, Goal, shown
 
 GOALS = {
     f"{prefix}{name}": Goal(limit, at_most=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.support import Benchmark, Figures, Goal, Pair, shown
-from bench.support_block import FULL, QUICK, SENDS, BlockScale, figures_of
+from bench.support.block import FULL, QUICK, SENDS, BlockScale, figures_of
+from bench.support.report import Benchmark, Figures, Goal, Pair, shown
 
 GOALS = {
     "block_ratio": Goal(2.0, at_most=True),

@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.support import FULL, QUICK, Benchmark, Connect, Figures, Goal, Scale, run
-from bench.support_lanes import lanes_per_s
-from bench.support_publish import redis_publish, redis_sync_publish, sqlite_publish, sync_publish
-from bench.support_redis import flush, redis_server
-from bench.support_seek import seek
-from bench.support_size import (
+from bench.support.bus.lanes import lanes_per_s
+from bench.support.bus.publish import redis_publish, redis_sync_publish, sqlite_publish, sync_publish
+from bench.support.bus.seek import seek
+from bench.support.bus.size import (
     disk_bytes_per_record,
     heap_bytes_per_record,
     payload_bytes,
     redis_bytes_per_conversation,
     redis_bytes_per_record,
 )
-from bench.support_wake import redis_wake
+from bench.support.bus.wake import redis_wake
+from bench.support.redis_server import flush, redis_server
+from bench.support.report import FULL, QUICK, Benchmark, Connect, Figures, Goal, Scale, run
 from magent2.bus.base import EngineBase
 
 GOALS = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from bench.support import Benchmark, Figures, Goal
-from bench.support_page import CHARS, DELTAS
-from bench.support_processes import TOKEN, server
+from bench.support.page import CHARS, DELTAS
+from bench.support.processes import TOKEN, server
+from bench.support.report import Benchmark, Figures, Goal
 
 GOALS = {"stream_main_thread_ms": Goal(600.0, at_most=True)}
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -66,7 +66,7 @@ def measure_answer(page: Page, cdp: CDPSession) -> dict[str, float]:
 
 def measure(figures: Figures, scale: PageScale) -> None:
     with (
-        server("bench.support_page", "--token", TOKEN, token=TOKEN, path="/health") as gateway,
+        server("bench.support.page", "--token", TOKEN, token=TOKEN, path="/health") as gateway,
         chromium_page() as page,
     ):
         page.goto(f"http://127.0.0.1:{gateway.port}/#token={TOKEN}")

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.support import Benchmark, Figures, Goal, Pair, shown
-from bench.support_idle import idle
-from bench.support_latency import Latency, redis_latency, sqlite_latency
-from bench.support_processes import echo_server, gateway_and_worker, house, is_told, process
-from bench.support_redis import redis_server
-from bench.support_resume import resume
-from bench.support_send import send, send_answered
-from bench.support_service import FULL, QUICK, ServiceScale, Site
-from bench.support_tokens import redis_tokens, sdk_tokens, sqlite_tokens
+from bench.support.gateway.idle import idle
+from bench.support.gateway.latency import Latency, redis_latency, sqlite_latency
+from bench.support.gateway.resume import resume
+from bench.support.gateway.send import send, send_answered
+from bench.support.gateway.service_scale import FULL, QUICK, ServiceScale, Site
+from bench.support.gateway.tokens import redis_tokens, sdk_tokens, sqlite_tokens
+from bench.support.processes import echo_server, gateway_and_worker, house, is_told, process
+from bench.support.redis_server import redis_server
+from bench.support.report import Benchmark, Figures, Goal, Pair, shown
 
 ON_EITHER = {
     "send_ratio": Goal(0.6),
@@ -55,7 +55,7 @@ def measure_redis(figures: Figures, scale: ServiceScale) -> None:
         record.sends(site)
         record.latency(redis_latency(url, site, scale))
         record.tokens(redis_tokens(url, site, scale))
-        with process("bench.support_house", "--bus", url, "--tokens", str(scale.sdk_tokens)):
+        with process("bench.support.gateway.service_process", "--bus", url, "--tokens", str(scale.sdk_tokens)):
             record.sdk(sdk_tokens(site, scale))
         record.resume(site)
 

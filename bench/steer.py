@@ -10,8 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-from bench.support import Benchmark, Figures, Goal, shown
-from bench.support_context import (
+from bench.support.context import (
     FULL,
     QUICK,
     ContextScale,
@@ -23,6 +22,7 @@ from bench.support_context import (
     has_pending_us,
     inject_ms,
 )
+from bench.support.report import Benchmark, Figures, Goal, shown
 
 GOALS = {
     "send_floor_ratio": Goal(5.0, at_most=True),
@@ -31,7 +31,7 @@ GOALS = {
     "duplicate_send_us": Goal(2.0, at_most=True),
     "inject_100_templated_ms": Goal(3.0, at_most=True),
 }
-SERVICE = "bench.steering_service"  # `async def measure() -> dict[str, float]`: steer_accept_ms, steer_visible_ms
+SERVICE = "bench.support.steering"  # `async def measure() -> dict[str, float]`: steer_accept_ms, steer_visible_ms
 
 
 def measure_context(figures: Figures, scale: ContextScale) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.support import Benchmark, Connect, Figures, Goal, shown
-from bench.support_drain import drain_words_per_s, redis_drain, sqlite_drain
-from bench.support_held import held_mb
-from bench.support_redis import redis_server
-from bench.support_runs import journal_ms_per_turn, sdk_overhead, sdk_overhead_paced
-from bench.support_worker import FULL, QUICK, WorkerScale
+from bench.support.redis_server import redis_server
+from bench.support.report import Benchmark, Connect, Figures, Goal, shown
+from bench.support.worker.backlog import FULL, QUICK, WorkerScale
+from bench.support.worker.drain import drain_words_per_s, redis_drain, sqlite_drain
+from bench.support.worker.held_conversations import held_mb
+from bench.support.worker.sdk_runs import journal_ms_per_turn, sdk_overhead, sdk_overhead_paced
 
 GOALS = {
     "drain_ratio": Goal(0.3),

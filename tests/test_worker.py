@@ -20,10 +20,21 @@ from magent2.worker.__main__ import build_runner
 from magent2.worker.runner_adapter import Event
 from magent2.worker.worker import Runner, Worker
 from tests.support.engines import ENGINES, new_engines
-from tests.support.runners import Failing, Gated, GatedThread, SyncOnly, output, token
-from tests.support.serving import AGENT, claim_one, command, dead, envelope, errors, kinds, outputs, send, stream
+from tests.support.runners import FailingRunner, GatedRunner, GatedThreadRunner, SyncRunner, output, token
 from tests.support.v1_bus import V1Bus
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import (
+    AGENT,
+    claim_one,
+    command,
+    dead_letters,
+    envelope,
+    errors,
+    kinds,
+    outputs,
+    send,
+    stream,
+)
 
 INBOX = f"chat:{AGENT}"
 
@@ -96,7 +107,7 @@ def test_a_runner_may_yield_dicts(bus: Bus) -> None:
     publish(bus, envelope("hello"))
     said = {"event": "output", "text": "hi", "conversation_id": "one"}
 
-    assert Worker(AGENT, bus, SyncOnly(lambda _: [said])).process_available() == 1
+    assert Worker(AGENT, bus, SyncRunner(lambda _: [said])).process_available() == 1
     (told,) = [event for event in events(bus) if event["event"] == "output"]
     assert said.items() <= told.items()
 
@@ -109,7 +120,7 @@ def test_every_kind_of_v1_event_keeps_its_shape(bus: Bus) -> None:
     ]
     publish(bus, envelope("hello"))
 
-    Worker(AGENT, bus, SyncOnly(lambda _: said)).process_available()
+    Worker(AGENT, bus, SyncRunner(lambda _: said)).process_available()
 
     told = [event for event in events(bus) if event["event"] in ("token", "tool_step", "output")]
     for event, record in zip(said, told, strict=True):
@@ -126,7 +137,7 @@ def test_a_runner_that_raises_does_not_lose_the_mail_behind_it(bus: Bus, caplog:
     for text in ("good", "bad", "good again"):
         publish(bus, envelope(text))
 
-    assert Worker(AGENT, bus, SyncOnly(script)).process_available() == 3
+    assert Worker(AGENT, bus, SyncRunner(script)).process_available() == 3
     assert len([event for event in events(bus) if event["event"] == "output"]) == 2
     assert "no such page" in caplog.text
 
@@ -154,7 +165,7 @@ def test_1100_tokens_reach_a_slow_reader_in_order(bus: Bus) -> None:
             yield token(mail, f"{n} ", n)
 
     publish(bus, envelope("count"))
-    Worker(AGENT, bus, SyncOnly(script)).process_available()
+    Worker(AGENT, bus, SyncRunner(script)).process_available()
 
     first = next(iter(bus.read("stream:one", None, 10_000)))
     cursor, indexes = first.id, [first.payload.get("index")]
@@ -185,7 +196,7 @@ def test_a_v1_bus_gets_exactly_what_the_runner_yields() -> None:
     event, other = TokenEvent(conversation_id="one", text="a", index=0), {"event": "song", "la": [1, None]}
     publish(bus, envelope("hello"))
 
-    Worker(AGENT, bus, SyncOnly(lambda _: [event, other])).process_available()
+    Worker(AGENT, bus, SyncRunner(lambda _: [event, other])).process_available()
 
     assert events(bus) == [event.model_dump(mode="json"), other]
 
@@ -194,7 +205,7 @@ def test_a_v1_bus_gets_no_event_for_a_runner_that_raises(caplog: pytest.LogCaptu
     bus = V1Bus()
     publish(bus, envelope("hello"))
 
-    assert Worker(AGENT, bus, Failing(LookupError("gone"))).process_available() == 1
+    assert Worker(AGENT, bus, FailingRunner(LookupError("gone"))).process_available() == 1
     assert events(bus) == []
     assert "gone" in caplog.text
 
@@ -214,7 +225,7 @@ def test_a_v1_bus_that_fails_is_asked_again_for_the_same_message() -> None:
     for text in ("first", "second"):
         publish(bus, envelope(text))
     bus.failing = [ConnectionError("away")]
-    worker = Worker(AGENT, bus, SyncOnly(lambda mail: [output(mail, mail.content or "")]))
+    worker = Worker(AGENT, bus, SyncRunner(lambda mail: [output(mail, mail.content or "")]))
 
     with pytest.raises(ConnectionError):
         worker.process_available()
@@ -234,7 +245,7 @@ def test_control_on_a_v1_bus_is_passed_over() -> None:
 def test_what_is_no_event_counts_as_a_failure_of_the_runner(caplog: pytest.LogCaptureFixture) -> None:
     bus = V1Bus()
     publish(bus, envelope("hello"))
-    worker = Worker(AGENT, bus, SyncOnly(lambda _: ["text"]))  # type: ignore[list-item]
+    worker = Worker(AGENT, bus, SyncRunner(lambda _: ["text"]))  # type: ignore[list-item]
 
     assert [worker.process_available(), worker.process_available()] == [1, 0]
     assert "events or dicts" in caplog.text
@@ -284,11 +295,11 @@ def test_a_worker_leaves_nothing_behind(engine: Engine) -> None:
 
 def test_a_failure_is_told_and_the_message_buried_or_tried_again(engine: Engine) -> None:
     send(engine, "hello", "c1")
-    assert Worker(AGENT, engine, Failing(LookupError("gone"))).process_available() == 1
+    assert Worker(AGENT, engine, FailingRunner(LookupError("gone"))).process_available() == 1
     send(engine, "hello", "c2")
-    assert Worker(AGENT, engine, Failing(TransientError("busy"))).process_available() == 0
+    assert Worker(AGENT, engine, FailingRunner(TransientError("busy"))).process_available() == 0
 
-    assert len(dead(engine)) == 1
+    assert len(dead_letters(engine)) == 1
     assert errors(engine, "c2")[0]["retry_in_s"] > 0
     worker = Worker(AGENT, engine, EchoRunner())
     assert eventually(worker.process_available) == 1
@@ -304,7 +315,7 @@ def test_a_command_is_obeyed_when_it_is_found(engine: Engine) -> None:
 
 
 def test_the_lease_is_renewed_while_a_run_takes_long(engine: Engine) -> None:
-    runner = GatedThread()
+    runner = GatedThreadRunner()
     send(engine, "hello")
     worker = Worker(AGENT, engine, runner, lease_s=0.3)
     done: list[int] = []
@@ -342,7 +353,7 @@ def test_a_worker_makes_its_agent_known(engine: Engine) -> None:
 
 
 async def test_a_runner_on_a_loop_gets_a_loop_of_its_own(engine: Engine) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     runner.gate.set()
     send(engine, "hello")
 
@@ -371,6 +382,6 @@ def test_the_demo_model_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_protocol_of_v1_is_one_method() -> None:
-    runners: list[Runner] = [EchoRunner(), SyncOnly(lambda _: [])]
+    runners: list[Runner] = [EchoRunner(), SyncRunner(lambda _: [])]
 
     assert [list(runner.stream_run(envelope(""))) for runner in runners][1] == []

@@ -10,12 +10,12 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.sandbox.monty import MontySandbox
 from tests.support.blocks import short_sandbox
-from tests.support.town import town
+from tests.support.send_cases import directory_bus
 
 
 @pytest.fixture
 def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch) as bus:
+    with directory_bus(tmp_path, monkeypatch) as bus:
         yield bus
 
 

@@ -20,13 +20,13 @@ from magent2.tools.definition import ToolDefinition
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import ToolSpec, tool
 from tests.support.blocks import Blocks, block_events, numbers
-from tests.support.journalled import Mortal, recorded, work, work_and_die
-from tests.support.serving import command, serving, stream, until
-from tests.support.town import EVERY, WAYS, all_arrived, wanted_of
+from tests.support.journaled_runs import CrashingBus, recorded, work, work_until_crash
+from tests.support.send_cases import ALL_SENDS, SEND_CASES, all_arrived, expected_arrivals
+from tests.support.worker_fixture import command, run_worker, stream, until
 
 HANG_S = 2.0  # longer than the seven calls before it take
 LIMITS = BlockLimits(run_s=0.5, turn_s=0.5, whole_s=60.0, memory_bytes=16 << 20, calls=60, output_bytes=8 << 10)
-HELD = len(WAYS)
+HELD = len(SEND_CASES)
 NOT_SENT = f"\n\n[Messages: {HELD} NOT sent (script failed)]"
 
 
@@ -91,7 +91,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 async def test_nothing_is_out_and_the_status_line_says_so(bus: MemoryBus, sandbox: MontySandbox, name: str) -> None:
     code, reason, words = FAILURES[name]
-    blocks = Blocks(sandbox, EVERY + code, *TOOLS)
+    blocks = Blocks(sandbox, ALL_SENDS + code, *TOOLS)
 
     await work(bus, blocks.made)
 
@@ -107,7 +107,7 @@ async def test_nothing_is_out_and_the_status_line_says_so(bus: MemoryBus, sandbo
 async def test_what_cannot_be_right_is_refused_before_anything_runs(
     bus: MemoryBus, sandbox: MontySandbox, code: str
 ) -> None:
-    blocks = Blocks(sandbox, EVERY.replace(")\n", ", now=True)\n") + code, *TOOLS)
+    blocks = Blocks(sandbox, ALL_SENDS.replace(")\n", ", now=True)\n") + code, *TOOLS)
 
     await work(bus, blocks.made)
 
@@ -126,8 +126,8 @@ async def test_a_run_that_is_stopped(bus: MemoryBus) -> None:
         reached.set()
 
     sandbox = MontySandbox(BlockLimits(run_s=60.0, turn_s=60.0), processes=1)
-    blocks = Blocks(sandbox, EVERY + "reach()\nwhile True: pass", *TOOLS, reach)
-    async with serving(bus, OpenAIAgentsRunner(blocks.made)):
+    blocks = Blocks(sandbox, ALL_SENDS + "reach()\nwhile True: pass", *TOOLS, reach)
+    async with run_worker(bus, OpenAIAgentsRunner(blocks.made)):
         await reached.wait()
         command(bus, "stop")
         await until(lambda: block_events(bus))
@@ -144,22 +144,22 @@ async def test_a_run_that_is_stopped(bus: MemoryBus) -> None:
 async def test_a_worker_that_dies_leaves_all_or_nothing_to_its_heir(
     bus: MemoryBus, sandbox: MontySandbox, after: bool
 ) -> None:
-    blocks = Blocks(sandbox, EVERY + 'print("all")', *TOOLS)
+    blocks = Blocks(sandbox, ALL_SENDS + 'print("all")', *TOOLS)
 
-    assert await work_and_die(Mortal(bus, on="tool", after=after), blocks.made)
-    assert all_arrived(bus) == (wanted_of(*WAYS) if after else {})
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=after), blocks.made)
+    assert all_arrived(bus) == (expected_arrivals(*SEND_CASES) if after else {})
     await work(bus, blocks.made)
 
-    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
     assert blocks.text == f"all\n\n[Messages: {HELD} sent]"
 
 
 async def test_an_error_that_is_caught_is_no_failure(bus: MemoryBus, sandbox: MontySandbox) -> None:
     code = 'try:\n    friend_send("@" + "nobody", "x")\nexcept Exception as error:\n    print(error)\n'
-    blocks = Blocks(sandbox, code + EVERY, *TOOLS)
+    blocks = Blocks(sandbox, code + ALL_SENDS, *TOOLS)
 
     await work(bus, blocks.made)
 
-    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
     assert "unknown nametag @nobody" in blocks.text
     assert blocks.text.endswith(f"\n\n[Messages: {HELD} sent]")

@@ -35,11 +35,20 @@ from magent2.tools.registry import ToolSpec, tool
 from magent2.worker.service import WorkerService
 from tests.support.audit import whole_log
 from tests.support.blocks import Blocks, block_events, numbers
-from tests.support.journalled import Improviser, Shown, recorded, work
-from tests.support.serving import LEASE_S, until
-from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, code_of, sending_tools, wanted_of
+from tests.support.journaled_runs import CallbackModel, ToolCallScript, recorded, work
+from tests.support.send_cases import (
+    ALL_SENDS,
+    BY_TOOL,
+    SEND_CASES,
+    SendCase,
+    all_arrived,
+    call_code,
+    expected_arrivals,
+    sending_tools,
+)
+from tests.support.worker_fixture import LEASE_S, until
 
-by_tool = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.tool)
+by_tool = pytest.mark.parametrize("way", SEND_CASES, ids=lambda way: way.tool)
 
 
 class Look:
@@ -74,18 +83,18 @@ def test_the_types_are_those_that_were_asked_for() -> None:
 
 
 @by_tool
-async def test_in_a_block_it_waits_for_the_end(bus: MemoryBus, sandbox: MontySandbox, way: Way) -> None:
+async def test_in_a_block_it_waits_for_the_end(bus: MemoryBus, sandbox: MontySandbox, way: SendCase) -> None:
     look = Look(bus)
 
     text = await run_block(bus, sandbox, way.code() + "look()\n", look.tool)
 
     assert look.seen == [{}]
-    assert all_arrived(bus) == wanted_of(way)
+    assert all_arrived(bus) == expected_arrivals(way)
     assert text.endswith("\n\n[Messages: 1 sent]")
 
 
 @by_tool
-async def test_a_block_that_fails_sends_nothing(bus: MemoryBus, sandbox: MontySandbox, way: Way) -> None:
+async def test_a_block_that_fails_sends_nothing(bus: MemoryBus, sandbox: MontySandbox, way: SendCase) -> None:
     text = await run_block(bus, sandbox, way.code() * 2 + 'raise ValueError("boo")\n')
 
     assert all_arrived(bus) == {}
@@ -94,27 +103,27 @@ async def test_a_block_that_fails_sends_nothing(bus: MemoryBus, sandbox: MontySa
 
 @by_tool
 async def test_with_now_it_goes_at_once_whatever_becomes_of_the_block(
-    bus: MemoryBus, sandbox: MontySandbox, way: Way
+    bus: MemoryBus, sandbox: MontySandbox, way: SendCase
 ) -> None:
     look = Look(bus)
 
     text = await run_block(bus, sandbox, way.code(now=True) + "look()\n1 / 0\n", look.tool)
 
-    assert look.seen == [wanted_of(way)]
-    assert all_arrived(bus) == wanted_of(way)
+    assert look.seen == [expected_arrivals(way)]
+    assert all_arrived(bus) == expected_arrivals(way)
     assert "[Messages" not in text
 
 
 @by_tool
 @pytest.mark.parametrize("now", [{}, {"now": False}, {"now": True}], ids=["plain", "not now", "now"])
 async def test_outside_python_it_goes_with_the_result_of_the_call(
-    bus: MemoryBus, way: Way, now: dict[str, bool]
+    bus: MemoryBus, way: SendCase, now: dict[str, bool]
 ) -> None:
-    shown = Shown(function_call(way.tool, {**way.arguments, **now}, call_id="c1"))
+    shown = ToolCallScript(function_call(way.tool, {**way.arguments, **now}, call_id="c1"))
 
     await work(bus, shown.agent(*map(function_tool_of, sending_tools())))
 
-    assert all_arrived(bus) == wanted_of(way)
+    assert all_arrived(bus) == expected_arrivals(way)
     assert json.loads(shown.results["c1"])["ok"] is True
     assert "[Messages" not in shown.results["c1"]
     assert block_events(bus) == []
@@ -123,10 +132,10 @@ async def test_outside_python_it_goes_with_the_result_of_the_call(
 @by_tool
 @pytest.mark.parametrize("now", [False, True], ids=["held", "now"])
 async def test_what_is_wrong_is_refused_in_a_block_before_anything_is_sent(
-    bus: MemoryBus, sandbox: MontySandbox, way: Way, now: bool
+    bus: MemoryBus, sandbox: MontySandbox, way: SendCase, now: bool
 ) -> None:
     tries = "".join(
-        f"try:\n    {code_of(way.tool, {**bad, 'now': now})}except Exception as error:\n    print('no:', error)\n"
+        f"try:\n    {call_code(way.tool, {**bad, 'now': now})}except Exception as error:\n    print('no:', error)\n"
         for bad in way.bad
     )
     sandbox_without_types = tries.replace("send_as='photo'", "send_as='pho' + 'to'")
@@ -139,9 +148,9 @@ async def test_what_is_wrong_is_refused_in_a_block_before_anything_is_sent(
 
 
 @by_tool
-async def test_what_is_wrong_is_refused_outside_python_too(bus: MemoryBus, way: Way) -> None:
+async def test_what_is_wrong_is_refused_outside_python_too(bus: MemoryBus, way: SendCase) -> None:
     calls = [function_call(way.tool, bad, call_id=f"c{n}") for n, bad in enumerate(way.bad)]
-    shown = Shown(*calls)
+    shown = ToolCallScript(*calls)
 
     await work(bus, shown.agent(*map(function_tool_of, sending_tools())))
 
@@ -151,11 +160,11 @@ async def test_what_is_wrong_is_refused_outside_python_too(bus: MemoryBus, way: 
 
 
 async def test_all_of_them_leave_in_call_order_each_once(bus: MemoryBus, sandbox: MontySandbox) -> None:
-    text = await run_block(bus, sandbox, EVERY * 2)
+    text = await run_block(bus, sandbox, ALL_SENDS * 2)
 
-    assert text.endswith(f"\n\n[Messages: {2 * len(WAYS)} sent]")
+    assert text.endswith(f"\n\n[Messages: {2 * len(SEND_CASES)} sent]")
     assert numbers(block_events(bus)[0]) == ("success", 14, 14, 0)
-    for way in WAYS:
+    for way in SEND_CASES:
         assert sorted(way.arrived(bus)) == sorted(way.wanted * 2), way.tool
     order = [record["tool"] for record in sent_in_order(bus)]
     assert order == list(BY_TOOL) * 2
@@ -187,7 +196,7 @@ def sent_in_order(bus: Engine) -> list[dict[str, str]]:
     ("code", "status"),
     [
         ("", None),
-        (EVERY, "[Messages: 7 sent]"),
+        (ALL_SENDS, "[Messages: 7 sent]"),
         (BY_TOOL["say"].code() + "1 / 0\n", "[Messages: 1 NOT sent (script failed)]"),
         ("1 / 0\n", None),
         (BY_TOOL["say"].code(now=True) + BY_TOOL["friend_send"].code(), "[Messages: 1 sent]"),
@@ -218,7 +227,7 @@ async def test_a_steer_goes_at_once(bus: MemoryBus, sandbox: MontySandbox, code:
 async def test_a_question_that_waits_for_its_answer_goes_at_once(bus: MemoryBus, sandbox: MontySandbox) -> None:
     code = BY_TOOL["friend_send"].code() + 'print(send_user_message("well?", nametag="@desk", wait=True)["answer"])\n'
     blocks = Blocks(sandbox, code + "1 / 0\n", *messaging_tools())
-    desk = Agent[Any](name="Desk", model=Improviser(lambda items: [assistant_message("quite well")]))
+    desk = Agent[Any](name="Desk", model=CallbackModel(lambda items: [assistant_message("quite well")]))
     runners = {"Ada": OpenAIAgentsRunner(blocks.made), "Desk": OpenAIAgentsRunner(desk)}
     service = WorkerService(bus, runners, lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked import ROOT
-from tests.support.http_newcomer import Newcomer, section
-from tests.support.http_service import quiet_port
+from tests.support.forked_processes import ROOT
+from tests.support.http.new_user import NewUser, section
+from tests.support.http.service import quiet_port
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -20,10 +20,10 @@ PORT = "8700"  # as the page prints it
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+def newcomer(tmp_path: Path) -> Iterator[NewUser]:
     home = tmp_path / "home"
     home.mkdir()
-    with Newcomer(home) as newcomer:
+    with NewUser(home) as newcomer:
         yield newcomer
 
 
@@ -36,7 +36,7 @@ def bases_in(folder: Path) -> list[str]:
     return [path.name for path in (folder / "appendonlydir").glob("*.base.*")]
 
 
-def test_an_operators_day_goes_as_the_page_says(newcomer: Newcomer) -> None:
+def test_an_operators_day_goes_as_the_page_says(newcomer: NewUser) -> None:
     port = str(quiet_port())
     place = {"MAGENT2_PORT": port}
     serving = newcomer.start([".venv/bin/magent2", "serve"], **place)
@@ -63,7 +63,7 @@ def test_an_operators_day_goes_as_the_page_says(newcomer: Newcomer) -> None:
 
 
 @pytest.mark.redis
-def test_an_append_only_file_is_rewritten_by_the_line_of_the_page(newcomer: Newcomer, tmp_path: Path) -> None:
+def test_an_append_only_file_is_rewritten_by_the_line_of_the_page(newcomer: NewUser, tmp_path: Path) -> None:
     server = RedisServer(tmp_path, "--appendonly", "yes", "--save", "")
     server.start()
     before = bases_in(tmp_path)

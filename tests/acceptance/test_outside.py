@@ -21,9 +21,9 @@ from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import tool
 from tests.support.blocks import Blocks
-from tests.support.journalled import recorded, work
-from tests.support.receiver import HttpReceiver, Post, http_receiver
-from tests.support.town import FILE
+from tests.support.fake_receivers import ReceivedPost, WebhookReceiver, webhook_receiver
+from tests.support.journaled_runs import recorded, work
+from tests.support.send_cases import FILE
 from tests.support.waiting import until
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
@@ -37,9 +37,9 @@ say("last")
 
 
 @pytest.fixture
-async def receiver(bus: MemoryBus) -> AsyncIterator[HttpReceiver]:
+async def receiver(bus: MemoryBus) -> AsyncIterator[WebhookReceiver]:
     """Where ann is reached, with a relay that sends there."""
-    async with http_receiver() as receiver:
+    async with webhook_receiver() as receiver:
         config = {"url": receiver.url, "secret": SECRET, "allow_private": True, "takes_key": True}
         run_sync(bus, register_connector, "hook", "webhook", capabilities_of("webhook", config), config)
         run_sync(bus, change_user, "ann", {"connector": "hook", "target": "+1"})
@@ -62,12 +62,12 @@ async def run_block(bus: MemoryBus, sandbox: MontySandbox, folder: Path, code: s
     return blocks.text
 
 
-def contents(post: Post) -> list[str]:
+def contents(post: ReceivedPost) -> list[str]:
     return [base64.b64decode(file["data"]).decode() for file in json.loads(post.body)["attachments"]]
 
 
 async def test_what_a_block_says_arrives_signed_in_order_and_as_it_was_when_it_was_said(
-    bus: MemoryBus, sandbox: MontySandbox, receiver: HttpReceiver, tmp_path: Path
+    bus: MemoryBus, sandbox: MontySandbox, receiver: WebhookReceiver, tmp_path: Path
 ) -> None:
     text = await run_block(bus, sandbox, tmp_path, CODE)
     await until(lambda: len(receiver.posts) == 4)
@@ -81,7 +81,7 @@ async def test_what_a_block_says_arrives_signed_in_order_and_as_it_was_when_it_w
 
 
 async def test_of_a_block_that_fails_nothing_arrives_but_what_went_at_once(
-    bus: MemoryBus, sandbox: MontySandbox, receiver: HttpReceiver, tmp_path: Path
+    bus: MemoryBus, sandbox: MontySandbox, receiver: WebhookReceiver, tmp_path: Path
 ) -> None:
     text = await run_block(bus, sandbox, tmp_path, CODE + 'say("now", now=True)\n1 / 0\n')
     await until(lambda: receiver.posts)

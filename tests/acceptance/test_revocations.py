@@ -29,10 +29,10 @@ from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.registry import tool
 from tests.support.blocks import Blocks, block_events
-from tests.support.broken import Broken
-from tests.support.journalled import work
-from tests.support.serving import send
-from tests.support.town import BY_TOOL, EVERY, WAYS, Way, all_arrived, wanted_of
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.journaled_runs import work
+from tests.support.send_cases import ALL_SENDS, BY_TOOL, SEND_CASES, SendCase, all_arrived, expected_arrivals
+from tests.support.worker_fixture import send
 
 OUTSIDE = {"connector": "hook", "target": "+1"}
 
@@ -126,7 +126,7 @@ CASES = {
 }
 
 
-class Meanwhile(Broken):
+class Meanwhile(EngineWrapper):
     """Before each append that would let something go, the next of these happens."""
 
     def __init__(self, engine: Engine, *happens: Callable[[], object]) -> None:
@@ -144,7 +144,7 @@ def prepare(bus: MemoryBus, case: Case) -> None:
         run_sync(bus, case.before)
 
 
-def status(case: Case, *ways: Way) -> str:
+def status(case: Case, *ways: SendCase) -> str:
     """What the block must be told."""
     lines = [f"\n- {way.tool} {case.fails[way.tool]}" for way in ways if way.tool in case.fails]
     return f"\n\n[Messages: {len(ways) - len(lines)} sent, {len(lines)} failed]{''.join(lines)}"
@@ -162,11 +162,11 @@ async def test_what_fails_in_the_block_fails_by_name_and_the_others_go(
         """Take the right away."""
         run_sync(bus, case.ends)
 
-    blocks = Blocks(sandbox, EVERY + "revoke()\nNone", *messaging_tools(), revoke)
+    blocks = Blocks(sandbox, ALL_SENDS + "revoke()\nNone", *messaging_tools(), revoke)
     await work(bus, blocks.made)
 
-    assert blocks.text.endswith(status(case, *WAYS))
-    assert all_arrived(bus) == wanted_of(*(way for way in WAYS if way.tool not in case.fails))
+    assert blocks.text.endswith(status(case, *SEND_CASES))
+    assert all_arrived(bus) == expected_arrivals(*(way for way in SEND_CASES if way.tool not in case.fails))
     assert block_events(bus)[0]["failed"] == len(case.fails)
 
 
@@ -192,7 +192,7 @@ async def test_only_the_conditions_of_that_one_send_can_notice(
 
     assert meanwhile.happens == []
     assert blocks.text.endswith(status(case, BY_TOOL[failing], other))
-    assert all_arrived(bus) == wanted_of(other)
+    assert all_arrived(bus) == expected_arrivals(other)
 
 
 async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sandbox: MontySandbox) -> None:
@@ -219,4 +219,4 @@ async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox:
     await work(Meanwhile(bus, lambda: run_sync(bus, erase_user, "user:bob")), blocks.made)
 
     assert blocks.text.endswith("\n\n[Messages: 1 sent, 1 failed]\n- friend_send to @bob: user 'bob' was removed")
-    assert all_arrived(bus) == wanted_of(BY_TOOL["say"])
+    assert all_arrived(bus) == expected_arrivals(BY_TOOL["say"])

@@ -14,9 +14,9 @@ import pytest
 
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings
-from tests.support.forked import ROOT
-from tests.support.http_newcomer import Newcomer, Part, Running, section
-from tests.support.http_service import quiet_port
+from tests.support.forked_processes import ROOT
+from tests.support.http.new_user import ComposeService, NewUser, RunningProgram, section
+from tests.support.http.service import quiet_port
 from tests.support.redis_server import RedisServer
 
 PORT = "8700"  # as the documents print it
@@ -24,10 +24,10 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/#token=(\S+)")
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+def newcomer(tmp_path: Path) -> Iterator[NewUser]:
     home = tmp_path / "home"
     home.mkdir()
-    with Newcomer(home) as newcomer:
+    with NewUser(home) as newcomer:
         yield newcomer
 
 
@@ -40,9 +40,9 @@ def port() -> str:
 class Served:
     """`magent2 serve`, which has said where it is, and somebody who does not say the port."""
 
-    running: Running
+    running: RunningProgram
     port: str
-    newcomer: Newcomer
+    newcomer: NewUser
 
     def enter(self, lines: str, stdin: str = "") -> str:
         return self.newcomer.enter(lines.replace(PORT, self.port), stdin)
@@ -52,11 +52,11 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home, port = tmp_path_factory.mktemp("newcomer") / "home", str(quiet_port())
     home.mkdir()
-    with Newcomer(home, MAGENT2_PORT=port) as newcomer:
+    with NewUser(home, MAGENT2_PORT=port) as newcomer:
         yield Served(serve(newcomer, port), port, newcomer)
 
 
-def serve(newcomer: Newcomer, port: str) -> Running:
+def serve(newcomer: NewUser, port: str) -> RunningProgram:
     running = newcomer.start([".venv/bin/magent2", "serve", "--port", port])
     running.await_words(f"http://127.0.0.1:{port}/send\n")
     running.await_gateway(port)
@@ -118,7 +118,7 @@ def test_the_python_lines_of_the_readme_print_the_answer_and_its_events(served: 
     assert any(f"output {printed[0]}" in line for line in printed)
 
 
-def test_it_goes_home_when_told_and_finds_everything_again(newcomer: Newcomer, port: str) -> None:
+def test_it_goes_home_when_told_and_finds_everything_again(newcomer: NewUser, port: str) -> None:
     newcomer.variables["MAGENT2_PORT"] = port  # so that lines that name no port find this one
     running = serve(newcomer, port)
     newcomer.enter(".venv/bin/magent2 send general hello --wait --conversation kept")
@@ -134,7 +134,7 @@ def test_it_goes_home_when_told_and_finds_everything_again(newcomer: Newcomer, p
 
 
 @pytest.mark.redis
-def test_the_readmes_gateway_and_worker_on_redis(newcomer: Newcomer, port: str, redis_server: RedisServer) -> None:
+def test_the_readmes_gateway_and_worker_on_redis(newcomer: NewUser, port: str, redis_server: RedisServer) -> None:
     (lines,) = blocks("Scale out", "sh")
     newcomer.variables |= {"REDIS_URL": f"{redis_server.url}?prefix=readme", "MAGENT2_PORT": port}
     gateway, worker = re.findall(r"^\.venv/bin/(.*?) *(?:#.*)?$", lines, re.M)
@@ -145,8 +145,8 @@ def test_the_readmes_gateway_and_worker_on_redis(newcomer: Newcomer, port: str, 
 
 
 @pytest.mark.redis
-def test_the_processes_of_compose_by_hand(newcomer: Newcomer, port: str, redis_server: RedisServer) -> None:
-    gateway, worker = Part.read("gateway"), Part.read("worker")
+def test_the_processes_of_compose_by_hand(newcomer: NewUser, port: str, redis_server: RedisServer) -> None:
+    gateway, worker = ComposeService.read("gateway"), ComposeService.read("worker")
     here = {"REDIS_URL": f"{redis_server.url}?prefix=compose", "MAGENT2_DATA_DIR": str(newcomer.home / "data")}
     assert {*gateway.environment, *worker.environment} >= {"REDIS_URL"}
     # As in the file, but for the address: a test listens on this machine alone.
@@ -164,7 +164,7 @@ def test_the_processes_of_compose_by_hand(newcomer: Newcomer, port: str, redis_s
 
 
 def test_the_gateway_of_compose_has_a_token_on_a_fresh_volume(tmp_path: Path) -> None:
-    gateway = Part.read("gateway")
+    gateway = ComposeService.read("gateway")
     host = gateway.command[gateway.command.index("--host") + 1]
     settings = Settings.read({**gateway.environment, "MAGENT2_DATA_DIR": str(tmp_path)})
 
@@ -185,7 +185,7 @@ OF_SESSIONS = (
     "/api/tools",
     "/api/dead",
 )
-LEFT_OUT = {  # these need something that happened first; tests/support/api_cases.py has them
+LEFT_OUT = {  # these need something that happened first; tests/support/api/cases.py has them
     ("POST", "/api/sdk/session/{session_id}/retry"),
     ("POST", "/api/sdk/session/{session_id}/steer"),
     ("GET", "/api/sdk/session/{session_id}/receipts/{receipt_id}"),

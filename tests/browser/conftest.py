@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from tests.support import browser as support
 from tests.support.browser import PageServer, PageUser, open_page
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,11 @@ def chromium() -> Iterator[Browser]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], PageServer]]:
     """Start a gateway for a root path, or return the one that is running."""
     started: dict[str, PageServer] = {}
-    with Crew() as crew:
+    with ProcessGroup() as process_group:
 
         def server(root_path: str) -> PageServer:
             if root_path not in started:
-                started[root_path] = PageServer(crew, tmp_path_factory.mktemp("server"), root_path)
+                started[root_path] = PageServer(process_group, tmp_path_factory.mktemp("server"), root_path)
             return started[root_path]
 
         yield server

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import skip_if_excluded
-from tests.support.forked import ROOT
+from tests.support.forked_processes import ROOT
 
 pytestmark = pytest.mark.browser
 

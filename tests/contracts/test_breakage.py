@@ -14,7 +14,7 @@ from magent2.errors import Magent2Error
 from tests.contracts.bus import BusContract
 from tests.contracts.bus.driver import BusDriver, SyncDriver
 from tests.contracts.bus.state_machine import EngineStateMachine
-from tests.support.broken import BREAKAGES
+from tests.support.engine_wrappers import BREAKAGES
 from tests.support.engines import ENGINES, new_engines
 
 Check = Callable[[BusContract, BusDriver], None]

@@ -12,7 +12,7 @@ import pytest
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.redis_server import RedisServer
 
 SEED_VARIABLE = "TEST_SEED"
@@ -36,13 +36,13 @@ def engine(log_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew() as crew:
-        yield crew
+def process_group() -> Iterator[ProcessGroup]:
+    with ProcessGroup() as process_group:
+        yield process_group
 
 
 @pytest.fixture
-def dice() -> random.Random:
+def rng() -> random.Random:
     """Chance that can be had again: `TEST_SEED=… pytest …`. The seed shows in the output of a failed test."""
     seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(2**32)))
     print(f"{SEED_VARIABLE}={seed}")

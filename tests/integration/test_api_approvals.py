@@ -11,8 +11,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
-from tests.support.api import answer_to, api, create, events, say, team_at_work
-from tests.support.serving import until
+from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work
+from tests.support.worker_fixture import until
 
 PATH = "/api/sdk/session/s1"
 WAITS = "waits for approval; the message waits until somebody decides"

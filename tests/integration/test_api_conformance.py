@@ -1,6 +1,6 @@
 """Every answer of every route of `/api`, over HTTP, on every engine: status, code, and the exact shape.
 
-The requests are in `tests/support/api_cases.py`; whatever the OpenAPI document promises must be among them.
+The requests are in `tests/support/api/cases.py`; whatever the OpenAPI document promises must be among them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe, Trim
 from magent2.gateway.app import create_app
 from magent2.models.address import conversation_topics
-from tests.support.api_cases import EXECUTE, HOLD, OF_HOUSE, Case, World
-from tests.support.api_cases import REFUSALS as OF_TALK
-from tests.support.api_cases import SUCCESSES as TALK
-from tests.support.api_people import PEOPLE_ELSEWHERE, PEOPLE_REFUSALS, PEOPLE_SUCCESSES, settle
-from tests.support.api_server import ApiServer, api_server, shared_engines
+from tests.support.api.cases import ADMIN_CASES, EXECUTE, HOLD, Case, CaseData
+from tests.support.api.cases import REFUSALS as OF_TALK
+from tests.support.api.cases import SUCCESSES as TALK
+from tests.support.api.directory_cases import PEOPLE_ELSEWHERE, PEOPLE_REFUSALS, PEOPLE_SUCCESSES, settle
+from tests.support.api.server import ApiServer, api_server, shared_engines
 from tests.support.engines import ENGINES
 from tests.support.gateway import Event, parse_frames
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
 
 
 @pytest.fixture(scope="module")
-def world(server: ApiServer) -> World:
+def world(server: ApiServer) -> CaseData:
     """Sessions in every state that a request can meet."""
     with server.client() as ann, server.client(server.bob) as bob:
         for name in ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed"):
@@ -78,7 +78,7 @@ def world(server: ApiServer) -> World:
     }
     sessions = ("mine", "quiet", "idle", "held", "ended", "stopped", "gone", "doomed", "trimmed", "bobs", "failed",
                 "unheard", "fresh", "asking")  # fmt: skip
-    return World({**dict(zip(sessions, sessions, strict=True)), **messages})
+    return CaseData({**dict(zip(sessions, sessions, strict=True)), **messages})
 
 
 def _create(client: httpx2.Client, name: str, **fields: Any) -> None:
@@ -139,7 +139,7 @@ def test_every_answer_that_the_document_promises_has_a_case() -> None:
         for path, operations in DOCUMENT["paths"].items()
         for method, operation in operations.items()
         for status in operation["responses"]
-        if path.startswith("/api") and int(status) not in OF_HOUSE - {403}
+        if path.startswith("/api") and int(status) not in ADMIN_CASES - {403}
     }
     asked = {(case.route, case.status) for case in (*SUCCESSES, *REFUSALS)} | ELSEWHERE
 
@@ -164,7 +164,7 @@ def clients(server: ApiServer) -> Iterator[Clients]:
         }
 
 
-def ask(clients: Clients, world: World, case: Case) -> httpx2.Response:
+def ask(clients: Clients, world: CaseData, case: Case) -> httpx2.Response:
     return clients[case.who, case.hasty].request(
         case.route[0],
         world.fill(case.at or case.route[1]),
@@ -176,7 +176,7 @@ def ask(clients: Clients, world: World, case: Case) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("case", SUCCESSES, ids=lambda case: case.label)
-def test_a_route_answers_in_its_exact_shape(clients: Clients, world: World, case: Case) -> None:
+def test_a_route_answers_in_its_exact_shape(clients: Clients, world: CaseData, case: Case) -> None:
     answer = ask(clients, world, case)
 
     assert answer.status_code == case.status, answer.text
@@ -207,7 +207,7 @@ def _frames(text: str) -> list[Event]:
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.label)
 def test_a_refusal_is_a_problem_with_its_code_and_changes_nothing(
-    server: ApiServer, clients: Clients, world: World, case: Case
+    server: ApiServer, clients: Clients, world: CaseData, case: Case
 ) -> None:
     topics = tuple(topic for name in STILL for topic in conversation_topics(name))
     before = server.bus.call(Describe(topics))
@@ -224,7 +224,7 @@ def test_a_refusal_is_a_problem_with_its_code_and_changes_nothing(
         assert server.bus.call(Describe(topics)) == before
 
 
-def test_a_tool_run_by_name_that_is_stopped_says_so(server: ApiServer, world: World) -> None:
+def test_a_tool_run_by_name_that_is_stopped_says_so(server: ApiServer, world: CaseData) -> None:
     with server.client() as ann, ThreadPoolExecutor(1) as pool:
         _create(ann, "caught")
         running = pool.submit(ann.post, "/api/tools/execute", json={"session_id": "caught", "tool": "hold"})
@@ -236,7 +236,7 @@ def test_a_tool_run_by_name_that_is_stopped_says_so(server: ApiServer, world: Wo
     assert (answer.status_code, answer.json()["code"]) == (409, "run_stopped")
 
 
-def test_ten_parallel_posts_of_one_key_are_one_run(server: ApiServer, world: World) -> None:
+def test_ten_parallel_posts_of_one_key_are_one_run(server: ApiServer, world: CaseData) -> None:
     said = {"session_id": "ten", "user_input": "weather in Oslo", "client_message_id": "m1"}
 
     def post(number: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.models.address import conversation_topics
-from tests.support.api_server import ApiServer, api_server, shared_engines
+from tests.support.api.server import ApiServer, api_server, shared_engines
 from tests.support.engines import ENGINES
 from tests.support.routes import TABLE, Request
 

@@ -9,7 +9,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Trim
-from tests.support.api import api, create
+from tests.support.api.sessions import api, create
 from tests.support.engines import ENGINES, new_engines
 from tests.support.gateway import message
 

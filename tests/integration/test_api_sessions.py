@@ -11,11 +11,11 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.gateway.limits.limits import GatewayLimits
-from tests.support.api import answer_to, api, create, events, say, team_at_work, types
+from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, types
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import history
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
+from tests.support.worker_fixture import history
 
 FIELDS = {
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",

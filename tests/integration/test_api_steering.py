@@ -17,10 +17,10 @@ from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX
 from magent2.worker.lane_run import Outcome
-from tests.support.api import api, create
+from tests.support.api.sessions import api, create
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import AGENT, serving, stream, until
-from tests.support.steered import Talk, receipts, seen
+from tests.support.steerable_run import SteerableAgent, receipts, seen_steers
+from tests.support.worker_fixture import AGENT, run_worker, stream, until
 
 ROSTER = Roster(
     scenarios={"default": Scenario("default", root=AGENT, agents={AGENT: AgentSpec(AGENT, "You are Ada.")})},
@@ -38,7 +38,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 class Place:
     """A gateway, an agent at work behind it, and a session in which it waits in a call."""
 
-    def __init__(self, bus: Engine, client: httpx2.AsyncClient, talk: Talk, outcomes: Any) -> None:
+    def __init__(self, bus: Engine, client: httpx2.AsyncClient, talk: SteerableAgent, outcomes: Any) -> None:
         self.bus, self.client, self.talk, self.outcomes = bus, client, talk, outcomes
 
     async def steer(self, text: str = "hurry", **fields: Any) -> httpx2.Response:
@@ -62,8 +62,8 @@ class Place:
 
 @asynccontextmanager
 async def place(bus: Engine, turns: int = 2) -> AsyncIterator[Place]:
-    talk = Talk(turns)
-    async with serving(bus, talk.runner) as service, api(bus, catalogue=Catalogue(Registry.of(ROSTER))) as client:
+    talk = SteerableAgent(turns)
+    async with run_worker(bus, talk.runner) as service, api(bus, catalogue=Catalogue(Registry.of(ROSTER))) as client:
         await create(client)
         yield Place(bus, client, talk, service.outcomes)
 
@@ -91,7 +91,7 @@ async def test_a_steer_is_accepted_and_its_receipt_tells_what_became_of_it(bus: 
     assert (after["status"], after["waiting"]) == ("seen", 0)
     assert (after["receipts"][0]["agent_id"], after["receipts"][0]["turn"]) == (AGENT, 1)
     assert (last["status"], last["receipts"][0]["status"]) == ("answered", "answered")
-    assert seen(bus, "s1") == [(1, "in Celsius")]
+    assert seen_steers(bus, "s1") == [(1, "in Celsius")]
 
 
 async def test_the_same_key_says_it_once_even_after_the_run_has_ended(bus: Engine) -> None:

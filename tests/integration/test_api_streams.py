@@ -14,7 +14,7 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.limits.limits import GatewayLimits
-from tests.support.api import (
+from tests.support.api.sessions import (
     answer_to,
     api_on_socket,
     create,
@@ -26,7 +26,7 @@ from tests.support.api import (
     until_served,
 )
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import until
+from tests.support.worker_fixture import until
 
 WRITERS, FOLLOWERS, MESSAGES = 8, 8, 4
 POLL_S = 0.05  # of those who read pages, once they have seen all there is
@@ -190,14 +190,14 @@ async def _write(client: httpx2.AsyncClient, sessions: list[str], number: int) -
 Seen = dict[str, list[dict[str, Any]]]
 
 
-async def _read_pages(gateways: list[httpx2.AsyncClient], sessions: list[str], dice: random.Random) -> Seen:
+async def _read_pages(gateways: list[httpx2.AsyncClient], sessions: list[str], rng: random.Random) -> Seen:
     """What a client sees that reads page after page, of any size, at any gateway."""
     (session,) = sessions
     found: list[dict[str, Any]] = []
     async with asyncio.timeout(DEADLINE_S):
         while not (found and _is_over(found)):
-            asked = {"since": found[-1]["seq"] if found else 0, "limit": dice.randrange(1, 200)}
-            answer = await dice.choice(gateways).get(f"/api/sdk/session/{session}/events", params=asked)
+            asked = {"since": found[-1]["seq"] if found else 0, "limit": rng.randrange(1, 200)}
+            answer = await rng.choice(gateways).get(f"/api/sdk/session/{session}/events", params=asked)
             page = answer.json()
             found += page["events"]
             assert page["next_since"] == (found[-1]["seq"] if found else 0)
@@ -206,18 +206,18 @@ async def _read_pages(gateways: list[httpx2.AsyncClient], sessions: list[str], d
     return {session: found}
 
 
-async def _follow_with_drops(gateways: list[httpx2.AsyncClient], sessions: list[str], dice: random.Random) -> Seen:
+async def _follow_with_drops(gateways: list[httpx2.AsyncClient], sessions: list[str], rng: random.Random) -> Seen:
     """What a client sees that leaves in the middle, again and again, and comes back with its cursor, to any gateway."""
     seen: Seen = {session: [] for session in sessions}
     cursor: str | None = None
     async with asyncio.timeout(DEADLINE_S):
         while not all(_is_over(found) for found in seen.values()):
-            patience = dice.randrange(1, 60)
+            patience = rng.randrange(1, 60)
             headers = {} if cursor is None else {"Last-Event-ID": cursor}
             one = len(sessions) == 1
             url = f"/api/sdk/session/{sessions[0]}/stream" if one else "/api/stream"
             params = {} if one else {"session": [f"{session}:0" for session in sessions]}
-            async with dice.choice(gateways).stream("GET", url, params=params, headers=headers) as answer:
+            async with rng.choice(gateways).stream("GET", url, params=params, headers=headers) as answer:
                 async for number, _, data in frames(answer):
                     if number is None:
                         continue

@@ -12,7 +12,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
-from tests.support.api import answer_to, api, create, events, team_at_work, until_served
+from tests.support.api.sessions import answer_to, api, create, events, team_at_work, until_served
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.team import roster, team_on
 

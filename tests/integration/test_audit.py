@@ -23,8 +23,8 @@ from tests.support.audit import (
     share_findings,
     whole_log,
 )
-from tests.support.lane_work import handing_back, mail_to, settling, starting
-from tests.support.writing import numbered_append
+from tests.support.audited_lane import hand_back_append, mail_to, settle_append, start_append
+from tests.support.numbered_appends import numbered_append
 
 AGENT, TRAIL, LANE = "Ada", "audit:lanes", "one"
 TOPICS = ("stream:one", "history:one")
@@ -52,8 +52,8 @@ def trail() -> list[Record]:
     bus.call(mail_to(AGENT, [LANE] * 3))
     for worker in ("w1", "w2", "w3", "w4"):
         lane = claim_one(bus, worker)
-        bus.call(starting(TRAIL, lane))
-        bus.call(handing_back(TRAIL, lane, 2, 0.0) if worker == "w1" else settling(TRAIL, lane, 2))
+        bus.call(start_append(TRAIL, lane))
+        bus.call(hand_back_append(TRAIL, lane, 2, 0.0) if worker == "w1" else settle_append(TRAIL, lane, 2))
     return whole_log(bus, TRAIL)
 
 

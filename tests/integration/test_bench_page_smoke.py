@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.support import browser
-from tests.support.forked import ROOT
+from tests.support.forked_processes import ROOT
 
 TIMEOUT_S = 300.0
 

@@ -15,10 +15,10 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Leave
 from tests.support.audit import whole_log
 from tests.support.blocks import block_events, numbers
-from tests.support.journalled import results_in, results_recorded
+from tests.support.journaled_runs import results_in, results_recorded
 from tests.support.model_server import Call, Json, ModelServer, Reply
-from tests.support.processes import Child, Crew
-from tests.support.serving import history, outputs, send
+from tests.support.processes import Child, ProcessGroup
+from tests.support.worker_fixture import history, outputs, send
 
 CHILD = "tests.integration.children.blocks"
 SIGKILL = 9
@@ -53,8 +53,8 @@ class Theatre:
 
     def work(self, worker: str, at: int = 0, after: bool = False, call: int = 0) -> bool:
         """Have a worker serve the one message that waits; whether it lived."""
-        self._workers.tell(json.dumps({"worker": worker, "at": at, "after": after, "call": call}))
-        end = self._workers.hear()
+        self._workers.write_line(json.dumps({"worker": worker, "at": at, "after": after, "call": call}))
+        end = self._workers.next_report()
         assert end["code"] in (0, -SIGKILL), self._workers.errors()
         self.engine.call(Leave(worker))
         return bool(end["code"] == 0)
@@ -93,11 +93,11 @@ class Theatre:
 
 
 @pytest.fixture
-def theatre(log_url: str, engine: Engine, crew: Crew, tmp_path: Path) -> Iterator[Theatre]:
+def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Theatre]:
     effects = tmp_path / "effects"
     with ModelServer(answer) as server:
-        workers = crew.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
-        workers.hear()
+        workers = process_group.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
+        workers.next_report()
         yield Theatre(engine, workers, effects)
 
 

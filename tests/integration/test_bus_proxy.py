@@ -14,7 +14,7 @@ from magent2.bus.operations import Append, Claim
 from magent2.bus.records import ClaimedLane, MailRef, NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from tests.support.audit import assert_clean, lane_findings, sequence_findings, whole_log
-from tests.support.lane_work import insist, mail_to, persist, settling, starting
+from tests.support.audited_lane import acall_with_retry, call_with_retry, mail_to, settle_append, start_append
 from tests.support.proxy import LossyProxy
 from tests.support.redis_server import RedisServer
 
@@ -46,8 +46,8 @@ def direct(redis_server: RedisServer, prefix: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def proxy(redis_server: RedisServer, dice: random.Random) -> Iterator[LossyProxy]:
-    with LossyProxy(redis_server.port, dice, REQUEST_LOSS, REPLY_LOSS) as proxy:
+def proxy(redis_server: RedisServer, rng: random.Random) -> Iterator[LossyProxy]:
+    with LossyProxy(redis_server.port, rng, REQUEST_LOSS, REPLY_LOSS) as proxy:
         yield proxy
 
 
@@ -75,7 +75,7 @@ async def test_appends_are_neither_lost_nor_doubled(bus: Engine, direct: Engine,
 
     async def append(n: int) -> tuple[str, int]:
         async with room:
-            return f"id-{n}", (await persist(bus, numbered(n))).seqs[0]
+            return f"id-{n}", (await acall_with_retry(bus, numbered(n))).seqs[0]
 
     answers = await asyncio.gather(*(append(n) for n in range(APPENDS)))
 
@@ -92,12 +92,12 @@ async def test_settles_are_neither_lost_nor_doubled(bus: Engine, direct: Engine,
     settled = 0
 
     async def run(lane: ClaimedLane) -> None:
-        assert (await persist(bus, starting(TRAIL, lane))).seqs
-        assert (await persist(bus, settling(TRAIL, lane, 2))).seqs
+        assert (await acall_with_retry(bus, start_append(TRAIL, lane))).seqs
+        assert (await acall_with_retry(bus, settle_append(TRAIL, lane, 2))).seqs
 
     while settled < SETTLES:
         claim = Claim(worker="w1", agents=(AGENT,), limit=AT_A_TIME, lease_s=LEASE_S)
-        claims = await persist(bus, claim)
+        claims = await acall_with_retry(bus, claim)
         assert claims.lanes or claims.more, f"{settled} settled, the rest is held by nobody"
         await asyncio.gather(*(run(lane) for lane in claims.lanes))
         settled += len(claims.lanes)
@@ -136,11 +136,11 @@ def test_the_synchronous_face_neither_loses_nor_doubles(proxy: LossyProxy, direc
     bus = RedisBus(proxy.url, prefix=prefix)
     seqs = direct.call(mail_to(AGENT, ["one"] * SETTLES_SYNC)).seqs
 
-    answers = {f"id-{n}": insist(bus, numbered(n)).seqs[0] for n in range(APPENDS_SYNC)}
+    answers = {f"id-{n}": call_with_retry(bus, numbered(n)).seqs[0] for n in range(APPENDS_SYNC)}
     for _ in range(SETTLES_SYNC):
-        (lane,) = insist(bus, Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
-        insist(bus, starting(TRAIL, lane))
-        insist(bus, settling(TRAIL, lane, 2))
+        (lane,) = call_with_retry(bus, Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
+        call_with_retry(bus, start_append(TRAIL, lane))
+        call_with_retry(bus, settle_append(TRAIL, lane, 2))
     proxy.behave()
     bus.close()
 

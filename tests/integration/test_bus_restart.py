@@ -14,9 +14,9 @@ import pytest
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from tests.support.audit import assert_clean, sequence_findings, series_findings, whole_log
-from tests.support.chaos import Shift
-from tests.support.processes import Child, Crew
+from tests.support.processes import Child, ProcessGroup
 from tests.support.redis_server import RedisServer, skip_if_left_out
+from tests.support.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.redis
 
@@ -55,34 +55,34 @@ def restart(server: RedisServer, number: signal.Signals) -> None:
     server.start()
 
 
-def hear(child: Child, count: int) -> list[dict[str, Any]]:
-    return [child.hear() for _ in range(count)]
+def next_report(child: Child, count: int) -> list[dict[str, Any]]:
+    return [child.next_report() for _ in range(count)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_followers_writers_and_workers_go_on_after_a_restart(
-    number: signal.Signals, server: RedisServer, engine: Engine, crew: Crew, dice: random.Random
+    number: signal.Signals, server: RedisServer, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    writer = crew.spawn(WRITER, url=server.url, name="w", topics=[TOPIC], burst=BURST, start=1, patient=True)
-    follower = crew.spawn(FOLLOWER, url=server.url, topic=TOPIC)
-    shift = Shift(server.url, engine, crew, dice)
+    writer = process_group.spawn(WRITER, url=server.url, name="w", topics=[TOPIC], burst=BURST, start=1, patient=True)
+    follower = process_group.spawn(FOLLOWER, url=server.url, topic=TOPIC)
+    shift = WorkerPool(server.url, engine, process_group, rng)
     for _ in range(WORKERS):
-        shift.hire()
+        shift.start_worker()
     shift.await_ready()
-    hear(writer, 1)
-    hear(follower, 1)
+    next_report(writer, 1)
+    next_report(follower, 1)
 
     acknowledged = []
     for _ in range(RESTARTS):
         shift.post([f"lane-{lane}" for lane in range(LANES)])
-        writer.tell("go")
-        acknowledged += hear(writer, APPENDS_BEFORE_RESTART)
+        writer.write_line("go")
+        acknowledged += next_report(writer, APPENDS_BEFORE_RESTART)
         restart(server, number)
-        acknowledged += hear(writer, BURST - APPENDS_BEFORE_RESTART)
+        acknowledged += next_report(writer, BURST - APPENDS_BEFORE_RESTART)
     shift.wait_for_the_rest()
-    shift.go_home()
+    shift.drain_all()
 
     records = whole_log(engine, TOPIC)
     assert_clean(sequence_findings(records) + series_findings(records) + shift.findings())
     assert [record.seq for record in records] == [answer["seq"] for answer in acknowledged]
-    assert hear(follower, len(records)) == [{"seq": record.seq, "id": record.id} for record in records]
+    assert next_report(follower, len(records)) == [{"seq": record.seq, "id": record.id} for record in records]

@@ -18,9 +18,9 @@ from tests.support.audit import (
     share_findings,
     whole_log,
 )
-from tests.support.processes import Child, Crew
+from tests.support.numbered_appends import append_id, numbered_append
+from tests.support.processes import Child, ProcessGroup
 from tests.support.waiting import eventually
-from tests.support.writing import append_id, numbered_append
 
 WRITER = "tests.integration.children.writer"
 FOLLOWER = "tests.integration.children.follower"
@@ -56,33 +56,37 @@ class Writer:
         """Wait until so many more are acknowledged."""
         target = self.acknowledged + appends
         while self.acknowledged < target:
-            self.note(self.child.hear())
+            self.note(self.child.next_report())
 
     def note_the_rest(self) -> None:
-        for message in self.child.last_words():
+        for message in self.child.final_reports():
             self.note(message)
 
 
-def begin(crew: Crew, url: str, name: str, topics: tuple[str, ...], burst: int, start: int = 1) -> Child:
-    return crew.spawn(WRITER, url=url, name=name, topics=topics, burst=burst, start=start, patient=False)
+def begin(
+    process_group: ProcessGroup, url: str, name: str, topics: tuple[str, ...], burst: int, start: int = 1
+) -> Child:
+    return process_group.spawn(WRITER, url=url, name=name, topics=topics, burst=burst, start=start, patient=False)
 
 
-def test_four_writers_make_one_unbroken_sequence_and_none_starves(log_url: str, engine: Engine, crew: Crew) -> None:
+def test_four_writers_make_one_unbroken_sequence_and_none_starves(
+    log_url: str, engine: Engine, process_group: ProcessGroup
+) -> None:
     topic = TOPICS[0]
-    follower = crew.spawn(FOLLOWER, url=log_url, topic=topic)
+    follower = process_group.spawn(FOLLOWER, url=log_url, topic=topic)
     names = [f"w{number}" for number in range(WRITERS)]
-    writers = [Writer(name, begin(crew, log_url, name, (topic,), WITHOUT_END)) for name in names]
+    writers = [Writer(name, begin(process_group, log_url, name, (topic,), WITHOUT_END)) for name in names]
     for writer in writers:
-        assert writer.child.hear() == {"ready": writer.name}
+        assert writer.child.next_report() == {"ready": writer.name}
     for writer in writers:
-        writer.child.tell("go")
+        writer.child.write_line("go")
     for writer in writers:
         writer.write(1)
     begun = engine.call(Describe((topic,)))[0].last
 
     eventually(lambda: engine.call(Describe((topic,)))[0].last >= begun + RECORDS_TOGETHER, DEADLINE_S)
     for writer in writers:
-        writer.child.tell("stop")
+        writer.child.write_line("stop")
     for writer in writers:
         assert writer.child.finish() == 0, writer.child.errors()
         writer.note_the_rest()
@@ -94,24 +98,24 @@ def test_four_writers_make_one_unbroken_sequence_and_none_starves(log_url: str, 
     assert {record.id: record.seq for record in records} == {
         append_id(writer.name, n): seq for writer in writers for n, seq in writer.seqs.items()
     }
-    assert follower.hear() == {"ready": True}
-    assert [follower.hear() for _ in records] == [{"seq": record.seq, "id": record.id} for record in records]
+    assert follower.next_report() == {"ready": True}
+    assert [follower.next_report() for _ in records] == [{"seq": record.seq, "id": record.id} for record in records]
 
 
-def kill_writers(kills: int, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
+def kill_writers(kills: int, url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random) -> None:
     """Each killed writer is followed by one that begins with the append that was not acknowledged.
 
     They take turns, so that the next victims start while the others write.
     """
     names = [f"w{number}" for number in range(ALIVE)]
-    writers = [Writer(name, begin(crew, url, name, TOPICS, BURST)) for name in names]
+    writers = [Writer(name, begin(process_group, url, name, TOPICS, BURST)) for name in names]
     for number in range(kills):
         for writer in writers:
-            writer.child.tell("go")
+            writer.child.write_line("go")
         victim = writers[number % ALIVE]
-        victim.write(dice.randint(1, APPENDS_BEFORE_KILL_MAX))
+        victim.write(rng.randint(1, APPENDS_BEFORE_KILL_MAX))
         kill(victim)
-        victim.child = begin(crew, url, victim.name, TOPICS, BURST, victim.acknowledged + 1)
+        victim.child = begin(process_group, url, victim.name, TOPICS, BURST, victim.acknowledged + 1)
     for writer in writers:
         kill(writer)
     audit_kills(engine, writers)
@@ -135,13 +139,13 @@ def audit_kills(engine: Engine, writers: list[Writer]) -> None:
 
 
 def test_a_writer_killed_at_any_moment_leaves_all_of_an_append_or_none(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    kill_writers(KILLS, log_url, engine, crew, dice)
+    kill_writers(KILLS, log_url, engine, process_group, rng)
 
 
 @pytest.mark.soak
 def test_many_writers_killed_at_any_moment_leave_all_of_an_append_or_none(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    kill_writers(KILLS_SOAK, log_url, engine, crew, dice)
+    kill_writers(KILLS_SOAK, log_url, engine, process_group, rng)

@@ -15,8 +15,8 @@ import pytest
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, RunningServer
-from tests.support.forked import ROOT
-from tests.support.processes import Crew
+from tests.support.forked_processes import ROOT
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 
 DEADLINE_S = 20.0
@@ -35,8 +35,8 @@ main()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with Crew() as crew:
-        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
+    with ProcessGroup() as process_group:
+        yield RunningServer(process_group, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_ctrl_c_stops_the_run_and_at_the_prompt_exits(terminal: Terminal, client
 
 
 def test_chat_survives_a_gateway_that_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with Crew() as crew:
-        server = RunningServer(crew, tmp_path_factory.mktemp("mortal"))
+    with ProcessGroup() as process_group:
+        server = RunningServer(process_group, tmp_path_factory.mktemp("mortal"))
         with CommandLine(server.data_dir, MAGENT2_URL=server.url) as magent2:
             process = magent2.start("chat")
             assert process.stdin is not None

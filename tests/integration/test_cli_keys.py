@@ -8,7 +8,7 @@ import httpx2
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, RunningServer
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 
 
@@ -42,8 +42,8 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         assert done.err.count("\n") == 1
 
 
-def test_a_running_gateway_honours_a_created_and_a_revoked_key(crew: Crew, tmp_path: Path) -> None:
-    server = RunningServer(crew, tmp_path, worker=False)
+def test_a_running_gateway_honours_a_created_and_a_revoked_key(process_group: ProcessGroup, tmp_path: Path) -> None:
+    server = RunningServer(process_group, tmp_path, worker=False)
     with CommandLine(tmp_path, MAGENT2_BUS_URL=server.bus_url) as cli:
         made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
         with Client(server.url, made["key"]) as client:
@@ -56,8 +56,8 @@ def test_a_running_gateway_honours_a_created_and_a_revoked_key(crew: Crew, tmp_p
         eventually(lambda: httpx2.get(f"{server.url}/conversations", headers=headers).status_code == 401)
 
 
-def test_erase_needs_confirmation_and_reports_what_it_deleted(crew: Crew, tmp_path: Path) -> None:
-    server = RunningServer(crew, tmp_path, worker=False)
+def test_erase_needs_confirmation_and_reports_what_it_deleted(process_group: ProcessGroup, tmp_path: Path) -> None:
+    server = RunningServer(process_group, tmp_path, worker=False)
     with CommandLine(tmp_path, MAGENT2_BUS_URL=server.bus_url) as cli:
         made = cli.run("keys", "create", "--scope", "user:ann", "--json").json
         with Client(server.url, made["key"]) as client:

@@ -19,9 +19,9 @@ from magent2.bus.sqlite import SqliteBus
 from magent2.client import Client, ConversationEvent
 from magent2.errors import GatewayUnreachable, Unauthorized
 from tests.support.command_line import CommandLine, Done, RunningServer, ended
-from tests.support.processes import Crew
-from tests.support.serving import send
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import send
 
 DEADLINE_S = 30.0
 ADDRESS = re.compile(r"gateway  (http://\S+)/#token=(\S+)")
@@ -71,8 +71,8 @@ def test_serve_prints_a_first_command_answers_and_exits_on_sigterm(magent2: Comm
 
 
 def test_a_drain_finishes_the_run_before_it_closes_the_streams(tmp_path: Path) -> None:
-    with Crew() as crew:
-        server = RunningServer(crew, tmp_path)
+    with ProcessGroup() as process_group:
+        server = RunningServer(process_group, tmp_path)
         with Client(server.url, server.token) as client:
             client.send("general", "slow question", conversation_id="drained")
             eventually(lambda: client.conversation("drained").run_status == "running")
@@ -96,8 +96,8 @@ def _stream(server: RunningServer, conversation: str) -> Iterator[Iterator[str]]
 
 
 def test_the_second_signal_exits_immediately(tmp_path: Path) -> None:
-    with Crew() as crew:
-        server = RunningServer(crew, tmp_path)
+    with ProcessGroup() as process_group:
+        server = RunningServer(process_group, tmp_path)
         with Client(server.url, server.token) as client:
             client.send("general", "slow question", conversation_id="stuck")
             eventually(lambda: client.conversation("stuck").run_status == "running")
@@ -226,8 +226,10 @@ def test_an_invalid_variable_is_reported_in_one_line(magent2: CommandLine) -> No
     assert (done.code, len(done.err.splitlines())) == (2, 1)
 
 
-def test_a_log_survives_backup_export_and_import(magent2: CommandLine, crew: Crew, tmp_path: Path) -> None:
-    server = RunningServer(crew, tmp_path)
+def test_a_log_survives_backup_export_and_import(
+    magent2: CommandLine, process_group: ProcessGroup, tmp_path: Path
+) -> None:
+    server = RunningServer(process_group, tmp_path)
     copy, file, second = tmp_path / "copy.db", tmp_path / "log.jsonl", f"sqlite:///{tmp_path / 'second.db'}"
     with Client(server.url, server.token) as client:
         client.ask("general", "remember me", conversation_id="c1", timeout_s=DEADLINE_S)

@@ -11,14 +11,14 @@ import pytest
 from magent2.client import AsyncClient, Client
 from magent2.errors import RunStopped
 from tests.support.command_line import CommandLine, RunningServer, ended
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with Crew() as crew:
-        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
+    with ProcessGroup() as process_group:
+        yield RunningServer(process_group, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from magent2.errors import (
 )
 from tests.support.audit import whole_log
 from tests.support.command_line import RunningServer
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.proxy import LossyProxy
 from tests.support.waiting import eventually
 
@@ -37,9 +37,9 @@ EVENTS = 300
 
 
 @pytest.fixture
-def gateway(crew: Crew, tmp_path: Path) -> RunningServer:
+def gateway(process_group: ProcessGroup, tmp_path: Path) -> RunningServer:
     """A gateway without a worker."""
-    return RunningServer(crew, tmp_path, worker=False)
+    return RunningServer(process_group, tmp_path, worker=False)
 
 
 @pytest.fixture
@@ -226,8 +226,8 @@ async def test_waiting_on_a_loop_ends_in_time(gateway: RunningServer) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with Crew() as crew:
-        yield RunningServer(crew, tmp_path_factory.mktemp("server"))
+    with ProcessGroup() as process_group:
+        yield RunningServer(process_group, tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magent2.cli.main import cli
-from tests.support.forked import ROOT
+from tests.support.forked_processes import ROOT
 
 UNITS = ("magent2-gateway.service", "magent2-worker@.service")
 INSTALLED = "/opt/magent2/bin/magent2"

@@ -32,12 +32,12 @@ from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import create_session, routing_id
 from magent2.worker.runner_adapter import Event
-from tests.support.api import answer_to, api, create, team_at_work, until_served
+from tests.support.api.sessions import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
 from tests.support.redis_server import RedisServer, skip_if_left_out
-from tests.support.runners import SyncOnly
-from tests.support.serving import serving, until
+from tests.support.runners import SyncRunner
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import run_worker, until
 
 SECRET = "xylophonequartz"  # a word that no file has by itself  # pragma: allowlist secret
 KEPT = "marimbabasalt"  # the same in a conversation that stays
@@ -138,8 +138,8 @@ def digests_of(bus: Engine, conversation: str) -> set[str]:
 
 
 async def after_a_life(store: Store) -> None:
-    grumpy = SyncOnly(fail_aloud)
-    async with team_at_work(store.bus), serving(store.bus, grumpy, GRUMPY), api(store.bus) as client:
+    grumpy = SyncRunner(fail_aloud)
+    async with team_at_work(store.bus), run_worker(store.bus, grumpy, GRUMPY), api(store.bus) as client:
         await until_served(client)
         await live_a_life(client, store.bus, "gone", SECRET)
         await live_a_life(client, store.bus, "stays", KEPT)
@@ -183,7 +183,7 @@ async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) ->
         ended.wait()
         yield {"event": "output", "text": f"all about {SECRET}"}
 
-    async with serving(store.bus, SyncOnly(drip), GRUMPY) as service, api(store.bus) as client:
+    async with run_worker(store.bus, SyncRunner(drip), GRUMPY) as service, api(store.bus) as client:
         mail = {"conversation_id": "gone", "sender": "user:ann", "recipient": f"agent:{GRUMPY}", "content": SECRET}
         await client.post("/send", json=mail)
         await until(begun.is_set)
@@ -239,25 +239,25 @@ def word_of(n: int) -> str:
     return f"{SECRET}{n:04}"
 
 
-def append_by_chance(bus: Engine, dice: random.Random, n: int) -> None:
+def append_by_chance(bus: Engine, rng: random.Random, n: int) -> None:
     """A text of some length in some of the topics where a conversation may leave one, and in its head."""
-    text = word_of(n) + " " * dice.choice((0, 20, 200, 900, 2500, 9000)) + word_of(n)
+    text = word_of(n) + " " * rng.choice((0, 20, 200, 900, 2500, 9000)) + word_of(n)
     payload = {"conversation_id": f"c{n}", "sender": "user:ann", "content": text}
-    topics = dice.sample([*conversation_topics(f"c{n}"), "chat:Ada", "dead:Ada", "chat:Bob"], dice.randint(1, 4))
-    head = SetHead(f"stream:c{n}", {"last_text": word_of(n) * dice.randint(1, 30)})
+    topics = rng.sample([*conversation_topics(f"c{n}"), "chat:Ada", "dead:Ada", "chat:Bob"], rng.randint(1, 4))
+    head = SetHead(f"stream:c{n}", {"last_text": word_of(n) * rng.randint(1, 30)})
     bus.call(Append(records=tuple(NewRecord(topic, payload) for topic in topics), heads=(head,)))
 
 
-def test_what_moved_about_in_the_file_before_it_was_deleted_is_gone_too(store: Store, dice: random.Random) -> None:
+def test_what_moved_about_in_the_file_before_it_was_deleted_is_gone_too(store: Store, rng: random.Random) -> None:
     """Pages that were split and streams that lost entries keep old bytes, unless somebody sees to it."""
     alive, deleted = list(range(CONVERSATIONS)), []
     for step in range(1, 15 * CONVERSATIONS):
-        append_by_chance(store.bus, dice, dice.choice(alive))
+        append_by_chance(store.bus, rng, rng.choice(alive))
         if step % 25 == 0:
-            deleted.append(alive.pop(dice.randrange(len(alive))))
+            deleted.append(alive.pop(rng.randrange(len(alive))))
             store.bus.call(Delete(conversation_topics(f"c{deleted[-1]}"), f"c{deleted[-1]}"))
         if step % 100 == 0:
-            store.bus.call(Trim("chat:Bob", keep=dice.randint(10, 80)))
+            store.bus.call(Trim("chat:Bob", keep=rng.randint(10, 80)))
 
     eventually(lambda: not store.finds(*map(word_of, deleted)))
     assert store.finds(*map(word_of, alive))

@@ -11,7 +11,7 @@ import pytest
 
 from magent2.bus.sqlite import SqliteBus
 from tests.support.audit import whole_log
-from tests.support.gateway import message, served
+from tests.support.gateway import message, serve_gateway
 
 PAGES_MAX = 120
 SENDS_MAX = 1000
@@ -37,7 +37,7 @@ async def test_a_full_disk_refuses_a_send_whole_and_takes_it_once_there_is_room(
     disk: dict[str, int], tmp_path: Path
 ) -> None:
     bus = SqliteBus(tmp_path / "log.db")
-    async with served(bus) as house:
+    async with serve_gateway(bus) as house:
         taken, refusal = await fill(house.client)
 
         assert (refusal.status_code, refusal.json()["code"]) == (507, "storage_full")
@@ -49,7 +49,7 @@ async def test_a_full_disk_refuses_a_send_whole_and_takes_it_once_there_is_room(
 
     disk["max"] = PAGES_MAX * 10
     bus = SqliteBus(tmp_path / "log.db")
-    async with served(bus) as house:
+    async with serve_gateway(bus) as house:
         again = await house.client.post("/send", json=message(TEXT, id=f"m{taken + 1}"))
         assert again.status_code == 200
     for topic in ("chat:one", "chat:Ada"):

@@ -9,19 +9,19 @@ import pytest
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from tests.support.gateway import Event, Served, message, parse_frames, served, streams_open
-from tests.support.keys import ACCESS, person
-from tests.support.serving import until
+from tests.support.gateway import Event, ServedGateway, message, parse_frames, serve_gateway, streams_open
+from tests.support.keys import ACCESS, create_key_holder
+from tests.support.worker_fixture import until
 
 STREAMS = ("/stream/one", "/api/sdk/session/one/stream", "/api/stream?session=one:0", "/api/stream")
 
 
-async def follow(site: Served, headers: dict[str, str], conversation: str = "one") -> list[Event]:
+async def follow(site: ServedGateway, headers: dict[str, str], conversation: str = "one") -> list[Event]:
     """All of a stream, to its end."""
     return await follow_at(site, headers, f"/stream/{conversation}")
 
 
-async def follow_at(site: Served, headers: dict[str, str], path: str) -> list[Event]:
+async def follow_at(site: ServedGateway, headers: dict[str, str], path: str) -> list[Event]:
     async with site.client.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
         text = "".join([piece async for piece in answer.aiter_text()])
@@ -30,9 +30,9 @@ async def follow_at(site: Served, headers: dict[str, str], path: str) -> list[Ev
 
 async def test_a_key_revoked_elsewhere_stops_at_once_its_open_streams_included(log_url: str, engine: Engine) -> None:
     bus = connect(log_url)
-    ann = await person(engine, "user:ann")
-    other = await person(engine, "user:ann")
-    async with served(bus, ACCESS) as site:
+    ann = await create_key_holder(engine, "user:ann")
+    other = await create_key_holder(engine, "user:ann")
+    async with serve_gateway(bus, ACCESS) as site:
         sent = await site.client.post("/send", json=message(), headers=ann.headers)
         assert sent.status_code == 200
         following = [asyncio.create_task(follow_at(site, ann.headers, path)) for path in STREAMS for _ in range(2)]
@@ -58,8 +58,8 @@ async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_com
     log_url: str, engine: Engine
 ) -> None:
     buses = [connect(log_url), connect(log_url)]
-    ann, bob = await person(engine, "user:ann"), await person(engine, "user:bob")
-    async with served(buses[0], ACCESS) as one, served(buses[1], ACCESS) as two:
+    ann, bob = await create_key_holder(engine, "user:ann"), await create_key_holder(engine, "user:bob")
+    async with serve_gateway(buses[0], ACCESS) as one, serve_gateway(buses[1], ACCESS) as two:
         for number in range(20):
             talk = f"talk-{number}"
             answers = await asyncio.gather(
@@ -79,9 +79,9 @@ async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_com
 async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log_url: str, engine: Engine) -> None:
     """Everybody follows before anything is there, then all write into the same few names at once."""
     bus = connect(log_url)
-    people = [await person(engine, f"user:p{number}") for number in range(6)]
+    people = [await create_key_holder(engine, f"user:p{number}") for number in range(6)]
     talks = [f"talk-{number}" for number in range(4)]
-    async with served(bus, ACCESS) as site:
+    async with serve_gateway(bus, ACCESS) as site:
         watching = {
             (number, talk): asyncio.create_task(follow(site, who.headers, talk))
             for number, who in enumerate(people)
@@ -109,7 +109,7 @@ async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log
 @pytest.mark.parametrize("path", ["/health", "/agents"])
 async def test_answers_of_the_server_itself_are_safe_too(log_url: str, path: str) -> None:
     bus = connect(log_url)
-    async with served(bus, ACCESS) as site:
+    async with serve_gateway(bus, ACCESS) as site:
         answer = await site.client.get(path)
 
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -7,14 +7,14 @@ import asyncio
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.runner.echo import EchoRunner
-from tests.support.gateway import Served, message, parse_frames, served
-from tests.support.serving import AGENT, serving
+from tests.support.gateway import ServedGateway, message, parse_frames, serve_gateway
+from tests.support.worker_fixture import AGENT, run_worker
 
 READERS = 4
 TALKS = 5
 
 
-async def follow(house: Served, conversation: str, count: int) -> list[tuple[int | None, str]]:
+async def follow(house: ServedGateway, conversation: str, count: int) -> list[tuple[int | None, str]]:
     answer = await house.client.get(f"/stream/{conversation}", params={"max_events": count, "kinds": "output"})
     return [(event.id, event.data["text"]) for event in parse_frames(answer.text) if event.kind == "output"]
 
@@ -23,7 +23,7 @@ async def test_what_one_gateway_takes_the_readers_of_another_see_in_the_order_of
     log_url: str, engine: Engine
 ) -> None:
     other = connect(log_url)
-    async with served(engine) as first, served(other) as second, serving(engine, EchoRunner()):
+    async with serve_gateway(engine) as first, serve_gateway(other) as second, run_worker(engine, EchoRunner()):
         reading = [
             asyncio.create_task(follow(house, f"c{number}", TALKS))
             for house in (first, second)
@@ -44,13 +44,13 @@ async def test_what_one_gateway_takes_the_readers_of_another_see_in_the_order_of
 
 
 async def test_a_gateway_that_is_replaced_leaves_a_cursor_that_the_next_one_knows(log_url: str, engine: Engine) -> None:
-    async with served(engine) as first:
+    async with serve_gateway(engine) as first:
         for number in range(6):
             await first.client.post("/send", json=message(str(number)))
         begun = await first.client.get("/stream/one", params={"max_events": 3})
     cursor = max(event.id or 0 for event in parse_frames(begun.text))
 
-    async with served(engine) as second:
+    async with serve_gateway(engine) as second:
         rest = await second.client.get("/stream/one", params={"max_events": 3}, headers={"last-event-id": str(cursor)})
 
     seqs = [event.id for event in parse_frames(begun.text + rest.text) if event.id is not None]

@@ -16,8 +16,8 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
 from tests.support.model_server import ModelServer, Reply
-from tests.support.serving import outputs, stream
 from tests.support.team import DESK, mail, roster, team_on, work
+from tests.support.worker_fixture import outputs, stream
 
 CLERK = replace(DESK, tools=("HostedMCPTool",), approval=("HostedMCPTool",), handoffs=())
 SETTINGS = {

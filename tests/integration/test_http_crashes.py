@@ -10,11 +10,11 @@ import pytest
 
 from magent2.bus.interface import Engine
 from tests.support.audit import assert_clean, whole_log
-from tests.support.http_audit import stream_findings
-from tests.support.http_crowd import Crowd
-from tests.support.http_service import TOKEN, Service
-from tests.support.http_slow_reader import SlowReader
-from tests.support.processes import Crew
+from tests.support.http.audit import stream_findings
+from tests.support.http.client_crowd import ClientCrowd
+from tests.support.http.service import TOKEN, Service
+from tests.support.http.slow_reader import SlowReader
+from tests.support.processes import ProcessGroup
 
 WORKERS = GATEWAYS = 2
 FEW = 2  # messages that are on their way when a gateway is killed
@@ -41,7 +41,7 @@ def texts(day: Day, conversation: int) -> list[str]:
     return [f"message {number} of many, in some words" for number in numbers]
 
 
-def make_trouble(service: Service, crowd: Crowd, day: Day) -> None:
+def make_trouble(service: Service, crowd: ClientCrowd, day: Day) -> None:
     for number in range(day.rounds):
         share = day.messages // day.rounds
         left = share - FEW - day.conversations
@@ -53,7 +53,7 @@ def make_trouble(service: Service, crowd: Crowd, day: Day) -> None:
         service.freeze_one()
 
 
-async def live_through(service: Service, crowd: Crowd, day: Day) -> None:
+async def live_through(service: Service, crowd: ClientCrowd, day: Day) -> None:
     names = [f"c{n}" for n in range(day.conversations)]
     late = day.followers // 4 // day.conversations + 1
     for number in range(day.followers - late * day.conversations):
@@ -64,24 +64,24 @@ async def live_through(service: Service, crowd: Crowd, day: Day) -> None:
         people.create_task(asyncio.to_thread(make_trouble, service, crowd, day))
     await asyncio.to_thread(service.await_gateways)
     await asyncio.to_thread(service.wait_for, day.messages)
-    await asyncio.to_thread(service.go_home)
+    await asyncio.to_thread(service.drain_all)
     await crowd.hear_all()
     await asyncio.to_thread(service.close_gateways)
 
 
 async def audit(service: Service, day: Day) -> None:
     for _ in range(WORKERS):
-        service.hire()
+        service.start_worker()
     for _ in range(GATEWAYS):
         service.open_gateway()
     service.await_ready()
-    async with Crowd(service) as crowd:
+    async with ClientCrowd(service) as crowd:
         await live_through(service, crowd, day)
     assert_clean(service.findings() + crowd.findings())
     check_that_it_was_hard(service, crowd, day)
 
 
-def check_that_it_was_hard(service: Service, crowd: Crowd, day: Day) -> None:
+def check_that_it_was_hard(service: Service, crowd: ClientCrowd, day: Day) -> None:
     print(
         f"{service.posted()} messages, {len(crowd.followers)} followers, {dict(service.happened)},"
         f" {service.takeovers()} takeovers, {dict(crowd.happened)}, {crowd.landed()} landed and were sent again"
@@ -95,23 +95,23 @@ def check_that_it_was_hard(service: Service, crowd: Crowd, day: Day) -> None:
 
 
 async def test_every_message_is_answered_once_and_every_client_sees_the_log(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    await audit(Service(log_url, engine, crew, dice), SHORT)
+    await audit(Service(log_url, engine, process_group, rng), SHORT)
 
 
 @pytest.mark.soak
 async def test_500_messages_over_20_conversations_survive_a_long_day_over_http(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    await audit(Service(log_url, engine, crew, dice), LONG)
+    await audit(Service(log_url, engine, process_group, rng), LONG)
 
 
 def test_a_slow_reader_is_cut_off_twice_and_has_every_token_in_order(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    service = Service(log_url, engine, crew, dice)
-    service.hire(think_max_s=0.0, lease_s=60.0)
+    service = Service(log_url, engine, process_group, rng)
+    service.start_worker(think_max_s=0.0, lease_s=60.0)
     port = service.open_gateway()
     service.await_ready()
     text = " ".join(f"{number}-{'x' * WORD_CHARS}" for number in range(TOKENS))
@@ -119,9 +119,9 @@ def test_a_slow_reader_is_cut_off_twice_and_has_every_token_in_order(
         service.send("slow", text)
         reader.read(TOKENS // 10)
         service.wait_for(1)  # all is there, and most of it waits for the reader
-        for last_words in (False, True):
+        for final_reports in (False, True):
             service.kill_gateway()
-            if last_words:  # what the gateway had already handed over; else that is lost too
+            if final_reports:  # what the gateway had already handed over; else that is lost too
                 reader.read_to_the_cut()
             assert len(reader.seen) < TOKENS, "nothing was left to resume: the test shows nothing"
             service.await_gateway(port)
@@ -134,6 +134,6 @@ def test_a_slow_reader_is_cut_off_twice_and_has_every_token_in_order(
     tokens = [event.data["text"] for event in reader.seen if event.kind == "token"]
     assert len(tokens) == TOKENS
     assert "".join(tokens) == text
-    service.go_home()
+    service.drain_all()
     service.close_gateways()
     assert_clean(service.findings())

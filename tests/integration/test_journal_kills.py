@@ -18,10 +18,10 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Leave
 from magent2.sessions.history import run_id_of
 from tests.support.audit import whole_log
-from tests.support.journalled import answers_recorded, remembered, results_in, results_recorded
+from tests.support.journaled_runs import answers_recorded, results_in, results_recorded, sorted_history
 from tests.support.model_server import Call, Json, ModelServer, Reply
-from tests.support.processes import Child, Crew
-from tests.support.serving import AGENT, outputs, send, stream
+from tests.support.processes import Child, ProcessGroup
+from tests.support.worker_fixture import AGENT, outputs, send, stream
 
 CHILD = "tests.integration.children.journal"
 POINTS_MIN = 14
@@ -65,8 +65,8 @@ class Theatre:
 
     def work(self, worker: str, at: int = 0, after: bool = False) -> bool:
         """Have a worker serve the one message that waits; whether it lived. Its lanes are free afterwards."""
-        self._workers.tell(json.dumps({"worker": worker, "at": at, "after": after}))
-        end = self._workers.hear()
+        self._workers.write_line(json.dumps({"worker": worker, "at": at, "after": after}))
+        end = self._workers.next_report()
         assert end["code"] in (0, -SIGKILL), self._workers.errors()
         self.engine.call(Leave(worker))
         return bool(end["code"] == 0)
@@ -92,7 +92,7 @@ class Theatre:
 
     def history(self, conversation: str) -> list[Any]:
         """The history without the names that differ between conversations."""
-        text = json.dumps(remembered(self.engine, conversation))
+        text = json.dumps(sorted_history(self.engine, conversation))
         named = text.replace(run_id_of(AGENT, conversation, f"mail-{conversation}"), "RUN").replace(conversation, "ONE")
         plain: list[Any] = json.loads(re.sub(r"send-[0-9a-f]{32}", "SEND", named))
         for record in plain:
@@ -101,11 +101,11 @@ class Theatre:
 
 
 @pytest.fixture
-def theatre(log_url: str, engine: Engine, crew: Crew, tmp_path: Path) -> Iterator[Theatre]:
+def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path) -> Iterator[Theatre]:
     effects = tmp_path / "effects"
     with ModelServer(answer) as server:
-        workers = crew.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
-        workers.hear()
+        workers = process_group.spawn(CHILD, url=log_url, model_url=server.url, effects=str(effects))
+        workers.next_report()
         server.requests.clear()
         yield Theatre(engine, server, workers, effects)
 

@@ -15,9 +15,20 @@ from magent2.runner.local import MODEL_NAME, find_weights, local_server
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.select import select_runner
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import Mortal, work, work_and_die
+from tests.support.journaled_runs import CrashingBus, work, work_until_crash
 from tests.support.proxy import ModelProxy
-from tests.support.serving import AGENT, command, envelope, history, kinds, outputs, send, serving, stream, until
+from tests.support.worker_fixture import (
+    AGENT,
+    command,
+    envelope,
+    history,
+    kinds,
+    outputs,
+    run_worker,
+    send,
+    stream,
+    until,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -80,7 +91,7 @@ async def test_a_stop_reaches_a_run_inside_the_answer_of_the_model(bus: MemoryBu
     with ModelProxy(urlsplit(server.url).port or 0, after_tokens=1, hold=True) as proxy:
         config = RunnerConfig(AGENT, MODEL_NAME, api_key=server.api_key, base_url=proxy.url)
         send(bus, "Tell me a long story.")
-        async with serving(bus, OpenAIAgentsRunner(config=config)) as service:
+        async with run_worker(bus, OpenAIAgentsRunner(config=config)) as service:
             await until(lambda: "token" in kinds(stream(bus)))
             command(bus, "stop")
             await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
@@ -105,7 +116,7 @@ async def die_and_take_over(at: int, after: bool) -> bool:
     bus = MemoryBus()
     try:
         send(bus, "hello")
-        died = await work_and_die(Mortal(bus, at, after), local_runner())
+        died = await work_until_crash(CrashingBus(bus, at, after), local_runner())
         if not outputs(bus):
             assert await work(bus, local_runner()) is Outcome.ANSWERED
 

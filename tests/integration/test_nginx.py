@@ -21,8 +21,8 @@ from magent2.models.envelope import TokenEvent
 from magent2.sessions.stream import stream_record
 from tests.integration.test_bus_tls import make_certificate
 from tests.support.gateway import message, parse_frames
-from tests.support.http_newcomer import Newcomer, Running
-from tests.support.http_service import TOKEN, quiet_port
+from tests.support.http.new_user import NewUser, RunningProgram
+from tests.support.http.service import TOKEN, quiet_port
 from tests.support.nginx import Nginx, find_nginx
 from tests.support.waiting import eventually
 
@@ -38,7 +38,7 @@ NGINX_CAP_BYTES = 2 << 20
 @dataclass(slots=True)
 class Site:
     nginx: Nginx
-    gateway: Running
+    gateway: RunningProgram
     bus: Engine
     tls: ssl.SSLContext
 
@@ -72,7 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     url, port = f"sqlite:///{folder / 'log.db'}", quiet_port()
     nginx = Nginx(folder, port)
     bus = connect(url)
-    with Newcomer(_home(folder), MAGENT2_LOG_LEVEL="info") as newcomer:
+    with NewUser(_home(folder), MAGENT2_LOG_LEVEL="info") as newcomer:
         gateway = newcomer.start(_gateway_command(url, port))
         gateway.await_gateway(str(port))
         nginx.start()

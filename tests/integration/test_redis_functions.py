@@ -26,8 +26,8 @@ from magent2.bus.redis_engine.functions import (
 )
 from magent2.errors import NoPermission, StorageFull, UnsupportedServer
 from tests.support.audit import assert_clean, sequence_findings, whole_log
+from tests.support.audited_lane import mail_to, settle_append, start_append
 from tests.support.command_line import CommandLine
-from tests.support.lane_work import mail_to, settling, starting
 from tests.support.redis_server import RedisServer, skip_if_left_out
 
 pytestmark = pytest.mark.redis
@@ -111,8 +111,8 @@ async def test_functions_lost_again_and_again_under_way_lose_and_double_nothing(
         settled = 0
         while settled < len(lanes):
             claims = await bus.acall(Claim(worker="w1", agents=(AGENT,), limit=4, lease_s=60.0))
-            await asyncio.gather(*(bus.acall(starting(TRAIL, lane)) for lane in claims.lanes))
-            await asyncio.gather(*(bus.acall(settling(TRAIL, lane, 2)) for lane in claims.lanes))
+            await asyncio.gather(*(bus.acall(start_append(TRAIL, lane)) for lane in claims.lanes))
+            await asyncio.gather(*(bus.acall(settle_append(TRAIL, lane, 2)) for lane in claims.lanes))
             settled += len(claims.lanes)
 
     flusher = asyncio.create_task(flush())

@@ -19,7 +19,7 @@ from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import queue_records, read_outbox, retry_item
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.sessions.store import create_session
-from tests.support.processes import Child, Crew
+from tests.support.processes import Child, ProcessGroup
 
 CHILD = "tests.integration.children.relay"
 POINTS = ["send:before", "send:after", *(f"write:{n}:{when}" for n in (1, 2, 3, 4) for when in ("before", "after"))]
@@ -44,8 +44,8 @@ class RelayScenario:
         self.engine.call(Append(records=queue_records(message, connector)))
 
     def relay(self, worker: str, point: str = "") -> None:
-        self._relays.tell(json.dumps({"worker": worker, "point": point}))
-        code = self._relays.hear()["code"]
+        self._relays.write_line(json.dumps({"worker": worker, "point": point}))
+        code = self._relays.next_report()["code"]
         assert code in (0, -SIGKILL), self._relays.errors()
         self.kills += code == -SIGKILL
         self.engine.call(Leave(worker))  # as if its lease had run out
@@ -57,10 +57,10 @@ class RelayScenario:
         return {item.id: item.state for item in run_sync(self.engine, read_outbox, "hook")}
 
 
-def new_scenario(takes_key: bool, url: str, engine: Engine, crew: Crew, folder: Path) -> RelayScenario:
+def new_scenario(takes_key: bool, url: str, engine: Engine, process_group: ProcessGroup, folder: Path) -> RelayScenario:
     arrivals = folder / "arrivals"
-    relays = crew.spawn(CHILD, url=url, arrivals=str(arrivals), takes_key=takes_key)
-    relays.hear()
+    relays = process_group.spawn(CHILD, url=url, arrivals=str(arrivals), takes_key=takes_key)
+    relays.next_report()
     return RelayScenario(engine, relays, arrivals)
 
 
@@ -87,8 +87,10 @@ def check(scenario: RelayScenario, takes_key: bool) -> None:
 
 
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
-def test_killed_at_every_step(log_url: str, engine: Engine, crew: Crew, tmp_path: Path, takes_key: bool) -> None:
-    scenario = new_scenario(takes_key, log_url, engine, crew, tmp_path)
+def test_killed_at_every_step(
+    log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path, takes_key: bool
+) -> None:
+    scenario = new_scenario(takes_key, log_url, engine, process_group, tmp_path)
 
     kill_and_take_over(scenario, POINTS, "m")
 
@@ -104,8 +106,10 @@ def test_killed_at_every_step(log_url: str, engine: Engine, crew: Crew, tmp_path
 
 @pytest.mark.soak
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
-def test_killed_again_and_again(log_url: str, engine: Engine, crew: Crew, tmp_path: Path, takes_key: bool) -> None:
-    scenario = new_scenario(takes_key, log_url, engine, crew, tmp_path)
+def test_killed_again_and_again(
+    log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path, takes_key: bool
+) -> None:
+    scenario = new_scenario(takes_key, log_url, engine, process_group, tmp_path)
 
     for number in range(ROUNDS_SOAK):
         kill_and_take_over(scenario, POINTS, f"r{number}-")

@@ -8,9 +8,9 @@ from typing import Any
 from magent2.bus.connect import connect
 from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
-from tests.support.processes import Child, Crew
-from tests.support.serving import AGENT, LEASE_S, send, until
-from tests.support.steered import Talk, blocks, receipts
+from tests.support.processes import Child, ProcessGroup
+from tests.support.steerable_run import SteerableAgent, receipts, shown_steers
+from tests.support.worker_fixture import AGENT, LEASE_S, send, until
 
 OTHER = "Bob"
 WAIT_S = 30.0
@@ -22,24 +22,24 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the_receipts(
-    crew: Crew, log_url: str
+    process_group: ProcessGroup, log_url: str
 ) -> None:
     bus = connect(log_url)
-    talks = {name: Talk(turns=1, name=name) for name in (AGENT, OTHER)}
+    talks = {name: SteerableAgent(turns=1, name=name) for name in (AGENT, OTHER)}
     service = WorkerService(bus, {name: talk.runner for name, talk in talks.items()}, lease_s=LEASE_S)
     serving = asyncio.create_task(service.run())
     for name, talk in talks.items():
         send(bus, "go", recipient=f"agent:{name}")
         await talk.at(0)
 
-    speaker = crew.spawn_cold(
+    speaker = process_group.spawn_cold(
         "tests.integration.children.remote", url=log_url, conversation="one", messages=MESSAGES, wait_s=WAIT_S
     )
-    sent = await hear(speaker)
+    sent = await next_report(speaker)
     before = [len(talk.requests) for talk in talks.values()]
     for talk in talks.values():
         talk.open()
-    fates = [await hear(speaker) for _ in MESSAGES]
+    fates = [await next_report(speaker) for _ in MESSAGES]
     await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
     told = sorted(receipts(bus))
     await service.drain()
@@ -49,12 +49,12 @@ async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the
     assert sent == {"sent": ["m1", "m2", "m1"], "sdk": False}
     assert before == [1, 1]
     one, everybody = ("user:ann", "please: hurry"), ("user:ann", "stop at noon")
-    assert [blocks(talk.requests[-1]) for talk in talks.values()] == [[one, everybody], [everybody]]
+    assert [shown_steers(talk.requests[-1]) for talk in talks.values()] == [[one, everybody], [everybody]]
     assert fates[0] == fates[2] == {"id": "m1", "waiting": 0, "seen": [[AGENT, 1]]}
     assert fates[1] == {"id": "m2", "waiting": 0, "seen": [[AGENT, 1], [OTHER, 1]]}
     assert told == [("m1", "seen"), ("m2", "seen"), ("m2", "seen")]
 
 
-async def hear(child: Child) -> dict[str, Any]:
+async def next_report(child: Child) -> dict[str, Any]:
     """The next report, while the worker in this process goes on."""
-    return await asyncio.to_thread(child.hear)
+    return await asyncio.to_thread(child.next_report)

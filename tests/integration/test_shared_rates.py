@@ -11,8 +11,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.keys import create_key
 from magent2.models.address import counts_topic
-from tests.support.http_service import Service
-from tests.support.processes import Crew
+from tests.support.http.service import Service
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 
 DEADLINE_S = 30.0
@@ -21,12 +21,12 @@ BURST = 20
 
 @pytest.fixture
 def gateways(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random, monkeypatch: pytest.MonkeyPatch
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """Addresses of two, each a process of its own."""
     monkeypatch.setenv("MAGENT2_LIMIT_READ_PER_S", "0.001")
     monkeypatch.setenv("MAGENT2_LIMIT_READ_BURST", str(BURST))
-    service = Service(log_url, engine, crew, dice)
+    service = Service(log_url, engine, process_group, rng)
     for _ in range(2):
         service.open_gateway()
     service.await_gateways()

@@ -12,12 +12,12 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import READ_LIMIT_MAX, Lanes, Read
 from magent2.sessions.steering import steer
 from tests.support.audit import assert_clean, whole_log
-from tests.support.lane_work import insist
-from tests.support.processes import Child, Crew
-from tests.support.service_chaos import QUIET_DEADLINE_S, Workforce
-from tests.support.serving import AGENT, dead, envelope
+from tests.support.audited_lane import call_with_retry
+from tests.support.processes import Child, ProcessGroup
+from tests.support.service_pool import QUIET_DEADLINE_S, ServicePool
 from tests.support.steer_audit import steer_findings
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import AGENT, dead_letters, envelope
 
 CONVERSATIONS = ("c1", "c2", "c3")
 WORKERS = 2
@@ -28,20 +28,20 @@ STEERS, KILLS = 30, 2
 STEERS_SOAK, KILLS_SOAK = 200, 25
 
 
-class SteeredForce(Workforce):
+class SteeredForce(ServicePool):
     """Workers on runs of many turns, and somebody who keeps talking to them."""
 
-    module = "tests.integration.children.steered"
+    module = "tests.integration.children.steerable_service"
 
-    def __init__(self, url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
-        super().__init__(url, engine, crew, dice)
+    def __init__(self, url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random) -> None:
+        super().__init__(url, engine, process_group, rng)
         self.steers: dict[str, list[str]] = defaultdict(list)
         self._read: defaultdict[str, int] = defaultdict(int)
         self._answers = 0
         self.killed: list[Child] = []
 
     def begin(self, conversation: str) -> None:
-        self.post(f"go {self._dice.randint(TURNS_MIN, TURNS_MAX)}", conversation)
+        self.post(f"go {self._rng.randint(TURNS_MIN, TURNS_MAX)}", conversation)
 
     def steer(self, conversation: str) -> None:
         number = sum(map(len, self.steers.values()))
@@ -53,7 +53,7 @@ class SteeredForce(Workforce):
         """How many answers of models are recorded by now."""
         for conversation in CONVERSATIONS:
             topic = f"history:{conversation}"
-            for record in insist(self.engine, Read(topic, self._read[topic], READ_LIMIT_MAX)).records:
+            for record in call_with_retry(self.engine, Read(topic, self._read[topic], READ_LIMIT_MAX)).records:
                 self._read[topic] = record.seq
                 self._answers += record.payload["kind"] == "answer"
         return self._answers
@@ -64,7 +64,7 @@ class SteeredForce(Workforce):
         eventually(lambda: self.answers() >= target or self.is_quiet(), QUIET_DEADLINE_S)
 
     def is_quiet(self) -> bool:
-        return not insist(self.engine, Lanes(AGENT)) and not self._unsorted()
+        return not call_with_retry(self.engine, Lanes(AGENT)) and not self._unsorted()
 
     def _unsorted(self) -> bool:
         """Whether mail was sent that no run has begun to answer, and no turn has seen."""
@@ -86,9 +86,9 @@ class SteeredForce(Workforce):
             for conversation in CONVERSATIONS
             for finding in steer_findings(self.engine, conversation, self.steers[conversation])
         ]
-        findings += [f"buried: {letter}" for letter in dead(self.engine)]
-        for child in self.hired:
-            findings += [f"shown twice: {words}" for words in child.heard() if "doubled" in words]
+        findings += [f"buried: {letter}" for letter in dead_letters(self.engine)]
+        for child in self.started_workers:
+            findings += [f"shown twice: {words}" for words in child.reports_so_far() if "doubled" in words]
         return findings
 
     def tally(self) -> dict[str, int]:
@@ -98,18 +98,18 @@ class SteeredForce(Workforce):
         return {outcome: outcomes.count(outcome) for outcome in ("seen", "input")}
 
 
-def talk_through(force: SteeredForce, steers: int, kills: int, dice: random.Random) -> None:
+def talk_through(force: SteeredForce, steers: int, kills: int, rng: random.Random) -> None:
     for _ in range(WORKERS):
-        force.hire(THINK_MAX_S)
+        force.start_worker(THINK_MAX_S)
     force.await_ready()
     for conversation in CONVERSATIONS:
         force.begin(conversation)
-    deaths = set(dice.sample(range(1, steers), kills))
+    deaths = set(rng.sample(range(1, steers), kills))
     for number in range(steers):
-        conversation = dice.choice(CONVERSATIONS)
+        conversation = rng.choice(CONVERSATIONS)
         if number % RUN_EVERY == 0:
             force.begin(conversation)
-        force.get_on(dice.choice((0, 0, 1, 2, 5)))
+        force.get_on(rng.choice((0, 0, 1, 2, 5)))
         force.steer(conversation)
         if number in deaths:
             force.kill_one()
@@ -117,7 +117,7 @@ def talk_through(force: SteeredForce, steers: int, kills: int, dice: random.Rand
 
 
 def check(force: SteeredForce, steers: int, kills: int) -> None:
-    force.go_home()
+    force.drain_all()
     assert_clean(force.findings())
     print(f"{steers} steers: {force.tally()}, {dict(force.happened)}, {force.takeovers()} takeovers")
     assert sum(force.tally().values()) == steers
@@ -127,18 +127,22 @@ def check(force: SteeredForce, steers: int, kills: int) -> None:
 
 
 @pytest.mark.parametrize("log_url", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True)
-def test_steers_survive_the_death_of_workers(log_url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
-    force = SteeredForce(log_url, engine, crew, dice)
+def test_steers_survive_the_death_of_workers(
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
+) -> None:
+    force = SteeredForce(log_url, engine, process_group, rng)
 
-    talk_through(force, STEERS, KILLS, dice)
+    talk_through(force, STEERS, KILLS, rng)
 
     check(force, STEERS, KILLS)
 
 
 @pytest.mark.soak
-def test_200_steers_survive_a_long_day(log_url: str, engine: Engine, crew: Crew, dice: random.Random) -> None:
-    force = SteeredForce(log_url, engine, crew, dice)
+def test_200_steers_survive_a_long_day(
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
+) -> None:
+    force = SteeredForce(log_url, engine, process_group, rng)
 
-    talk_through(force, STEERS_SOAK, KILLS_SOAK, dice)
+    talk_through(force, STEERS_SOAK, KILLS_SOAK, rng)
 
     check(force, STEERS_SOAK, KILLS_SOAK)

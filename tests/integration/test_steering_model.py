@@ -15,12 +15,12 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.team.runner import TeamRunner
 from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
-from tests.support.journalled import Mortal
+from tests.support.journaled_runs import CrashingBus
 from tests.support.model_server import Call, ModelServer, Reply
-from tests.support.serving import LEASE_S, serving, until
-from tests.support.steered import receipts, seen, steer
+from tests.support.steerable_run import receipts, seen_steers, steer
 from tests.support.team import active_agent, mail, team_on
 from tests.support.waiting import DEADLINE_S
+from tests.support.worker_fixture import LEASE_S, run_worker, until
 
 BLOCK = '<bus-message source="user:ann">\n{}\n</bus-message>'
 
@@ -35,7 +35,7 @@ def bus() -> Iterator[MemoryBus]:
 @asynccontextmanager
 async def desk(bus: Engine, server: ModelServer, **options: Any) -> AsyncIterator[tuple[WorkerService, TeamRunner]]:
     runner = team_on(server.url)
-    async with serving(bus, runner, agent="desk", **{"lease_s": LEASE_S, **options}) as service:
+    async with run_worker(bus, runner, agent="desk", **{"lease_s": LEASE_S, **options}) as service:
         yield service, runner
     await runner.aclose()
 
@@ -100,7 +100,7 @@ async def test_a_model_that_fails_and_is_asked_again_sees_it_once(bus: MemoryBus
             await until(lambda: service.outcomes[Outcome.ANSWERED], 20.0)
 
     assert [len(blocks_in(request)) for request in server.requests] == [0, 1, 1, 1]
-    assert [turn for turn, _ in seen(bus)] == [1]
+    assert [turn for turn, _ in seen_steers(bus)] == [1]
     assert len(receipts(bus)) == 1
 
 
@@ -115,7 +115,7 @@ async def test_after_a_takeover_it_is_in_every_request_once(bus: MemoryBus, on: 
         return Reply("Done.") if "function_call_output" in texts(request) else look(1)
 
     with ModelServer(reply) as server:
-        mortal = Mortal(bus, after=after, on=on)
+        mortal = CrashingBus(bus, after=after, on=on)
         runner = team_on(server.url)
         service = WorkerService(mortal, {"desk": runner}, lease_s=0.2, worker="mortal")
         await run_until_dead(service, mortal)
@@ -124,11 +124,11 @@ async def test_after_a_takeover_it_is_in_every_request_once(bus: MemoryBus, on: 
             await until(lambda: other.outcomes[Outcome.ANSWERED] or (on, after) == ("end", True))
 
     assert {tuple(blocks_in(request)) for request in server.requests} == {(BLOCK.format("listen"),)}
-    assert [text for _, text in seen(bus)] == ["listen"]
+    assert [text for _, text in seen_steers(bus)] == ["listen"]
     assert [outcome for _, outcome in receipts(bus)] == ["seen"]
 
 
-async def run_until_dead(service: WorkerService, bus: Mortal) -> None:
+async def run_until_dead(service: WorkerService, bus: CrashingBus) -> None:
     task = asyncio.create_task(service.run())
     await asyncio.wait_for(bus.dead.wait(), DEADLINE_S)
     task.cancel()
@@ -147,4 +147,4 @@ async def test_a_steer_after_a_handoff_reaches_whoever_goes_on(bus: MemoryBus) -
     assert active_agent(bus) == "shop"
     assert [len(blocks_in(request)) for request in server.requests] == [0, 0, 1]
     assert server.requests[2]["instructions"].startswith("You are the shop.")
-    assert [turn for turn, _ in seen(bus)] == [2]
+    assert [turn for turn, _ in seen_steers(bus)] == [2]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
-from tests.support.processes import Child, Crew
-from tests.support.serving import command, history, kinds, outputs, send, stream
-from tests.support.steered import receipts
+from tests.support.processes import Child, ProcessGroup
+from tests.support.steerable_run import receipts
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import command, history, kinds, outputs, send, stream
 
 LEASE_S = 0.6
 DEADLINE_S = 30.0
@@ -18,13 +18,13 @@ DEADLINE_S = 30.0
 class Mine:
     """Worker processes, and the gate behind which the helper digs."""
 
-    def __init__(self, crew: Crew, url: str, folder: Path) -> None:
-        self._crew = crew
+    def __init__(self, process_group: ProcessGroup, url: str, folder: Path) -> None:
+        self._process_group = process_group
         self._url = url
         self.gate = folder / "gate"
 
-    def hire(self, agent: str) -> Child:
-        return self._crew.spawn(
+    def start_worker(self, agent: str) -> Child:
+        return self._process_group.spawn(
             "tests.integration.children.subagents",
             url=self._url,
             agents=[agent],
@@ -34,25 +34,25 @@ class Mine:
 
     def at_work(self, engine: Engine) -> tuple[Child, Child]:
         """Boss and helper, when the helper digs and was told something."""
-        boss, helper = self.hire("boss"), self.hire("helper")
+        boss, helper = self.start_worker("boss"), self.start_worker("helper")
         send(engine, "dig for gold", recipient="agent:boss")
-        assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+        assert [helper.next_report(), helper.next_report()] == [{"ready": True}, {"digging": True}]
         eventually(lambda: "tell" in _calls(engine), DEADLINE_S)
         return boss, helper
 
 
 def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_killed(
-    crew: Crew, log_url: str, engine: Engine, tmp_path: Path
+    process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(crew, log_url, tmp_path)
+    mine = Mine(process_group, log_url, tmp_path)
     boss, helper = mine.at_work(engine)
 
     helper.kill()
-    helper = mine.hire("helper")
-    assert [helper.hear(), helper.hear()] == [{"ready": True}, {"digging": True}]
+    helper = mine.start_worker("helper")
+    assert [helper.next_report(), helper.next_report()] == [{"ready": True}, {"digging": True}]
     boss.kill()
     mine.gate.touch()
-    mine.hire("boss")
+    mine.start_worker("boss")
     eventually(lambda: outputs(engine), DEADLINE_S)
 
     assert outputs(engine) == ["found gold, told: deeper"]
@@ -64,14 +64,14 @@ def test_a_subagent_messaged_mid_run_returns_its_result_after_both_workers_were_
 
 
 def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
-    crew: Crew, log_url: str, engine: Engine, tmp_path: Path
+    process_group: ProcessGroup, log_url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    mine = Mine(crew, log_url, tmp_path)
+    mine = Mine(process_group, log_url, tmp_path)
     boss, helper = mine.at_work(engine)
 
     boss.kill()
     name = command(engine, "stop", recipient="agent:boss")
-    mine.hire("boss")
+    mine.start_worker("boss")
     (child,) = (event["subagent_id"] for event in stream(engine) if event["event"] == "subagent")
     eventually(lambda: kinds(stream(engine, child))[-1] == "stopped" and not engine.call(Lanes("helper")), DEADLINE_S)
 
@@ -79,7 +79,7 @@ def test_a_stop_reaches_a_subagent_after_the_worker_of_its_starter_was_killed(
     assert kinds(stream(engine))[-1] == "stopped"
     assert [outcome for _, outcome in receipts(engine, child)].count("stopped") == 1
     assert outputs(engine, child) == []
-    assert helper.heard() == []
+    assert helper.reports_so_far() == []
 
 
 def _calls(engine: Engine) -> list[str]:

@@ -19,10 +19,10 @@ from magent2.roster.spec import McpServer, Roster
 from magent2.runner.team.runner import TeamRunner
 from magent2.worker.lane_run import Outcome
 from tests.support import mcp_server
-from tests.support.journalled import Mortal, letters
+from tests.support.journaled_runs import CrashingBus, message_contents
 from tests.support.model_server import Call, ModelServer, Reply
-from tests.support.serving import outputs, stream, until
-from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_and_die
+from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, team_on, work, work_until_crash
+from tests.support.worker_fixture import outputs, stream, until
 
 START_DEADLINE_S = 60.0  # it imports a good deal first
 FETCH = Call("shelf__fetch", {"title": "Emma"})
@@ -142,7 +142,7 @@ async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(
     broken = replace(shelf, command=("no-such-program-here",))
     with ModelServer([Reply(calls=[FETCH]), Reply("unread"), Reply("Here.")]) as server:
         async with team(server, library(shelf, mcp=("shelf",))) as first:
-            await work_and_die(Mortal(bus, on="tool", after=True), first)
+            await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
         async with team(server, library(broken, mcp=("shelf",))) as second:
             assert await work(bus, second) is Outcome.ANSWERED
 
@@ -202,7 +202,7 @@ async def test_a_block_calls_the_tools_of_a_server_and_what_it_sends_leaves(
     assert await run_blocks(bus, who, code) == ["hello\n\n[Messages: 2 sent]"]
 
     assert marks.read_text() == "started\nfetch Emma\nfetch Persuasion\n"
-    assert letters(bus, "chat:Bea") == ["here is Emma", "here is Persuasion"]
+    assert message_contents(bus, "chat:Bea") == ["here is Emma", "here is Persuasion"]
 
 
 async def test_a_block_is_checked_against_the_schemas_and_the_allowlist_before_it_runs(

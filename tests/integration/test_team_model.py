@@ -16,8 +16,8 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.tools.default_tools import standard_tools
 from magent2.worker.lane_run import Outcome
 from tests.support.model_server import Call, ModelServer, Reply
-from tests.support.serving import outputs, stream
 from tests.support.team import CHIEF, DESK, SHOP, active_agent, ask_route, mail, roster, set_session, team_on, work
+from tests.support.worker_fixture import outputs, stream
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from magent2.client import Client
 from tests.support.command_line import CommandLine, ended
-from tests.support.forked import ROOT
-from tests.support.otlp import Receiver, Seen
+from tests.support.forked_processes import ROOT
+from tests.support.otlp import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import eventually
 
 DEADLINE_S = 60.0
@@ -44,7 +44,7 @@ from magent2.gateway.server import Gateway
 from magent2.telemetry.tracing import traced_process
 from magent2.worker.service import WorkerService
 from magent2.worker.team_selection import choose_team
-from tests.support.serving import outputs, send, until
+from tests.support.worker_fixture import outputs, send, until
 
 async def main(tracer):
     bus, team = MemoryBus(), choose_team((), "demo")
@@ -65,8 +65,8 @@ print(json.dumps([name for name in sys.modules if name.startswith(ours)]))
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
         yield receiver
 
 
@@ -88,7 +88,7 @@ def said(process: subprocess.Popen[str], word: str) -> str:
 
 
 def test_one_trace_goes_from_the_request_to_the_run_that_a_run_has_caused(
-    magent2: CommandLine, receiver: Receiver, tmp_path: Path
+    magent2: CommandLine, receiver: OtlpReceiver, tmp_path: Path
 ) -> None:
     (tmp_path / "magent2.toml").write_text(TEAM)
     team = ("--config", str(tmp_path / "magent2.toml"), "--model", "demo")
@@ -120,23 +120,23 @@ def test_one_trace_goes_from_the_request_to_the_run_that_a_run_has_caused(
     assert [ended(process).code for process in (front, back)] == [0, 0]
 
 
-def receiver_of(receiver: Receiver, name: str) -> Seen:
+def receiver_of(receiver: OtlpReceiver, name: str) -> ReceivedSpan:
     (found,) = eventually(lambda: _named(receiver, name), DEADLINE_S)
     return found
 
 
-def _sends(receiver: Receiver) -> tuple[Seen, Seen]:
+def _sends(receiver: OtlpReceiver) -> tuple[ReceivedSpan, ReceivedSpan]:
     """The person's, then the agent's."""
     eventually(lambda: len(_named(receiver, "send")) == 2)
     one, two = _named(receiver, "send")
     return (one, two) if one.facts["messaging.destination.name"] == "agent:front" else (two, one)
 
 
-def _named(receiver: Receiver, name: str) -> list[Seen]:
+def _named(receiver: OtlpReceiver, name: str) -> list[ReceivedSpan]:
     return [span for span in receiver.spans if span.name == name]
 
 
-def _line(*spans: Seen) -> bool:
+def _line(*spans: ReceivedSpan) -> bool:
     """Each is a part of the one before it, and all are of one trace."""
     return len({span.trace for span in spans}) == 1 and all(
         child.parent == parent.id for parent, child in pairwise(spans)
@@ -161,7 +161,7 @@ def test_off_by_default_nothing_of_it_is_imported(magent2: CommandLine) -> None:
 
 
 def test_serve_answers_and_leaves_though_the_collector_says_nothing(magent2: CommandLine) -> None:
-    with Receiver(stall=True) as receiver:
+    with OtlpReceiver(stall=True) as receiver:
         process = magent2.start("serve", "--port", "0", "--log-format", "json", **receiver.variables)
         found = ADDRESS.search(said(process, "/send"))
         assert found is not None

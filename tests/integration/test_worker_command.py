@@ -12,13 +12,13 @@ import pytest
 
 from magent2.bus.operations import Lanes, Workers
 from magent2.bus.sqlite import SqliteBus
-from tests.support.forked import start_module
-from tests.support.processes import Crew
-from tests.support.serving import AGENT, outputs, send, stream
+from tests.support.forked_processes import start_module
+from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
+from tests.support.worker_fixture import AGENT, outputs, send, stream
 
 WORKER = "magent2.worker"
-STUCK = "tests.integration.children.stuck"
+STUCK = "tests.integration.children.stuck_runner"
 START_DEADLINE_S = 30.0
 END_DEADLINE_S = 30.0
 UNSET = ("OPENAI_API_KEY", "AGENT_NAME", "AGENT_MODEL", "AGENT_TOOLS", "MAGENT2_BUS_URL", "REDIS_URL")
@@ -111,10 +111,12 @@ def test_ctrl_c_drains_like_sigterm(start: Start, bus: SqliteBus) -> None:
     ]
 
 
-def test_the_second_signal_exits_immediately_and_the_mail_stays_pending(url: str, bus: SqliteBus, crew: Crew) -> None:
+def test_the_second_signal_exits_immediately_and_the_mail_stays_pending(
+    url: str, bus: SqliteBus, process_group: ProcessGroup
+) -> None:
     send(bus, "hello")
-    child = crew.spawn(STUCK, url=url)
-    assert child.hear() == {"begun": True}
+    child = process_group.spawn(STUCK, url=url)
+    assert child.next_report() == {"begun": True}
     os.kill(child.pid, signal.SIGTERM)
     eventually(lambda: "worker is draining" in child.errors())
     os.kill(child.pid, signal.SIGTERM)

@@ -11,10 +11,10 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.echo import EchoRunner
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import assert_clean, whole_log
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.run_audit import run_findings
-from tests.support.service_chaos import Workforce
-from tests.support.serving import send, serving, until
+from tests.support.service_pool import ServicePool
+from tests.support.worker_fixture import run_worker, send, until
 
 CONVERSATIONS = 20
 WORKERS = 2
@@ -23,25 +23,25 @@ MESSAGES_SOAK, ROUNDS_SOAK = 500, 60
 FAULTLESS = 2000
 
 
-def post(force: Workforce, first: int, count: int) -> None:
+def post(force: ServicePool, first: int, count: int) -> None:
     for n in range(first, first + count):
         force.post(f"message {n} of many", f"c{n % CONVERSATIONS}")
 
 
-def work_through(force: Workforce, messages: int, rounds: int, dice: random.Random) -> None:
+def work_through(force: ServicePool, messages: int, rounds: int, rng: random.Random) -> None:
     for _ in range(WORKERS):
-        force.hire()
+        force.start_worker()
     force.await_ready()
     share = messages // rounds
     for number in range(rounds):
         post(force, number * share, share if number < rounds - 1 else messages - number * share)
-        force.wait_for(dice.randint(1, max(1, share // 2)))
+        force.wait_for(rng.randint(1, max(1, share // 2)))
         force.freeze_one() if number % 3 == 2 else force.kill_one()
     force.wait_for(messages)
 
 
-def check(force: Workforce, messages: int, rounds: int) -> None:
-    outcomes = force.go_home()
+def check(force: ServicePool, messages: int, rounds: int) -> None:
+    outcomes = force.drain_all()
     assert_clean(force.findings())
     print(f"{force.posted()} messages, {dict(force.happened)}, {force.takeovers()} takeovers, {dict(outcomes)}")
     assert force.posted() == messages
@@ -51,22 +51,22 @@ def check(force: Workforce, messages: int, rounds: int) -> None:
 
 
 def test_killed_and_frozen_workers_answer_every_message_once_and_in_order(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = Workforce(log_url, engine, crew, dice)
+    force = ServicePool(log_url, engine, process_group, rng)
 
-    work_through(force, MESSAGES, ROUNDS, dice)
+    work_through(force, MESSAGES, ROUNDS, rng)
 
     check(force, MESSAGES, ROUNDS)
 
 
 @pytest.mark.soak
 def test_500_messages_over_20_conversations_survive_a_long_day(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = Workforce(log_url, engine, crew, dice)
+    force = ServicePool(log_url, engine, process_group, rng)
 
-    work_through(force, MESSAGES_SOAK, ROUNDS_SOAK, dice)
+    work_through(force, MESSAGES_SOAK, ROUNDS_SOAK, rng)
 
     check(force, MESSAGES_SOAK, ROUNDS_SOAK)
 
@@ -78,7 +78,7 @@ async def test_2000_messages_over_20_conversations_have_2000_answers() -> None:
         conversation, text = f"c{n % CONVERSATIONS}", f"message {n}"
         sent.setdefault(conversation, []).append((send(bus, text, conversation), text))
 
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == FAULTLESS, 60.0)
 
     for conversation, messages in sent.items():
@@ -89,13 +89,13 @@ async def test_2000_messages_over_20_conversations_have_2000_answers() -> None:
 
 @pytest.mark.soak
 def test_2000_messages_over_20_conversations_have_2000_answers_on_a_real_log(
-    log_url: str, engine: Engine, crew: Crew, dice: random.Random
+    log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
-    force = Workforce(log_url, engine, crew, dice)
+    force = ServicePool(log_url, engine, process_group, rng)
     post(force, 0, FAULTLESS)
-    force.hire(think_max_s=0.0)
+    force.start_worker(think_max_s=0.0)
     force.await_ready()
     force.wait_for(FAULTLESS)
 
-    assert force.go_home()["ANSWERED"] == FAULTLESS
+    assert force.drain_all()["ANSWERED"] == FAULTLESS
     assert_clean(force.findings())

@@ -12,9 +12,9 @@ from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Hos
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.interface import CallScope, ReleasableSlot, current_scope
 from magent2.tools.sending import held_id
-from tests.simulation.calls import BLOCK, chance_of, kind_of, turn_of
-from tests.simulation.moods import Temper
-from tests.simulation.town import send_of, sending_tools
+from tests.simulation.calls import BLOCK, kind_of, stable_choice, turn_of
+from tests.simulation.directory_fixture import send_call, sending_tools
+from tests.simulation.plain_runner import MailFaults
 
 NOW, HELD = (0,), (1, 2)  # places of its messages that go at once, and of those that it holds
 FAILED = "failed on purpose"
@@ -23,7 +23,7 @@ Posted = Mapping[str, set[str]]  # ids of what was sent, by the beginnings of th
 
 
 def is_bad(call: str) -> bool:
-    return chance_of(call, 5) == 0
+    return stable_choice(call, 5) == 0
 
 
 def name_of(call: str, place: int) -> str:
@@ -35,7 +35,7 @@ def code_of(call: str) -> str:
     return json.dumps({"call": call, "steps": steps})
 
 
-class PlayedSandbox:
+class ScriptedSandbox:
     """A `Sandbox` for every process."""
 
     async def run(
@@ -49,14 +49,14 @@ class PlayedSandbox:
         scope = current_scope()
         assert scope is not None
         context = cast(RunContext, scope.run)
-        temper = Temper.of(context)
-        temper.see(context, turn_of(played["call"]), played["call"])
+        faults = MailFaults.of(context)
+        faults.on_call(context, turn_of(played["call"]), played["call"])
         try:
             for step in played["steps"]:
-                await temper.line.breathe()
+                await faults.bus.checkpoint()
                 if step is None:
                     return BlockResult("", failure=BlockFailure("exception", FAILED))
-                send = send_of(name_of(played["call"], step), context.conversation_id)
+                send = send_call(name_of(played["call"], step), context.conversation_id)
                 await call(send.tool, (), {**send.arguments, "now": step in NOW})
         except AbortBlock as end:
             return BlockResult("", failure=end.failure)
@@ -69,7 +69,7 @@ class PlayedSandbox:
 
 
 def python_tool() -> Any:
-    return function_tool_of(PythonTool(PlayedSandbox(), sending_tools().values()).definition())
+    return function_tool_of(PythonTool(ScriptedSandbox(), sending_tools().values()).definition())
 
 
 # --- the audit
@@ -80,7 +80,7 @@ def block_findings(run: Sequence[Mapping[str, Any]], conversation: str, posted: 
     results = {mark["call_id"]: mark for mark in run if mark["kind"] == "tool"}
     for mark in run:
         if mark["kind"] == "sent" and kind_of(mark["call_id"]) == BLOCK:
-            lands = send_of(name_of(mark["call_id"], mark["place"]), conversation).lands
+            lands = send_call(name_of(mark["call_id"], mark["place"]), conversation).lands
             if mark["id"] not in posted[lands]:
                 yield f"{mark['call_id']} has sent {mark['id']} at once, which is in no log of {lands}"
     sent = [(mark["call_id"], mark["place"]) for mark in run if mark["kind"] == "sent"]
@@ -95,7 +95,7 @@ def _held_findings(
     call: str, key: str, result: Mapping[str, Any] | None, conversation: str, posted: Posted
 ) -> Iterator[str]:
     ids = {place: held_id(CallScope(run=None, key=key), place) for place in HELD}  # type: ignore[arg-type]
-    there = [held for place, held in ids.items() if held in posted[send_of(name_of(call, place), conversation).lands]]
+    there = [held for place, held in ids.items() if held in posted[send_call(name_of(call, place), conversation).lands]]
     said, told = ("", []) if result is None else (str(result["output"]), list(result["sends"]))
     if there != told:
         yield f"the block {call} said {said!r} and that it has sent {told}; of what it held {there} is in a log"

@@ -9,11 +9,11 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.tools.subagents import MESSAGE, RESULT, START
 
 CALLS = "calls"  # metadata of mail: the kinds of calls of each turn but the last
-CHILD = "Kit"  # the agent that others start; it knows nothing but its task
+SUBAGENT = "Kit"  # the agent that others start; it knows nothing but its task
 
 WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs a person's approval
 KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY, PAY)
-FAMILIES = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
+SUBAGENT_PLANS = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
 
 
 def call_ids(envelope: MessageEnvelope) -> list[list[str]]:
@@ -25,8 +25,8 @@ def call_ids(envelope: MessageEnvelope) -> list[list[str]]:
 
 
 def _plan(envelope: MessageEnvelope) -> Sequence[Sequence[str]]:
-    if envelope.recipient == f"agent:{CHILD}":
-        return [[WORK]] * chance_of(envelope.id, 3)
+    if envelope.recipient == f"agent:{SUBAGENT}":
+        return [[WORK]] * stable_choice(envelope.id, 3)
     found: Sequence[Sequence[str]] = envelope.metadata.get(CALLS, [])
     return found
 
@@ -53,6 +53,6 @@ def task_of(start: str) -> str:
     return f"task {start}"
 
 
-def chance_of(text: str, sides: int) -> int:
+def stable_choice(text: str, sides: int) -> int:
     """A die that falls the same way in every attempt."""
     return zlib.crc32(text.encode()) % sides

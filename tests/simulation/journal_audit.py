@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from magent2.models.envelope import MessageEnvelope
+from tests.simulation.approvers import Approvers, approval_findings
 from tests.simulation.blocks import Posted, block_findings
 from tests.simulation.calls import call_ids
-from tests.simulation.deciders import Deciders, approval_findings
 
 Payload = Mapping[str, Any]
 
 
 def journal_findings(
-    history: Sequence[Payload], events: Sequence[Payload], posted: Posted, deciders: Deciders
+    history: Sequence[Payload], events: Sequence[Payload], posted: Posted, approvers: Approvers
 ) -> Iterator[str]:
     marks: dict[str, list[Payload]] = defaultdict(list)
     for mark in history:
@@ -24,7 +24,7 @@ def journal_findings(
         if any(mark["kind"] == "answer" for mark in run):
             yield from _run_findings(run, set().union(*posted.values()))
             yield from block_findings(run, run[0]["conversation_id"], posted)
-            yield from approval_findings(run, events, deciders)
+            yield from approval_findings(run, events, approvers)
 
 
 def _run_findings(run: Sequence[Payload], posted: set[str]) -> Iterator[str]:

@@ -16,11 +16,11 @@ from magent2.models.address import (
     history_topic,
     stream_topic,
 )
+from tests.simulation.approvers import Approvers
 from tests.simulation.blocks import Posted
-from tests.simulation.deciders import Deciders
+from tests.simulation.clients import AcknowledgedMessage, by_id
+from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.journal_audit import journal_findings
-from tests.simulation.ledger import Ledger
-from tests.simulation.people import Sent, by_id
 from tests.support.run_audit import ENDS
 
 BEGINNINGS = ("started", "restarted")
@@ -31,7 +31,7 @@ Logs = Mapping[str, Sequence[Record]]
 
 
 class LaneAudit:
-    def __init__(self, agent: str, conversation: str, logs: Logs, sent: Iterable[Sent]) -> None:
+    def __init__(self, agent: str, conversation: str, logs: Logs, sent: Iterable[AcknowledgedMessage]) -> None:
         self.agent, self.conversation = agent, conversation
         self.letters = {
             record.payload["id"]: record
@@ -50,18 +50,18 @@ class LaneAudit:
         self._dead = [letter.payload for letter in logs[dead_topic(agent)] if letter.payload]
         self._messages = by_id(sent)
 
-    def findings(self, posted: Posted, deciders: Deciders) -> Iterator[str]:
+    def findings(self, posted: Posted, approvers: Approvers) -> Iterator[str]:
         yield from self._end_findings()
         yield from self._answer_findings()
         yield from self._owner_findings()
         yield from self._token_findings()
         yield from self._history_findings()
         yield from self._steer_findings()
-        yield from journal_findings(self.history, self.events, posted, deciders)
+        yield from journal_findings(self.history, self.events, posted, approvers)
 
-    def _message(self, name: str) -> Sent:
+    def _message(self, name: str) -> AcknowledgedMessage:
         """What was sent; what an agent has sent stands for itself."""
-        return self._messages.get(name) or Sent(
+        return self._messages.get(name) or AcknowledgedMessage(
             name, self.agent, self.conversation, self.letters[name].payload["content"]
         )
 
@@ -82,7 +82,7 @@ class LaneAudit:
             message, end = self._message(name), status.get(name)
             if outputs[name] != ([message.text] if end == "finished" else []):
                 yield f"{name} ({message}) has {end} and was answered by {outputs[name]}"
-            if end == ("finished" if message.hopeless else "failed"):
+            if end == ("finished" if message.unanswerable else "failed"):
                 yield f"{name} ({message}) has {end}"
             if buried[name] != (end == "failed"):
                 yield f"{name} ({message}) has {end} and was buried {buried[name]} times"
@@ -146,8 +146,8 @@ class LaneAudit:
 class Stops:
     """All stops of a world. One stops one message at most, and none that came after it."""
 
-    def __init__(self, ledger: Ledger, sent: Iterable[Sent], logs: Logs) -> None:
-        self._ledger = ledger
+    def __init__(self, recorder: EngineRecorder, sent: Iterable[AcknowledgedMessage], logs: Logs) -> None:
+        self._recorder = recorder
         controls = (records for topic, records in logs.items() if topic.startswith("control:"))
         self._stops = {record.payload.get("id"): record for records in controls for record in records}
         self._sent = by_id(sent)
@@ -157,7 +157,7 @@ class Stops:
         for end in audit.ends:
             if end["status"] == "stopped":
                 name = str(end.get("reason")).removeprefix("stopped by user:")
-                yield from self._stop_findings(audit, end, name) if name in self._stops else _below(audit, end)
+                yield from self._stop_findings(audit, end, name) if name in self._stops else _inherited_stop(audit, end)
         audit.counts["stop came too late"] += sum(
             (stop.agent, stop.conversation) == (audit.agent, audit.conversation) and stop.id not in self._used
             for stop in self._sent.values()
@@ -165,12 +165,12 @@ class Stops:
 
     def _stop_findings(self, audit: LaneAudit, end: Payload, name: str) -> Iterator[str]:
         stop, mail = self._stops[name], audit.letters[end["envelope_id"]].ref
-        place = self._ledger.place
+        place = self._recorder.place
         audit.counts["stopped after takeover"] += end["attempt"] > 1
         audit.counts["stopped before a word"] += not any(
             event["run_id"] == end["run_id"] and event["event"] == "token" for event in audit.events
         )
-        audit.counts["stopped the next one"] += self._ledger.aimed.get(stop.ref) != mail
+        audit.counts["stopped the next one"] += self._recorder.aimed.get(stop.ref) != mail
         if name in self._used:
             yield f"{name} has stopped {end['envelope_id']} and another message before it"
         self._used.add(name)
@@ -182,7 +182,7 @@ class Stops:
             yield f"{name} has stopped {end['envelope_id']}, which came after it"
 
 
-def _below(audit: LaneAudit, end: Payload) -> Iterator[str]:
+def _inherited_stop(audit: LaneAudit, end: Payload) -> Iterator[str]:
     """A stop that no person has sent is one that whoever started the agent has passed on."""
     audit.counts["stopped with its starter"] += 1
     if SUBAGENT_SEPARATOR not in audit.conversation:

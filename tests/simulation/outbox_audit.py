@@ -9,8 +9,8 @@ from itertools import pairwise
 from magent2.bus.records import Record
 from magent2.connectors.outbox import OPEN_STATES, OutboxItem, fold_outbox
 from magent2.models.address import outbox_topic, stream_topic
-from tests.simulation.outside import Outside
-from tests.simulation.town import CONNECTORS
+from tests.simulation.directory_fixture import CONNECTORS
+from tests.simulation.fake_connectors import FakeReceivers
 
 ENDS = ("sent", "dead", "unknown", "dropped")
 DECISIONS = ("retried", "dropped")
@@ -18,13 +18,13 @@ DECISIONS = ("retried", "dropped")
 Logs = Mapping[str, Sequence[Record]]
 
 
-def outbox_findings(logs: Logs, outside: Outside, queued: Collection[str]) -> Iterator[str]:
+def outbox_findings(logs: Logs, receivers: FakeReceivers, queued: Collection[str]) -> Iterator[str]:
     """`queued` are those that somebody was told are in an outbox."""
-    yield from outside.findings
+    yield from receivers.findings
     known: dict[str, OutboxItem] = {}
     for connector, takes_key in CONNECTORS.items():
         records = logs[outbox_topic(connector)]
-        audit = OutboxAudit(records, outside, takes_key)
+        audit = OutboxAudit(records, receivers, takes_key)
         yield from (f"outbox {connector}: {finding}" for finding in audit.findings(logs))
         known |= audit.items
     erased = {record.id for connector in CONNECTORS for record in logs[outbox_topic(connector)] if record.erased}
@@ -32,11 +32,11 @@ def outbox_findings(logs: Logs, outside: Outside, queued: Collection[str]) -> It
 
 
 class OutboxAudit:
-    def __init__(self, records: Sequence[Record], outside: Outside, takes_key: bool) -> None:
+    def __init__(self, records: Sequence[Record], receivers: FakeReceivers, takes_key: bool) -> None:
         self.items = fold_outbox(records)
         self._records = [record for record in records if not record.erased]
         self._takes_key = takes_key
-        self._arrived = [message for message in outside.arrived if outbox_topic(message.connector) == _topic(records)]
+        self._arrived = [message for message in receivers.arrived if outbox_topic(message.connector) == _topic(records)]
         self._times = Counter(message.key for message in self._arrived)
         self._retries = Counter(
             record.payload["of"] for record in self._records if record.payload["event"] == "retried"

@@ -31,19 +31,26 @@ from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import lane_plan as plan
 from magent2.worker import retry
 from magent2.worker.control_feed import Controls
-from tests.simulation import people, world
-from tests.simulation.kinds import Kind
-from tests.simulation.town import SENDER
+from tests.simulation import clients, world
+from tests.simulation.directory_fixture import SENDER
+from tests.simulation.run_worlds import SEED, run_worlds
 from tests.simulation.world import Breakage, simulate
-from tests.simulation.worlds import SEED, live_through
-from tests.support.broken import AckBeforeAppend, Broken, SettlesOnClaim, WithoutCounter, WithoutDedupe, WithoutFence
+from tests.simulation.world_kind import WorldKind
+from tests.support.engine_wrappers import (
+    AckBeforeAppend,
+    EngineWrapper,
+    SettlesOnClaim,
+    WithoutCounter,
+    WithoutDedupe,
+    WithoutFence,
+)
 
 JUMPS = 40  # of the clock, at most
 OFTEN = 1.0  # what is to be noticed, happens often
 SEEDS = 100  # so many worlds at most until a broken promise must have been noticed
 
 
-class KeepsCopies(Broken):
+class KeepsCopies(EngineWrapper):
     """A conversation is deleted where it is, and lives on in inboxes and lanes."""
 
     def answer(self, operation: Operation[Any]) -> Any:
@@ -63,13 +70,13 @@ def first_red(breakage: Breakage, seeds: Iterable[int] = range(SEEDS)) -> int | 
     return next((seed for seed in seeds if simulate(seed, breakage).findings), None)
 
 
-def worlds(wanted: Callable[[Kind], bool]) -> Iterator[int]:
+def worlds(wanted: Callable[[WorldKind], bool]) -> Iterator[int]:
     """Seeds of worlds in which something can be noticed at all."""
-    return itertools.islice((seed for seed in itertools.count() if wanted(Kind.of(seed))), SEEDS)
+    return itertools.islice((seed for seed in itertools.count() if wanted(WorldKind.of(seed))), SEEDS)
 
 
 def in_towns() -> Iterator[int]:
-    return worlds(lambda kind: kind.town)
+    return worlds(lambda kind: kind.with_directory)
 
 
 def in_minds() -> Iterator[int]:
@@ -83,9 +90,9 @@ def test_a_broken_engine_turns_the_auditor_red(engine: Callable[[Engine], Engine
     assert first_red(Breakage(engine=engine)) is not None
 
 
-@pytest.mark.parametrize("remember", [forget, forget_results])
-def test_a_run_without_its_journal_turns_the_witness_red(remember: Callable[[RunContext], RunContext]) -> None:
-    assert first_red(Breakage(remember=remember), in_minds()) is not None
+@pytest.mark.parametrize("alter_context", [forget, forget_results])
+def test_a_run_without_its_journal_turns_the_witness_red(alter_context: Callable[[RunContext], RunContext]) -> None:
+    assert first_red(Breakage(alter_context=alter_context), in_minds()) is not None
 
 
 def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +100,14 @@ def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: p
         return True
 
     monkeypatch.setattr(Controls, "lies_in", believe)
-    monkeypatch.setattr(people, "STOPS", OFTEN)
+    monkeypatch.setattr(clients, "STOPS", OFTEN)
 
     assert first_red(Breakage()) is not None
 
 
 def test_commands_that_are_compared_by_the_clock_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MAIL_SEEN", "a header that nobody writes")
-    monkeypatch.setattr(people, "STOPS", OFTEN)
+    monkeypatch.setattr(clients, "STOPS", OFTEN)
     monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 
     assert first_red(Breakage()) is not None
@@ -116,7 +123,7 @@ def test_a_failing_seed_is_named_with_the_command_that_repeats_it(monkeypatch: p
     monkeypatch.delenv(SEED, raising=False)
 
     with pytest.raises(AssertionError, match=r'SIM_SEED=\d+ make test ARGS="-s tests/simulation/'):
-        live_through(range(SEEDS), Breakage(engine=WithoutFence))
+        run_worlds(range(SEEDS), Breakage(engine=WithoutFence))
 
 
 def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
@@ -250,7 +257,7 @@ def test_subagents_that_outlive_their_conversation_turn_the_auditor_red(monkeypa
         return
 
     monkeypatch.setattr(store, "_delete_subagents", keep)
-    monkeypatch.setattr(people, "DELETES", OFTEN)
-    monkeypatch.setattr(people, "FAMILY", OFTEN)
+    monkeypatch.setattr(clients, "DELETES", OFTEN)
+    monkeypatch.setattr(clients, "STARTS_SUBAGENT", OFTEN)
 
     assert first_red(Breakage(), in_minds()) is not None

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from tests.simulation.loop import LoopClock, Stuck, VirtualLoop, run_virtually
+from tests.simulation.run_worlds import EVENTS_PER_WORLD, check_event_counts
+from tests.simulation.virtual_loop import LoopClock, LoopStuck, VirtualLoop, run_on_virtual_loop
 from tests.simulation.world import simulate
-from tests.simulation.worlds import HAPPENS, check_happened
 
 SEEDS_AGAIN = range(12)  # with and without a model, a killer, a deletion
 OTHER_HASHES = "4711"
@@ -38,9 +38,9 @@ def test_the_same_seed_is_the_same_world_in_another_process_too() -> None:
 
 
 def test_worlds_in_which_too_little_happens_show_nothing() -> None:
-    check_happened(dict.fromkeys(HAPPENS, 1), 0)
+    check_event_counts(dict.fromkeys(EVENTS_PER_WORLD, 1), 0)
     with pytest.raises(AssertionError, match="too rare in 10 worlds"):
-        check_happened({}, 10)
+        check_event_counts({}, 10)
 
 
 def test_the_clock_on_the_wall_can_be_set_and_the_steady_one_cannot() -> None:
@@ -58,7 +58,7 @@ def test_an_hour_passes_in_no_time() -> None:
     loop = VirtualLoop(1)
     before = loop.time()
 
-    run_virtually(loop, asyncio.sleep(3600))
+    run_on_virtual_loop(loop, asyncio.sleep(3600))
 
     assert loop.time() == before + 3600
 
@@ -71,7 +71,7 @@ def test_a_loop_on_which_everybody_waits_says_so() -> None:
         await never
 
     task = loop.create_task(wait())
-    with pytest.raises(Stuck):
+    with pytest.raises(LoopStuck):
         loop.run_until_complete(task)
 
     never.cancel()
@@ -90,7 +90,7 @@ def test_the_seed_decides_who_goes_first() -> None:
         async def all_say() -> None:
             await asyncio.gather(*map(say, "abcd"))
 
-        run_virtually(loop, all_say())
+        run_on_virtual_loop(loop, all_say())
         return "".join(names)
 
     assert order(3) == order(3)

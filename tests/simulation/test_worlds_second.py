@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.worlds import SEEDS, live_through
+from tests.simulation.run_worlds import SEEDS, run_worlds
 
 
 @pytest.mark.no_cover  # measuring would double what it takes
 def test_every_message_of_the_second_half_of_1000_worlds_is_settled_once_and_in_order() -> None:
-    live_through(range(SEEDS // 2, SEEDS))
+    run_worlds(range(SEEDS // 2, SEEDS))

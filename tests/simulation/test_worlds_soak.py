@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.worlds import SEEDS_SOAK, live_through
+from tests.simulation.run_worlds import SEEDS_SOAK, run_worlds
 
 
 @pytest.mark.soak
 @pytest.mark.no_cover
 def test_every_message_of_20000_worlds_is_settled_once_and_in_order() -> None:
-    live_through(range(SEEDS_SOAK))
+    run_worlds(range(SEEDS_SOAK))

@@ -15,25 +15,25 @@ from magent2.models.address import relay_agent
 from magent2.worker.relay import relaying
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
-from tests.simulation.audit import Scene, world_findings
-from tests.simulation.clerks import Clerks
-from tests.simulation.deciders import APPROVAL_MAX_S, Deciders
-from tests.simulation.kinds import JOURNALLED, PLAIN, Kind
-from tests.simulation.ledger import Ledger
-from tests.simulation.line import Fate, Line
-from tests.simulation.loop import LoopClock, VirtualLoop, run_virtually
-from tests.simulation.minds import Minds, Remember
-from tests.simulation.moods import Moods, Temper
-from tests.simulation.outside import Outside, relay_maker
-from tests.simulation.people import People
-from tests.simulation.prepared import PreparedBus, image_of, nothing
-from tests.simulation.town import CONNECTORS, settle
-from tests.simulation.witness import Witness
+from tests.simulation.approvers import APPROVAL_MAX_S, Approvers
+from tests.simulation.call_oracle import CallOracle
+from tests.simulation.clients import SimulatedClients
+from tests.simulation.directory_fixture import CONNECTORS, populate_directory
+from tests.simulation.engine_recorder import EngineRecorder
+from tests.simulation.fake_connectors import FakeReceivers, relay_maker
+from tests.simulation.faulty_bus import FaultyBus, ProcessFault
+from tests.simulation.outbox_operators import OutboxOperators
+from tests.simulation.plain_runner import MailFaults, PlainRunner
+from tests.simulation.preloaded_bus import PreloadedBus, database_image, leave_empty
+from tests.simulation.sdk_runner import AlterContext, SdkRunner
+from tests.simulation.virtual_loop import LoopClock, VirtualLoop, run_on_virtual_loop
+from tests.simulation.world_audit import AuditInput, world_findings
+from tests.simulation.world_kind import PLAIN_AGENTS, SDK_AGENTS, WorldKind
 
 WORKERS = 2
-FATES_MAX = 4
-FATE_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker; a relay beside it has more
-LEASE_S, TOWN_LEASE_S = 3.0, 6.0  # where it takes longer until all is quiet, fewer renewals are enough
+FAULTS_MAX = 4
+FAULT_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker; a relay beside it has more
+LEASE_S, DIRECTORY_LEASE_S = 3.0, 6.0  # where it takes longer until all is quiet, fewer renewals are enough
 RELAY_LEASE_S = 9.0
 FROZEN_MIN, FROZEN_MAX = 0.5, 3.0  # leases
 EVENT_MAX_S = 8.0  # after the beginning of the world: jumps of the clock, workers that go home
@@ -45,7 +45,7 @@ DRAIN_S = 30.0
 
 
 @dataclass(frozen=True)
-class Chronicle:
+class SimulationResult:
     """What became of a world."""
 
     findings: list[str]
@@ -58,11 +58,11 @@ class Chronicle:
 
 
 @dataclass(frozen=True)
-class Hired:
+class WorkerProcess:
     """A worker, as a process of its own would be: a service and its line to the log."""
 
     service: WorkerService
-    line: Line
+    bus: FaultyBus
     task: asyncio.Task[None]
 
 
@@ -71,120 +71,122 @@ class Breakage:
     """What is broken in a world, on purpose: the engine, or what a run is told of its past."""
 
     engine: Callable[[Engine], Engine] = lambda engine: engine
-    remember: Remember = lambda context: context
+    alter_context: AlterContext = lambda context: context
 
 
 class World:
     def __init__(
-        self, seed: int, kind: Kind, loop: VirtualLoop, bus: Engine, clock: LoopClock, breakage: Breakage
+        self, seed: int, kind: WorldKind, loop: VirtualLoop, bus: Engine, clock: LoopClock, breakage: Breakage
     ) -> None:
-        self.dice = random.Random(f"world {seed}")
-        self.agents, self.town = kind.agents, kind.town
-        self._lease_s = TOWN_LEASE_S if kind.town else LEASE_S
-        self.ledger = Ledger(breakage.engine(bus), loop.time, (*self.agents, *map(relay_agent, CONNECTORS)))
-        self.witness = Witness(self.ledger)
-        self.people = People(self.ledger, self.dice, kind.written_to, JOURNALLED)
-        self.deciders = Deciders(self.ledger, self.dice, self.people.line)
-        self.clerks = Clerks(self.ledger, self.dice, self.people.line)
-        self.outside = Outside(self.ledger.counts, self.dice)
-        self.ledger.on_pause, self.ledger.on_note = self.deciders.ask, self.outside.note
+        self.rng = random.Random(f"world {seed}")
+        self.agents, self.with_directory = kind.agents, kind.with_directory
+        self._lease_s = DIRECTORY_LEASE_S if kind.with_directory else LEASE_S
+        self.recorder = EngineRecorder(breakage.engine(bus), loop.time, (*self.agents, *map(relay_agent, CONNECTORS)))
+        self.oracle = CallOracle(self.recorder)
+        self.clients = SimulatedClients(self.recorder, self.rng, kind.written_to, SDK_AGENTS)
+        self.approvers = Approvers(self.recorder, self.rng, self.clients.bus)
+        self.operators = OutboxOperators(self.recorder, self.rng, self.clients.bus)
+        self.receivers = FakeReceivers(self.recorder.counts, self.rng)
+        self.recorder.on_pause, self.recorder.on_note = self.approvers.ask, self.receivers.note
         self._loop = loop
         self._clock = clock
         self._breakage = breakage
-        self._workers: list[Hired] = []
+        self._workers: list[WorkerProcess] = []
         self._leaving: list[asyncio.Task[None]] = []
         self._over = False
-        self._fates_left = self.dice.randint(0, FATES_MAX)
+        self._faults_left = self.rng.randint(0, FAULTS_MAX)
         self._relays = itertools.count(1)
 
-    async def live(self) -> Chronicle:
-        self.ledger.counts["worlds with a model"] += len(self.agents) > len(PLAIN)
-        self.ledger.counts["worlds with a town"] += self.town
+    async def run(self) -> SimulationResult:
+        self.recorder.counts["worlds with a model"] += len(self.agents) > len(PLAIN_AGENTS)
+        self.recorder.counts["worlds with a town"] += self.with_directory
         for _ in range(WORKERS):
             self._hire()
         self._plan_events()
         findings: list[str] = []
         try:
-            await asyncio.gather(self.people.live(), *([self.clerks.live()] if self.town else []))
+            await asyncio.gather(self.clients.run(), *([self.operators.run()] if self.with_directory else []))
             await self._quiet()
-            await self._tidy()
+            await self._resolve_open_items()
         except Exception as error:  # noqa: BLE001  whatever a client is told is a finding
             findings.append(f"a client failed: {error!r}")
-        await self._go_home()
+        await self._drain_all()
         findings += [f"a worker failed: {task.exception()!r}" for task in self._tasks() if _failed(task)]
         findings += [f"the loop was told: {context}" for context in self._loop.failures]
-        findings += [*self.witness.findings, *self.deciders.failures]
-        findings += world_findings(self._scene())
+        findings += [*self.oracle.findings, *self.approvers.failures]
+        findings += world_findings(self._audit_input())
         self._end()
-        return Chronicle(findings, self.ledger.counts, self.ledger.trace)
+        return SimulationResult(findings, self.recorder.counts, self.recorder.trace)
 
     # --- workers
 
     def _hire(self) -> None:
         if self._over:
             return
-        line = Line(self.ledger, self.dice, self._fate(), self._strike)
+        bus = FaultyBus(self.recorder, self.rng, self._next_fault(), self._on_fault)
         name = f"worker-{len(self._workers) + 1}"
-        temper = Temper(line, self.dice, self.witness.see)
+        faults = MailFaults(bus, self.rng, self.oracle.check_call)
         runners: dict[str, Runner] = {
-            agent: Minds(temper, self.witness, self._breakage.remember) if agent in JOURNALLED else Moods(temper)
+            agent: SdkRunner(faults, self.oracle, self._breakage.alter_context)
+            if agent in SDK_AGENTS
+            else PlainRunner(faults)
             for agent in self.agents
         }
-        service = WorkerService(line, runners, concurrency=2, lease_s=self._lease_s, worker=name)
+        service = WorkerService(bus, runners, concurrency=2, lease_s=self._lease_s, worker=name)
         service.now_ms = self._clock.wall_ms
         service.approval_max_s = APPROVAL_MAX_S
-        self._workers.append(Hired(service, line, asyncio.create_task(self._serve(service, temper))))
+        self._workers.append(WorkerProcess(service, bus, asyncio.create_task(self._serve(service, faults))))
 
-    async def _serve(self, service: WorkerService, temper: Temper) -> None:
+    async def _serve(self, service: WorkerService, faults: MailFaults) -> None:
         """What a process does: it serves agents, and in a town it relays what they say outside."""
-        if not self.town:
+        if not self.with_directory:
             await service.run()
             return
         names, clock = (lambda: f"relay-{next(self._relays)}"), self._clock
-        make = relay_maker(temper, self.outside, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000)
-        async with relaying(temper.line, make):
+        make = relay_maker(faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000)
+        async with relaying(faults.bus, make):
             await service.run()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [worker.task for worker in self._workers]
 
-    def _fate(self) -> Fate | None:
-        if not self._fates_left:
+    def _next_fault(self) -> ProcessFault | None:
+        if not self._faults_left:
             return None
-        self._fates_left -= 1
-        return Fate(
-            self.dice.choice(("crash", "freeze")),
-            at=self.dice.randint(1, FATE_CALLS_MAX * (1 + self.town)),
-            after=self.dice.random() < 0.5,
-            frozen_s=self.dice.uniform(FROZEN_MIN, FROZEN_MAX) * self._lease_s,
+        self._faults_left -= 1
+        return ProcessFault(
+            self.rng.choice(("crash", "freeze")),
+            at=self.rng.randint(1, FAULT_CALLS_MAX * (1 + self.with_directory)),
+            after=self.rng.random() < 0.5,
+            frozen_s=self.rng.uniform(FROZEN_MIN, FROZEN_MAX) * self._lease_s,
         )
 
-    def _strike(self, fate: Fate) -> None:
-        self.ledger.counts[fate.kind] += 1
-        if fate.kind == "crash":
-            self._loop.call_later(self.dice.uniform(0, self._lease_s), self._hire)
+    def _on_fault(self, fault: ProcessFault) -> None:
+        self.recorder.counts[fault.kind] += 1
+        if fault.kind == "crash":
+            self._loop.call_later(self.rng.uniform(0, self._lease_s), self._hire)
 
     # --- events
 
     def _plan_events(self) -> None:
-        for _ in range(self.dice.choice((0, self.dice.randint(1, JUMPS_MAX)))):
-            self._loop.call_later(self.dice.uniform(0, EVENT_MAX_S), self._jump)
-        for _ in range(self.dice.choice((0, self.dice.randint(1, DRAINS_MAX)))):
-            self._loop.call_later(self.dice.uniform(0, EVENT_MAX_S), self._relieve)
+        for _ in range(self.rng.choice((0, self.rng.randint(1, JUMPS_MAX)))):
+            self._loop.call_later(self.rng.uniform(0, EVENT_MAX_S), self._jump)
+        for _ in range(self.rng.choice((0, self.rng.randint(1, DRAINS_MAX)))):
+            self._loop.call_later(self.rng.uniform(0, EVENT_MAX_S), self._replace_worker)
 
     def _jump(self) -> None:
         """Nobody waits for a clock that was set back by days, so it is set so only forward."""
-        seconds = LEAP_S if self.dice.random() < 0.1 else self.dice.uniform(-JUMP_MAX_S, JUMP_MAX_S)
+        seconds = LEAP_S if self.rng.random() < 0.1 else self.rng.uniform(-JUMP_MAX_S, JUMP_MAX_S)
         self._clock.jump_s(seconds)
-        self.ledger.counts["clock set forward" if seconds > 0 else "clock set back"] += 1
+        self.recorder.counts["clock set forward" if seconds > 0 else "clock set back"] += 1
 
-    def _relieve(self) -> None:
+    def _replace_worker(self) -> None:
         """A worker goes home in the middle of its work, and another comes."""
-        alive = [worker for worker in self._workers if not worker.line.dead and not worker.task.done()]
+        alive = [worker for worker in self._workers if not worker.bus.dead and not worker.task.done()]
         if alive and not self._over:
-            drain = self.dice.choice(alive).service.drain(self.dice.uniform(0, DRAIN_MAX_S))
+            drain = self.rng.choice(alive).service.drain(self.rng.uniform(0, DRAIN_MAX_S))
             self._leaving.append(asyncio.create_task(drain))
-            self.ledger.counts["drained"] += 1
+            self.recorder.counts["drained"] += 1
             self._hire()
 
     # --- the end
@@ -195,25 +197,25 @@ class World:
         while self._loop.time() < deadline and not self._is_quiet():
             await asyncio.sleep(self._lease_s)
 
-    async def _tidy(self) -> None:
+    async def _resolve_open_items(self) -> None:
         """Everybody has decided on everything, and what is stuck outside is sent again, or dropped."""
-        await self.deciders.done()
-        if self.town:
-            await self.clerks.tidy()
+        await self.approvers.done()
+        if self.with_directory:
+            await self.operators.resolve_open_items()
             await self._quiet()
 
     def _is_quiet(self) -> bool:
         now = self._loop.time()
-        lines = [worker.line for worker in self._workers]
-        thawed = all(line.dead or line.frozen_until < now - self._lease_s for line in lines)
-        return thawed and not self.ledger.pending
+        lines = [worker.bus for worker in self._workers]
+        thawed = all(bus.dead or bus.frozen_until < now - self._lease_s for bus in lines)
+        return thawed and not self.recorder.pending
 
-    async def _go_home(self) -> None:
+    async def _drain_all(self) -> None:
         """Who is alive goes home, and nobody dies on the way."""
-        self._fates_left = 0
+        self._faults_left = 0
         for worker in self._workers:
-            worker.line.fate = None
-        alive = [worker for worker in self._workers if not worker.line.dead]
+            worker.bus.fault = None
+        alive = [worker for worker in self._workers if not worker.bus.dead]
         await asyncio.gather(*(worker.service.drain(DRAIN_S) for worker in alive))
         await asyncio.gather(*(worker.task for worker in alive), return_exceptions=True)
 
@@ -221,22 +223,30 @@ class World:
         """The dead are sent home too, now that nobody looks."""
         self._over = True
         for worker in self._workers:
-            worker.line.over = True
+            worker.bus.over = True
 
-    def _scene(self) -> Scene:
-        return Scene(self.ledger, self.people, self.deciders, self.clerks, self.outside, self.agents, self.town)
+    def _audit_input(self) -> AuditInput:
+        return AuditInput(
+            self.recorder,
+            self.clients,
+            self.approvers,
+            self.operators,
+            self.receivers,
+            self.agents,
+            self.with_directory,
+        )
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def simulate(seed: int, breakage: Breakage | None = None) -> Chronicle:
+def simulate(seed: int, breakage: Breakage | None = None) -> SimulationResult:
     """The world of this seed, from its first message to its audit."""
     loop = VirtualLoop(seed)
-    clock, kind = LoopClock(loop), Kind.of(seed)
-    bus = PreparedBus(image_of(settle if kind.town else nothing), clock)
+    clock, kind = LoopClock(loop), WorldKind.of(seed)
+    bus = PreloadedBus(database_image(populate_directory if kind.with_directory else leave_empty), clock)
     try:
-        return run_virtually(loop, World(seed, kind, loop, bus, clock, breakage or Breakage()).live())
+        return run_on_virtual_loop(loop, World(seed, kind, loop, bus, clock, breakage or Breakage()).run())
     finally:
         bus.close()

@@ -15,8 +15,8 @@ from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
 from magent2.tools.registry import ToolSpec
-from tests.support.journalled import Shown
-from tests.support.serving import stream
+from tests.support.journaled_runs import ToolCallScript
+from tests.support.worker_fixture import stream
 
 SHORT = BlockLimits(run_s=0.5, turn_s=0.5, whole_s=5.0, memory_bytes=16 << 20, calls=120, output_bytes=8 << 10)
 
@@ -34,7 +34,7 @@ def _definitions(tools: Iterable[ToolSpec | ToolDefinition]) -> Sequence[ToolDef
     return [tool.definition() if isinstance(tool, ToolSpec) else tool for tool in tools]
 
 
-class Blocks(Shown):
+class Blocks(ToolCallScript):
     """A model that runs this code, and is shown what came of it."""
 
     def __init__(self, sandbox: Sandbox, code: str, *tools: ToolSpec | ToolDefinition) -> None:

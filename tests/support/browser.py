@@ -18,8 +18,8 @@ from magent2.bus.operations import Append
 from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import queue_records, state_record
 from magent2.directory.connectors import Capabilities, register_connector
-from tests.support.forked import ROOT
-from tests.support.processes import Child, Crew
+from tests.support.forked_processes import ROOT
+from tests.support.processes import Child, ProcessGroup
 
 SERVER_MODULE = "tests.browser.children.page_server"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -76,29 +76,29 @@ def browser() -> Iterator[Browser]:
 class PageServer:
     """A gateway with a team in a process of its own, which can be killed and restarted on the same port."""
 
-    def __init__(self, crew: Crew, folder: Path, root_path: str = "") -> None:
+    def __init__(self, process_group: ProcessGroup, folder: Path, root_path: str = "") -> None:
         self._root_path = root_path
         self.bus_url = f"sqlite:///{folder / 'log.db'}"
         self.folder = folder
-        self._crew = crew
+        self._process_group = process_group
         self.child, report = self._start(0)
         self.url, self.port, self.token = str(report["url"]), int(report["port"]), str(report["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
-        child = self._crew.spawn(
+        child = self._process_group.spawn(
             SERVER_MODULE, url=self.bus_url, data_dir=str(self.folder), port=port, root_path=self._root_path
         )
-        return child, child.hear()
+        return child, child.next_report()
 
     @property
     def sign_in_url(self) -> str:
         return f"{self.url}/#token={self.token}"
 
     def open_gate(self) -> None:
-        self.child.tell("open")
+        self.child.write_line("open")
 
     def close_gate(self) -> None:
-        self.child.tell("close")
+        self.child.write_line("close")
 
     def kill(self) -> None:
         self.child.kill()

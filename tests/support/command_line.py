@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.forked import PYCACHE, start_module
-from tests.support.processes import Child, Crew
+from tests.support.forked_processes import PYCACHE, start_module
+from tests.support.processes import Child, ProcessGroup
 
 END_DEADLINE_S = 30.0
 SERVER = "tests.integration.children.server"
@@ -96,17 +96,21 @@ def ended(process: subprocess.Popen[str], stdin: str | None = None) -> Done:
 class RunningServer:
     """A gateway, by default with a worker, in a process that a test can kill and start again on the same port."""
 
-    def __init__(self, crew: Crew, folder: Path, *, worker: bool = True, bus_url: str | None = None) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, folder: Path, *, worker: bool = True, bus_url: str | None = None
+    ) -> None:
         self.bus_url = bus_url or f"sqlite:///{folder / 'log.db'}"
         self.data_dir = folder
-        self._crew = crew
+        self._process_group = process_group
         self._worker = worker
         self.child, said = self._start(0)
         self.url, self.port, self.token = str(said["url"]), int(said["port"]), str(said["token"])
 
     def _start(self, port: int) -> tuple[Child, dict[str, Any]]:
-        child = self._crew.spawn(SERVER, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker)
-        return child, child.hear()
+        child = self._process_group.spawn(
+            SERVER, url=self.bus_url, data_dir=str(self.data_dir), port=port, worker=self._worker
+        )
+        return child, child.next_report()
 
     def kill(self) -> None:
         self.child.kill()

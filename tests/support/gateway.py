@@ -17,22 +17,22 @@ from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
 from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
-from tests.support.serving import until
+from tests.support.worker_fixture import until
 
 HEARTBEAT = ": "
 
 
 @asynccontextmanager
-async def calling(
+async def asgi_client(
     bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway without a socket. Streams do not stream this way: what is there comes at their end."""
-    async with calling_app(create_app(bus, access=access, limits=limits)) as client:
+    async with app_client(create_app(bus, access=access, limits=limits)) as client:
         yield client
 
 
 @asynccontextmanager
-async def calling_app(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+async def app_client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as client:
         yield client
@@ -45,7 +45,7 @@ async def streams_open(app: FastAPI, count: int) -> None:
 
 
 @dataclass(slots=True)
-class Served:
+class ServedGateway:
     """A gateway on a socket of this machine."""
 
     gateway: Gateway
@@ -63,7 +63,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None) -> AsyncIterator[Served]:
+async def serve_gateway(
+    bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None
+) -> AsyncIterator[ServedGateway]:
     """A gateway on a free port, drained at the end."""
     gateway = Gateway(bus, access=access, limits=limits)
     listener = listen("127.0.0.1", 0)
@@ -72,7 +74,7 @@ async def served(bus: Bus, access: Access | None = None, limits: GatewayLimits |
     await until(lambda: gateway.started)
     try:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            yield Served(gateway, port, client)
+            yield ServedGateway(gateway, port, client)
     finally:
         gateway.drain()
         await task

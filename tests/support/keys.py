@@ -15,7 +15,7 @@ ADMIN = {"authorization": f"Bearer {TOKEN}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class KeyHolder:
     """Somebody with a key."""
 
     id: str
@@ -30,6 +30,6 @@ class Person:
         await revoke_key(Log(self.bus), self.id)
 
 
-async def person(bus: Engine, *scopes: str) -> Person:
+async def create_key_holder(bus: Engine, *scopes: str) -> KeyHolder:
     made = await create_key(Log(bus), scopes)
-    return Person(made.key.id, made.text, bus)
+    return KeyHolder(made.key.id, made.text, bus)

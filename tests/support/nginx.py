@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked import ROOT
-from tests.support.http_service import quiet_port
+from tests.support.forked_processes import ROOT
+from tests.support.http.service import quiet_port
 from tests.support.redis_server import free_port
 from tests.support.waiting import eventually
 

@@ -24,7 +24,7 @@ STALL_MAX_S = 60.0  # a test that never ends fails, it does not hang
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedSpan:
     """A span as it came over the wire."""
 
     name: str
@@ -38,11 +38,11 @@ class Seen:
     resource: Mapping[str, Any]
 
 
-class Receiver:
+class OtlpReceiver:
     """Takes spans; with `stall` it takes the connection, and answers nothing before the end."""
 
     def __init__(self, *, stall: bool = False) -> None:
-        self.spans: list[Seen] = []
+        self.spans: list[ReceivedSpan] = []
         self.asked = threading.Event()
         self._stall = stall
         self._over = threading.Event()
@@ -71,7 +71,7 @@ class Receiver:
             self.spans += [_seen(span, about) for scope in group.scope_spans for span in scope.spans]
         return True
 
-    def one(self, name: str, which: Callable[[Seen], bool] = lambda span: True) -> Seen:
+    def one(self, name: str, which: Callable[[ReceivedSpan], bool] = lambda span: True) -> ReceivedSpan:
         """The only span of this name, once it has come."""
         (found,) = eventually(lambda: [span for span in self.spans if span.name == name and which(span)])
         return found
@@ -90,7 +90,7 @@ class Receiver:
 
 
 class _Server(ThreadingHTTPServer):
-    receiver: Receiver
+    receiver: OtlpReceiver
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,8 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Tests read spans, not lines."""
 
 
-def _seen(span: trace_pb2.Span, resource: Mapping[str, Any]) -> Seen:
-    return Seen(
+def _seen(span: trace_pb2.Span, resource: Mapping[str, Any]) -> ReceivedSpan:
+    return ReceivedSpan(
         name=span.name,
         kind=trace_pb2.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
         trace=span.trace_id.hex(),

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.forked import PYCACHE, start_module
+from tests.support.forked_processes import PYCACHE, start_module
 
 MESSAGE_DEADLINE_S = 60.0  # a child that says nothing for so long is stuck
 REAP_DEADLINE_S = 30.0
@@ -49,7 +49,7 @@ class Child:
                 self._inbox.put(json.loads(line))
         self._inbox.put(None)
 
-    def hear(self, timeout_s: float = MESSAGE_DEADLINE_S) -> dict[str, Any]:
+    def next_report(self, timeout_s: float = MESSAGE_DEADLINE_S) -> dict[str, Any]:
         """The next report; `ChildSilent` when there is none and will be none."""
         try:
             message = None if self._ended else self._inbox.get(timeout=timeout_s)
@@ -60,7 +60,7 @@ class Child:
             raise ChildSilent(f"child {self.pid} ended: {self.errors()}")
         return message
 
-    def heard(self) -> list[dict[str, Any]]:
+    def reports_so_far(self) -> list[dict[str, Any]]:
         """All that it reported by now, without waiting."""
         messages = []
         while not self._ended and not self._inbox.empty():
@@ -70,12 +70,12 @@ class Child:
                 messages.append(message)
         return messages
 
-    def last_words(self) -> list[dict[str, Any]]:
+    def final_reports(self) -> list[dict[str, Any]]:
         """All reports of a child that has ended."""
         self._reader.join(REAP_DEADLINE_S)
-        return self.heard()
+        return self.reports_so_far()
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
@@ -115,7 +115,7 @@ class Child:
         self._errors.close()
 
 
-class Crew:
+class ProcessGroup:
     """Children that end with it, whatever happens in between."""
 
     def __init__(self) -> None:

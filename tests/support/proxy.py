@@ -32,13 +32,13 @@ class LossyProxy:
     A piece that is lost may be passed on in part; then both ends are cut off.
     """
 
-    def __init__(self, port: int, dice: random.Random, request_loss: float = 0.0, reply_loss: float = 0.0) -> None:
+    def __init__(self, port: int, rng: random.Random, request_loss: float = 0.0, reply_loss: float = 0.0) -> None:
         self.request_loss = request_loss
         self.reply_loss = reply_loss
         self.losses = Losses()
         self.port = 0
         self._upstream_port = port
-        self._dice = dice
+        self._rng = rng
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = threading.Event()
@@ -118,18 +118,18 @@ class LossyProxy:
     ) -> None:
         while piece := await source.read(CHUNK_BYTES):
             lost = loses()
-            target.write(piece[: self._dice.randrange(len(piece))] if lost else piece)
+            target.write(piece[: self._rng.randrange(len(piece))] if lost else piece)
             await target.drain()
             if lost:
                 return
 
     def _loses_request(self) -> bool:
-        lost = self._dice.random() < self.request_loss
+        lost = self._rng.random() < self.request_loss
         self.losses.requests += lost
         return lost
 
     def _loses_reply(self) -> bool:
-        lost = self._dice.random() < self.reply_loss
+        lost = self._rng.random() < self.reply_loss
         self.losses.replies += lost
         return lost
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import httpx2
 
 from magent2.bus.memory import MemoryBus
-from tests.support.api import answer_to, api, create, events, say, team_at_work, until_served
+from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, until_served
 from tests.support.gated_model import GatedModel, befriend, gated_team
 from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
 

@@ -13,7 +13,7 @@ from magent2.runner.context import RunContext
 Event = BaseStreamEvent | Mapping[str, Any]
 
 
-class SyncOnly:
+class SyncRunner:
     """A runner of contract v1: nothing but `stream_run`."""
 
     def __init__(self, script: Callable[[MessageEnvelope], Iterable[Event]]) -> None:
@@ -25,7 +25,7 @@ class SyncOnly:
         yield from self._script(envelope)
 
 
-class Failing:
+class FailingRunner:
     """Raises before it has said a word."""
 
     def __init__(self, error: Exception) -> None:
@@ -35,7 +35,7 @@ class Failing:
         raise self._error
 
 
-class Async:
+class AsyncRunner:
     """A runner that is given the context of its run."""
 
     def __init__(self, script: Callable[[MessageEnvelope, RunContext], AsyncIterator[Event]]) -> None:
@@ -51,7 +51,7 @@ class Async:
             yield event
 
 
-class Gated:
+class GatedRunner:
     """Says one token, then waits at a gate as if for a model; counts who came, got through, and was sent away."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Gated:
         yield output(envelope, text)
 
 
-class GatedThread:
+class GatedThreadRunner:
     """`Gated` for a runner that blocks a thread."""
 
     def __init__(self) -> None:

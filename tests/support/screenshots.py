@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from magent2.bus.connect import connect
 from tests.support.browser import PHONE, WIDE, PageServer, PageUser, browser, open_page, write_outbox
 from tests.support.gated_model import befriend
-from tests.support.processes import Crew
+from tests.support.processes import ProcessGroup
 from tests.support.record_page_logs import PARTING, python
 
 STORY = (
@@ -189,8 +189,8 @@ def main(folder: Path) -> None:
     with browser() as chromium:
         for theme in ("light", "dark"):
             for shoot_all in (desktop, phone):
-                with TemporaryDirectory() as scratch, Crew() as crew:
-                    shoot_all(chromium, PageServer(crew, Path(scratch)), folder, theme)
+                with TemporaryDirectory() as scratch, ProcessGroup() as process_group:
+                    shoot_all(chromium, PageServer(process_group, Path(scratch)), folder, theme)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Spans:
 
 
 @contextmanager
-def kept_spans(content: bool = False) -> Iterator[Spans]:
+def recorded_spans(content: bool = False) -> Iterator[Spans]:
     spans = Spans(content)
     yield spans
     spans.provider.shutdown()

@@ -10,7 +10,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes
 from magent2.bus.records import Record
 from tests.support.audit import sequence_findings, whole_log
-from tests.support.serving import AGENT
+from tests.support.worker_fixture import AGENT
 
 Seen = tuple[str, int]  # run and turn
 

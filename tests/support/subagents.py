@@ -12,8 +12,8 @@ from agents.testing import assistant_message, function_call
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.team.runner import TeamRunner
 from magent2.tools.registry import ToolRegistry, spec_of
-from tests.support.journalled import Improviser, Items
-from tests.support.steered import blocks
+from tests.support.journaled_runs import CallbackModel, Items
+from tests.support.steerable_run import shown_steers
 from tests.support.waiting import LOOK_AGAIN_S
 
 BOSS = AgentSpec("boss", instructions="You are the boss.", subagents=("helper",))
@@ -28,7 +28,7 @@ def say(items: Sequence[Mapping[str, Any]]) -> Items:
 
 
 def _help(items: Sequence[Mapping[str, Any]], results: Sequence[str]) -> Items:
-    heard = [text for _, text in blocks(items)]
+    heard = [text for _, text in shown_steers(items)]
     if results:
         return [assistant_message(f"{results[-1]}, told: {', '.join(heard)}")]
     return [function_call("dig", {}, call_id="dig")]
@@ -57,4 +57,4 @@ def subagent_team(is_open: Callable[[], bool], note: Callable[[], object]) -> Te
 
     agents = {agent.name: agent for agent in (BOSS, HELPER)}
     roster = Roster({"mine": Scenario("mine", agents, root="boss")}, default="mine")
-    return TeamRunner(roster, ToolRegistry([spec_of(dig)]), kind="compatible", model=Improviser(say))
+    return TeamRunner(roster, ToolRegistry([spec_of(dig)]), kind="compatible", model=CallbackModel(say))

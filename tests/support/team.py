@@ -19,8 +19,8 @@ from magent2.sessions.history import settings_record
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
-from tests.support.journalled import TURNS_OF_LOOP, Mortal
-from tests.support.serving import LEASE_S
+from tests.support.journaled_runs import TURNS_OF_LOOP, CrashingBus
+from tests.support.worker_fixture import LEASE_S
 
 DESK = AgentSpec(
     "desk",
@@ -85,7 +85,7 @@ async def work(bus: Engine, runner: Runner, agent: str = "desk", worker: str = "
     return await LaneRun(bus, lane, runner).work()
 
 
-async def work_and_die(bus: Mortal, runner: Runner, agent: str = "desk") -> None:
+async def work_until_crash(bus: CrashingBus, runner: Runner, agent: str = "desk") -> None:
     """Work until the bus kills the worker; its lane is free afterwards."""
     working = asyncio.create_task(work(bus, runner, agent, "mortal"))
     dying = asyncio.create_task(bus.dead.wait())

@@ -14,13 +14,13 @@ from magent2.runner.echo import EchoRunner
 from magent2.sessions.store import SessionStore
 from magent2.worker.worker import Worker
 from tests.support.audit import whole_log
-from tests.support.gateway import calling
-from tests.support.http_audit import Seen, acceptance_findings, stream_findings
-from tests.support.http_clients import Frames
+from tests.support.gateway import asgi_client
+from tests.support.http.audit import SeenEvent, acceptance_findings, stream_findings
+from tests.support.http.clients import Frames
 from tests.support.run_audit import run_findings
-from tests.support.serving import AGENT, envelope
+from tests.support.worker_fixture import AGENT, envelope
 
-Events = list[Seen]
+Events = list[SeenEvent]
 Log = list[Record]
 CUT = 4
 
@@ -56,7 +56,7 @@ async def test_a_client_that_resumes_one_event_off_is_found(
     bus: MemoryBus, sent: list[tuple[str, str]], drift: int, words: str | None
 ) -> None:
     log = whole_log(bus, "stream:one")
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         seen = await read(client, CUT)
         cursor = {"Last-Event-ID": str(seen[-1].seq + drift)}
         seen += await read(client, len(log) - CUT - drift, **cursor)
@@ -65,14 +65,14 @@ async def test_a_client_that_resumes_one_event_off_is_found(
 
 
 def as_seen(log: Log) -> Events:
-    return [Seen(record.seq, record.payload["event"], {**record.payload, "seq": record.seq}) for record in log]
+    return [SeenEvent(record.seq, record.payload["event"], {**record.payload, "seq": record.seq}) for record in log]
 
 
 BREAKAGES: dict[str, Callable[[Events], Events]] = {
     "event 3 is missing": lambda events: events[:2] + events[3:],
     "event 3 came 2 times": lambda events: [*events[:3], *events[2:]],
     "event 3 came after 4": lambda events: [*events[:2], events[3], events[2], *events[4:]],
-    "event 99 (gap) is not in the log": lambda events: [*events, Seen(99, "gap", {})],
+    "event 99 (gap) is not in the log": lambda events: [*events, SeenEvent(99, "gap", {})],
     "event 3 was called 'gap'": lambda events: [replace(e, kind="gap") if e.seq == 3 else e for e in events],
     "event 3 differs": lambda events: [replace(e, data={**e.data, "text": "x"}) if e.seq == 3 else e for e in events],
 }

@@ -13,7 +13,7 @@ from magent2.runner.echo import EchoRunner
 from magent2.worker.worker import Worker
 from tests.support.audit import whole_log
 from tests.support.run_audit import run_findings
-from tests.support.serving import AGENT, send
+from tests.support.worker_fixture import AGENT, send
 
 Log = list[Record]
 

@@ -13,13 +13,13 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Operation, OwnedAppend, Write
 from magent2.bus.records import NewRecord
 from magent2.worker.lane_run import Outcome
-from tests.support.broken import Broken
-from tests.support.serving import send, serving, until
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.steer_audit import steer_findings
-from tests.support.steered import Talk, steer, waiting
+from tests.support.steerable_run import SteerableAgent, pending_mail, steer
+from tests.support.worker_fixture import run_worker, send, until
 
 
-class KeepsMail(Broken):
+class KeepsMail(EngineWrapper):
     """What an answer has seen stays in the lane."""
 
     def answer(self, operation: Operation[Any]) -> Any:
@@ -28,7 +28,7 @@ class KeepsMail(Broken):
         return self.inner.call(operation)
 
 
-class Rewriting(Broken):
+class Rewriting(EngineWrapper):
     """Changes the records of every append."""
 
     def change(self, record: NewRecord) -> list[NewRecord]:
@@ -71,16 +71,16 @@ async def audited(make: Callable[[Engine], Engine]) -> list[str]:
     """The findings after a run of two turns to which something was said in each."""
     log = MemoryBus()
     bus = make(log)
-    talk = Talk(turns=2)
+    talk = SteerableAgent(turns=2)
     send(log, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(0)
         steers = [steer(log, "first").envelope_id]
         talk.open(0)
         await talk.at(1)
         steers.append(steer(log, "second").envelope_id)
         talk.open()
-        await until(lambda: service.outcomes[Outcome.ANSWERED] and not waiting(log))
+        await until(lambda: service.outcomes[Outcome.ANSWERED] and not pending_mail(log))
     findings = steer_findings(log, "one", steers)
     log.close()
     return findings

@@ -26,7 +26,7 @@ from magent2.tools.registry import tool
 from magent2.worker.service import WorkerService
 from tests.integration.children.journal import Deadly, warm_up
 from tests.support.processes import await_line, report, settings
-from tests.support.serving import AGENT, LEASE_S, until
+from tests.support.worker_fixture import AGENT, LEASE_S, until
 
 
 def block_agent(sandbox: MontySandbox, effects: Path, die_in: int) -> Agent[Any]:

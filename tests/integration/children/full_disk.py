@@ -13,8 +13,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Append
 from magent2.bus.sqlite import SqliteBus
 from magent2.errors import StorageError
+from tests.support.numbered_appends import append_id, numbered_append
 from tests.support.processes import report, settings
-from tests.support.writing import append_id, numbered_append
 
 FILE_MAX_BYTES = 1 << 20
 APPENDS_MAX = 1000

@@ -28,14 +28,14 @@ from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.stored_response import answer_json, completed_event
 from magent2.tools.chat import chat_send
 from magent2.worker.service import WorkerService
-from tests.support.broken import Broken
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.processes import await_line, report, settings
-from tests.support.serving import AGENT, LEASE_S, until
+from tests.support.worker_fixture import AGENT, LEASE_S, until
 
 R = TypeVar("R")
 
 
-class Deadly(Broken):
+class Deadly(EngineWrapper):
     """A bus that kills its worker."""
 
     def __init__(self, engine: Engine, at: int, after: bool) -> None:

@@ -26,7 +26,7 @@ from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
 from magent2.connectors.outbox import read_outbox
 from magent2.connectors.relay import Relay
 from magent2.directory.connectors import Capabilities
-from tests.support.broken import Broken
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.processes import await_line, report, settings
 from tests.support.waiting import until
 
@@ -38,7 +38,7 @@ def die_at(point: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Deadly(Broken):
+class Deadly(EngineWrapper):
     """A bus that kills its relay before or after its n-th write."""
 
     def __init__(self, engine: Engine, point: str) -> None:

@@ -25,8 +25,8 @@ DRAIN_S = 5.0
 
 
 class SlowEcho:
-    def __init__(self, dice: random.Random, think_max_s: float) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random, think_max_s: float) -> None:
+        self._rng = rng
         self._think_max_s = think_max_s
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[Event]:
@@ -37,7 +37,7 @@ class SlowEcho:
             os._exit(1)
         for event in EchoRunner().stream_run(envelope):
             if self._think_max_s:
-                await asyncio.sleep(self._dice.uniform(0, self._think_max_s))
+                await asyncio.sleep(self._rng.uniform(0, self._think_max_s))
             yield event
 
 

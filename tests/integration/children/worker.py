@@ -18,7 +18,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim, Leave, Renew
 from magent2.bus.records import ClaimedLane
 from magent2.errors import Fenced
-from tests.support.lane_work import handing_back, persist, seeing, settling, starting
+from tests.support.audited_lane import acall_with_retry, hand_back_append, settle_append, start_append, steer_append
 from tests.support.processes import await_line, report, settings
 
 AT_A_TIME = 8  # lanes
@@ -35,7 +35,7 @@ class Worker:
         self.agent: str = given["agent"]
         self.trail: str = given["trail"]
         self.lease_s: float = given["lease_s"]
-        self.dice = random.Random(given["seed"])
+        self.rng = random.Random(given["seed"])
         self.stopping = False
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -52,13 +52,13 @@ class Worker:
             if self.tasks:
                 await asyncio.wait(self.tasks)
             renewing.cancel()
-        await persist(self.engine, Leave(self.name))
+        await acall_with_retry(self.engine, Leave(self.name))
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Take what there is room for; whether there may be more."""
         room = AT_A_TIME - len(self.tasks)
         claim = Claim(worker=self.name, agents=(self.agent,), limit=room, lease_s=self.lease_s)
-        claims = await persist(self.engine, claim)
+        claims = await acall_with_retry(self.engine, claim)
         for lane in claims.lanes:
             task = group.create_task(self._work(lane))
             self.tasks.add(task)
@@ -68,16 +68,16 @@ class Worker:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self.lease_s / 3)
-            await persist(self.engine, Renew(self.name, self.lease_s))
+            await acall_with_retry(self.engine, Renew(self.name, self.lease_s))
 
     async def _work(self, lane: ClaimedLane) -> None:
         try:
             n = await self._see(lane)
-            await asyncio.sleep(self.dice.uniform(0, THINK_MAX_S))
-            if self.dice.random() < HAND_BACK_CHANCE:
-                await persist(self.engine, handing_back(self.trail, lane, n, self.dice.choice((0.0, 0.02))))
+            await asyncio.sleep(self.rng.uniform(0, THINK_MAX_S))
+            if self.rng.random() < HAND_BACK_CHANCE:
+                await acall_with_retry(self.engine, hand_back_append(self.trail, lane, n, self.rng.choice((0.0, 0.02))))
             else:
-                await persist(self.engine, settling(self.trail, lane, n))
+                await acall_with_retry(self.engine, settle_append(self.trail, lane, n))
         except Fenced:
             report(fenced=lane.owner.token)
         else:
@@ -85,10 +85,10 @@ class Worker:
 
     async def _see(self, lane: ClaimedLane) -> int:
         """Start, and perhaps take the last mail of the lane as a steer; the number of the next write."""
-        await persist(self.engine, starting(self.trail, lane))
-        if len(lane.mail) < 2 or self.dice.random() > SEE_CHANCE:
+        await acall_with_retry(self.engine, start_append(self.trail, lane))
+        if len(lane.mail) < 2 or self.rng.random() > SEE_CHANCE:
             return 2
-        await persist(self.engine, seeing(self.trail, lane, 2))
+        await acall_with_retry(self.engine, steer_append(self.trail, lane, 2))
         return 3
 
 

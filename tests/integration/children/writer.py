@@ -12,9 +12,9 @@ from typing import Any
 
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
-from tests.support.lane_work import insist
+from tests.support.audited_lane import call_with_retry
+from tests.support.numbered_appends import numbered_append
 from tests.support.processes import await_line, report, settings
-from tests.support.writing import numbered_append
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def _write(engine: Engine, given: dict[str, Any], n: int, lines: queue.Queue[str
         if not lines.empty():
             return following
         operation = numbered_append(given["topics"], given["name"], following)
-        answer = insist(engine, operation) if given["patient"] else engine.call(operation)
+        answer = call_with_retry(engine, operation) if given["patient"] else engine.call(operation)
         report(n=following, seq=answer.seqs[0])
     return end
 

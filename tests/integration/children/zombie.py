@@ -9,7 +9,7 @@ from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Claim, Operation, Pending, Renew
 from magent2.errors import Magent2Error
-from tests.support.lane_work import handing_back, settling, starting
+from tests.support.audited_lane import hand_back_append, settle_append, start_append
 from tests.support.processes import await_line, report, settings
 
 WORKER = "zombie"
@@ -24,10 +24,10 @@ def main() -> None:
     while await_line() == "go":
         report(
             renewed=engine.call(Renew(WORKER, given["lease_s"])),
-            append=_outcome(engine, starting(given["trail"], lane)),
+            append=_outcome(engine, start_append(given["trail"], lane)),
             pending=_outcome(engine, Pending(lane.owner)),
-            later=_outcome(engine, handing_back(given["trail"], lane, 2, 0.0)),
-            settle=_outcome(engine, settling(given["trail"], lane, 2)),
+            later=_outcome(engine, hand_back_append(given["trail"], lane, 2, 0.0)),
+            settle=_outcome(engine, settle_append(given["trail"], lane, 2)),
         )
 
 

@@ -12,8 +12,8 @@ from magent2.context import BusMessage
 from magent2.errors import IdConflict, InvalidInput, NoActiveRun
 from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import AGENT, send, serving, until
-from tests.support.steered import Talk, blocks, receipts
+from tests.support.steerable_run import SteerableAgent, receipts, shown_steers
+from tests.support.worker_fixture import AGENT, run_worker, send, until
 
 
 @pytest.fixture(params=ENGINES)
@@ -24,11 +24,11 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 async def test_a_message_is_seen_once_rendered_by_the_run_under_way(bus: Engine) -> None:
-    talk = Talk(turns=2)
+    talk = SteerableAgent(turns=2)
     context = RemoteContext(bus, "one", require_active=True)
     first = BusMessage(id="m1", content="hurry", source="user:ann", template="please: {{ content }}")
     send(bus, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(0)
         assert context.send_message(first) == first
         context.send_message(first)
@@ -36,7 +36,7 @@ async def test_a_message_is_seen_once_rendered_by_the_run_under_way(bus: Engine)
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert blocks(talk.requests[-1]) == [("user:ann", "please: hurry"), ("user:ann", "slowly")]
+    assert shown_steers(talk.requests[-1]) == [("user:ann", "please: hurry"), ("user:ann", "slowly")]
     assert receipts(bus) == [("m1", "seen"), ("m2", "seen")]
 
 

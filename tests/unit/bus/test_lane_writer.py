@@ -33,9 +33,9 @@ from magent2.errors import (
     StorageFull,
 )
 from tests.support.audit import whole_log
-from tests.support.lane_work import mail_to
-from tests.support.moody import Moody
-from tests.support.serving import until
+from tests.support.audited_lane import mail_to
+from tests.support.flaky_engine import FlakyEngine
+from tests.support.worker_fixture import until
 
 AGENT, TOPIC = "Ada", "stream:one"
 
@@ -44,7 +44,7 @@ class OwnedLane:
     """A log, the engine under it, and the lane it belongs to."""
 
     def __init__(self, mail: int = 1) -> None:
-        self.bus = Moody(MemoryBus())
+        self.bus = FlakyEngine(MemoryBus())
         self.bus.call(mail_to(AGENT, ["one"] * mail))
         self.lane = self.claim("w1")
         self.bus.writes.clear()

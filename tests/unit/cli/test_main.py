@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from magent2.cli.main import COMMANDS, cli, run
-from tests.support.forked import ROOT
+from tests.support.forked_processes import ROOT
 
 HEAVY = ("pydantic", "httpx2", "rich", "openai", "agents", "fastapi", "uvicorn", "redis", "orjson", "prometheus_client")
 LOOK = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magent2.client import AsyncClient, Client
-from tests.support.forked import ROOT
+from tests.support.forked_processes import ROOT
 
 SYNC_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 

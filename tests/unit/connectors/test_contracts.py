@@ -12,7 +12,7 @@ from magent2.connectors.webhook import WebhookConnector
 from magent2.directory.connectors import ConnectorRegistration
 from magent2.errors import SettingsError
 from tests.contracts.connector import ConnectorContract, ConnectorSetup
-from tests.support.receiver import answer, http_receiver
+from tests.support.fake_receivers import answer, webhook_receiver
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
 CONFIGS = {"console": {}, "webhook": {"url": "https://example.com/", "secret": SECRET, "takes_key": True}}
@@ -32,7 +32,7 @@ class TestConsole(ConnectorContract):
 class TestWebhook(ConnectorContract):
     @pytest.fixture
     async def setup(self) -> AsyncIterator[ConnectorSetup]:
-        async with http_receiver() as receiver:
+        async with webhook_receiver() as receiver:
             config = {"url": receiver.url, "secret": SECRET, "allow_private": True}
             connector = WebhookConnector(config)
             bad = [None, answer("500 No"), answer("404 No"), answer("429 No")]

@@ -30,9 +30,9 @@ from magent2.connectors.outbox import (
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.errors import BlobMissing
 from magent2.sessions.store import create_session
-from tests.support.broken import BeforeFirst
+from tests.support.engine_wrappers import BeforeFirst
 from tests.support.engines import ENGINES, new_engines, spoil_next_record
-from tests.support.receiver import Keeper
+from tests.support.fake_receivers import FakeConnector
 from tests.support.waiting import until
 from tests.unit.connectors.test_relay import relaying, states
 
@@ -155,14 +155,14 @@ async def test_a_relay_trims_and_goes_on_sending(bus: Engine, monkeypatch: pytes
     put(bus, "old", "sent")
     put(bus, "unread")
     monkeypatch.setattr(relays, "trim_outbox", partial(trim_outbox, kept_s=0.0))
-    keeper = Keeper()
+    keeper = FakeConnector()
 
     async with relaying(bus, keeper):
         await until(lambda: keeper.texts == ["unread"] and "old" not in states(bus))
 
 
 async def test_a_record_that_cannot_be_read_stops_no_relay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bus, keeper = SqliteBus(tmp_path / "log.db"), Keeper()
+    bus, keeper = SqliteBus(tmp_path / "log.db"), FakeConnector()
     run_sync(bus, register_connector, "hook", "kept", Capabilities())
     with closing(sqlite3.connect(tmp_path / "log.db")) as connection:
         spoil_next_record(bus, TOPIC, connection)

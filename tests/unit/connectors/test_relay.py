@@ -32,10 +32,10 @@ from magent2.directory.connectors import (
 from magent2.errors import IdConflict, InvalidInput, NotTaken, OutcomeUnknown, TransientError
 from magent2.models.address import entity_topic, relay_agent
 from magent2.sessions.store import create_session, delete_session
-from tests.support.broken import BeforeFirst
+from tests.support.engine_wrappers import BeforeFirst
 from tests.support.engines import ENGINES, new_engines
-from tests.support.moody import Absent
-from tests.support.receiver import Keeper
+from tests.support.fake_receivers import FakeConnector
+from tests.support.flaky_engine import UnavailableReads
 from tests.support.waiting import until
 
 GONE = TransientError("the receiver is down")
@@ -74,8 +74,8 @@ def items(bus: Engine) -> list[OutboxItem]:
 
 
 @asynccontextmanager
-async def relaying(bus: Engine, keeper: Keeper, **more: float) -> AsyncIterator[Relay]:
-    def make(_: ConnectorRegistration) -> Keeper:
+async def relaying(bus: Engine, keeper: FakeConnector, **more: float) -> AsyncIterator[Relay]:
+    def make(_: ConnectorRegistration) -> FakeConnector:
         return keeper
 
     relay = Relay(bus, make, **more)  # type: ignore[arg-type]
@@ -87,13 +87,13 @@ async def relaying(bus: Engine, keeper: Keeper, **more: float) -> AsyncIterator[
         await task
 
 
-async def send_all(bus: Engine, keeper: Keeper, done: Callable[[], bool]) -> None:
+async def send_all(bus: Engine, keeper: FakeConnector, done: Callable[[], bool]) -> None:
     async with relaying(bus, keeper):
         await until(done)
 
 
 async def test_messages_go_in_order_per_destination_and_are_noted_with_their_receipts(bus: Engine) -> None:
-    keeper = Keeper(failures=[GONE, None, GONE])
+    keeper = FakeConnector(failures=[GONE, None, GONE])
     for number in range(4):
         put(bus, f"a{number}")
         put(bus, f"b{number}", "bob")
@@ -107,7 +107,7 @@ async def test_messages_go_in_order_per_destination_and_are_noted_with_their_rec
 
 async def test_a_destination_that_fails_does_not_hold_up_another(bus: Engine) -> None:
     gate = asyncio.Event()
-    keeper = Keeper(gate=gate)
+    keeper = FakeConnector(gate=gate)
     put(bus, "slow")
     put(bus, "other", "bob")
 
@@ -118,8 +118,8 @@ async def test_a_destination_that_fails_does_not_hold_up_another(bus: Engine) ->
 
 
 async def test_a_moment_without_the_log_ends_no_relay_and_costs_no_attempt(bus: Engine) -> None:
-    absent = Absent(bus, entity_topic("connector", "hook"), times=2)
-    keeper = Keeper()
+    absent = UnavailableReads(bus, entity_topic("connector", "hook"), times=2)
+    keeper = FakeConnector()
     put(bus, "hello")
 
     await send_all(absent, keeper, lambda: states(bus) == {"hello": "sent"})
@@ -131,7 +131,7 @@ async def test_what_is_refused_is_dead_at_once_and_the_conversation_is_told(bus:
     put(bus, "no")
     put(bus, "yes")
 
-    await send_all(bus, Keeper(failures=[NEVER]), lambda: states(bus) == {"no": "dead", "yes": "sent"})
+    await send_all(bus, FakeConnector(failures=[NEVER]), lambda: states(bus) == {"no": "dead", "yes": "sent"})
 
     (told,) = [r.payload for r in bus.read("stream:one") if r.payload["event"] == "error"]
     assert (told["code"], told["message_id"]) == ("send_dead", "m-no")
@@ -139,7 +139,7 @@ async def test_what_is_refused_is_dead_at_once_and_the_conversation_is_told(bus:
 
 async def test_after_so_many_attempts_it_is_dead_and_a_person_can_send_it_again_or_drop_it(bus: Engine) -> None:
     first, second = put(bus, "one"), put(bus, "two", "bob")
-    keeper = Keeper(failures=[GONE] * (2 * ATTEMPTS_MAX))
+    keeper = FakeConnector(failures=[GONE] * (2 * ATTEMPTS_MAX))
     await send_all(bus, keeper, lambda: states(bus) == {"one": "dead", "two": "dead"})
 
     run_sync(bus, retry_item, "hook", first)
@@ -153,7 +153,7 @@ async def test_after_so_many_attempts_it_is_dead_and_a_person_can_send_it_again_
 
 async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: Engine) -> None:
     item = put(bus, "maybe")
-    keeper = Keeper(failures=[MAYBE])
+    keeper = FakeConnector(failures=[MAYBE])
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown"})
     assert keeper.texts == []
 
@@ -166,7 +166,7 @@ async def test_an_unknown_outcome_waits_for_a_person_where_no_key_is_taken(bus: 
 async def test_what_comes_after_an_unknown_message_goes_on_and_a_retry_goes_behind_it(bus: Engine) -> None:
     first = put(bus, "maybe")
     put(bus, "second")
-    keeper = Keeper(failures=[MAYBE])
+    keeper = FakeConnector(failures=[MAYBE])
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "unknown", "second": "sent"})
 
     put(bus, "third")
@@ -178,7 +178,7 @@ async def test_what_comes_after_an_unknown_message_goes_on_and_a_retry_goes_behi
 
 async def test_an_unknown_outcome_is_tried_again_under_the_same_key_where_one_is_taken(bus: Engine) -> None:
     put(bus, "maybe")
-    keeper = Keeper(takes_key=True, failures=[MAYBE, MAYBE])
+    keeper = FakeConnector(takes_key=True, failures=[MAYBE, MAYBE])
 
     await send_all(bus, keeper, lambda: states(bus) == {"maybe": "sent"})
 
@@ -188,7 +188,7 @@ async def test_an_unknown_outcome_is_tried_again_under_the_same_key_where_one_is
 @pytest.mark.parametrize("takes_key", [True, False])
 async def test_a_relay_that_is_lost_while_sending_leaves_it_to_the_next(bus: Engine, takes_key: bool) -> None:
     put(bus, "lost")
-    keeper = Keeper(takes_key=takes_key, gate=asyncio.Event())
+    keeper = FakeConnector(takes_key=takes_key, gate=asyncio.Event())
     lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
     await until(lambda: keeper.texts == ["lost"])
     lost.cancel()
@@ -203,7 +203,7 @@ async def test_a_relay_that_is_lost_while_sending_leaves_it_to_the_next(bus: Eng
 
 async def test_what_may_have_arrived_is_not_sent_again_though_the_next_relay_is_lost_as_well(bus: Engine) -> None:
     put(bus, "lost")
-    keeper = Keeper(gate=asyncio.Event())
+    keeper = FakeConnector(gate=asyncio.Event())
     lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
     await until(lambda: keeper.texts == ["lost"])
     lost.cancel()
@@ -220,7 +220,7 @@ async def test_what_may_have_arrived_is_not_sent_again_though_the_next_relay_is_
 async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engine) -> None:
     put(bus, "secret")
     run_sync(bus, delete_session, "one")
-    keeper = Keeper()
+    keeper = FakeConnector()
     async with relaying(bus, keeper):
         run_sync(bus, create_session, "two", "user:ann")
         connector = run_sync(bus, find_connector, "hook").state
@@ -232,7 +232,7 @@ async def test_what_a_deleted_conversation_wanted_to_send_is_not_sent(bus: Engin
 async def test_what_may_have_arrived_is_unknown_although_the_last_attempt_was_refused(bus: Engine) -> None:
     put(bus, "maybe")
     put(bus, "never", "bob")
-    keeper = Keeper(takes_key=True, failures=[MAYBE, NEVER, NEVER])
+    keeper = FakeConnector(takes_key=True, failures=[MAYBE, NEVER, NEVER])
 
     await send_all(bus, keeper, lambda: sorted(states(bus).values()) == ["dead", "unknown"])
 
@@ -244,7 +244,7 @@ async def test_what_may_have_arrived_is_unknown_although_the_last_attempt_was_re
 
 async def test_what_may_have_arrived_is_unknown_although_its_connector_is_gone(bus: Engine) -> None:
     put(bus, "lost")
-    keeper = Keeper(gate=asyncio.Event())
+    keeper = FakeConnector(gate=asyncio.Event())
     lost = asyncio.create_task(Relay(bus, lambda _: keeper).run())
     await until(lambda: keeper.texts == ["lost"])
     lost.cancel()
@@ -258,7 +258,7 @@ async def test_mail_that_is_no_relay_job_becomes_a_dead_letter(bus: Engine) -> N
     forged = {"conversation_id": "forged", "sender": "user:eve", "content": "hi"}
     bus.call(Append(records=(NewRecord("chat:outbox:hook", forged),)))
 
-    await send_all(bus, Keeper(), lambda: bool(bus.read("dead:outbox:hook")))
+    await send_all(bus, FakeConnector(), lambda: bool(bus.read("dead:outbox:hook")))
 
 
 async def test_a_message_that_cannot_be_read_is_buried_and_the_next_is_sent(bus: Engine) -> None:
@@ -268,7 +268,7 @@ async def test_a_message_that_cannot_be_read_is_buried_and_the_next_is_sent(bus:
     odd = {name: value for name, value in body.payload.items() if name != "text"}
     bus.call(Append(records=(replace(body, payload=odd), job)))
     put(bus, "next")
-    keeper = Keeper()
+    keeper = FakeConnector()
 
     async with relaying(bus, keeper):
         await until(lambda: keeper.texts == ["next"])
@@ -281,11 +281,11 @@ async def test_what_waits_for_a_connector_that_was_removed_is_dead(bus: Engine) 
     put(bus, "late")
     run_sync(bus, unregister_connector, "hook")
 
-    await send_all(bus, Keeper(), lambda: states(bus) == {"late": "dead"})
+    await send_all(bus, FakeConnector(), lambda: states(bus) == {"late": "dead"})
 
 
 async def test_a_connector_that_is_set_up_while_the_relay_runs_is_served(bus: Engine) -> None:
-    keeper = Keeper()
+    keeper = FakeConnector()
     async with relaying(bus, keeper):
         new = run_sync(bus, register_connector, "later", "kept", Capabilities())
         message = OutgoingMessage("m-1", "later", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")

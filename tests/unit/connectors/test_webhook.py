@@ -15,15 +15,15 @@ from magent2.connectors.interface import Attachment, OutgoingMessage
 from magent2.connectors.ssrf_guard import WebhookTarget, is_public, parse_target
 from magent2.connectors.webhook import WebhookConnector, signature
 from magent2.errors import NotTaken, OutcomeUnknown, SettingsError, TransientError
-from tests.support.receiver import HttpReceiver, answer, http_receiver, ok
+from tests.support.fake_receivers import WebhookReceiver, answer, ok, webhook_receiver
 
 SECRET = "a-secret-for-tests-only"  # pragma: allowlist secret
 MESSAGE = OutgoingMessage("m-1", "hook", "ann", "one", "Ada", "hello", "2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[HttpReceiver]:
-    async with http_receiver() as found:
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with webhook_receiver() as found:
         yield found
 
 
@@ -39,7 +39,7 @@ async def post(
         await connector.aclose()
 
 
-async def test_a_message_is_a_signed_post_with_its_key(receiver: HttpReceiver) -> None:
+async def test_a_message_is_a_signed_post_with_its_key(receiver: WebhookReceiver) -> None:
     assert await post(receiver.url, clock=lambda: 1_700_000_000.5) == "theirs-1"
 
     (got,) = receiver.posts
@@ -58,7 +58,7 @@ def test_the_signature_covers_time_key_and_body() -> None:
     assert first not in [signature(SECRET, *other) for other in others]
 
 
-async def test_files_go_along(receiver: HttpReceiver) -> None:
+async def test_files_go_along(receiver: WebhookReceiver) -> None:
     data = b"content"
     name = hashlib.sha256(data).hexdigest()
     attachment = Attachment("a.txt", name, "text/plain", len(data))
@@ -86,7 +86,7 @@ async def test_files_go_along(receiver: HttpReceiver) -> None:
         (b"not http at all\r\n\r\n", OutcomeUnknown),
     ],
 )
-async def test_what_an_answer_means(receiver: HttpReceiver, said: bytes | None, error: type[Exception]) -> None:
+async def test_what_an_answer_means(receiver: WebhookReceiver, said: bytes | None, error: type[Exception]) -> None:
     receiver.answers.append(said)
 
     with pytest.raises(error):
@@ -96,7 +96,7 @@ async def test_what_an_answer_means(receiver: HttpReceiver, said: bytes | None, 
 
 
 async def test_a_refused_connection_means_that_nothing_arrived() -> None:
-    async with http_receiver() as gone:
+    async with webhook_receiver() as gone:
         url = gone.url
 
     with pytest.raises(TransientError):
@@ -104,7 +104,7 @@ async def test_a_refused_connection_means_that_nothing_arrived() -> None:
 
 
 async def test_a_receiver_that_never_answers_is_given_up(
-    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook, "SEND_MAX_S", 0.05)
     receiver.answers.append(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
@@ -127,13 +127,13 @@ async def test_a_receiver_that_never_answers_is_given_up(
         await server.wait_closed()
 
 
-async def test_an_answer_that_does_not_end_is_not_kept(receiver: HttpReceiver) -> None:
+async def test_an_answer_that_does_not_end_is_not_kept(receiver: WebhookReceiver) -> None:
     receiver.answers.append(ok(b'{"id": "' + b"x" * (webhook.ANSWER_MAX_BYTES + 1) + b'"}'))
 
     assert await post(receiver.url) is None
 
 
-async def test_the_name_is_resolved_once_and_the_request_goes_to_that_address(receiver: HttpReceiver) -> None:
+async def test_the_name_is_resolved_once_and_the_request_goes_to_that_address(receiver: WebhookReceiver) -> None:
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:

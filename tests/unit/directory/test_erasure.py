@@ -9,9 +9,9 @@ from magent2.bus.memory import MemoryBus
 from magent2.directory.erasure import SESSIONS_PAGE, erase_user
 from magent2.directory.keys import list_keys
 from magent2.sessions.store import create_session
-from tests.support.api import everything
-from tests.support.gateway import calling, message
-from tests.support.keys import ACCESS, ADMIN, person
+from tests.support.api.sessions import everything
+from tests.support.gateway import asgi_client, message
+from tests.support.keys import ACCESS, ADMIN, create_key_holder
 from tests.support.waiting import DEADLINE_S
 
 ANN, BOB = "user:ann", "user:bob"
@@ -23,8 +23,8 @@ def bus() -> MemoryBus:
 
 
 async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: MemoryBus) -> None:
-    ann, bob = await person(bus, ANN), await person(bus, BOB)
-    async with calling(bus, ACCESS) as client:
+    ann, bob = await create_key_holder(bus, ANN), await create_key_holder(bus, BOB)
+    async with asgi_client(bus, ACCESS) as client:
         for n in range(3):
             await client.post("/send", json=message(f"a secret {n}", f"a{n}"), headers=ann.headers)
         await client.post("/send", json=message("kept", "b0", sender=BOB), headers=bob.headers)

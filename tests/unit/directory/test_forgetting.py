@@ -21,9 +21,9 @@ from magent2.tools.messaging.channel_send import ChannelSend
 from magent2.tools.messaging.friend_send import FriendSend
 from magent2.tools.messaging.send_user_message import send_user_message_definition
 from magent2.tools.sending_tool import definition_of
-from tests.support.broken import Broken
+from tests.support.directory_fixture import channel_messages, open_channel, open_swarm, populate_directory
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
-from tests.support.messaging import open_channel, open_swarm, settle, talk
 from tests.support.sending import Facts
 
 OPERATIONS_MAX = 200  # an erasure that takes more is stuck
@@ -32,7 +32,7 @@ OPERATIONS_MAX = 200  # an erasure that takes more is stuck
 @pytest.fixture(params=ENGINES)
 def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = new_engines(request.param, request)()
-    settle(engine)
+    populate_directory(engine)
     open_channel(engine)
     open_swarm(engine)
     yield engine
@@ -127,7 +127,7 @@ async def test_a_channel_that_lost_its_leader_is_led_by_who_is_longest_there(bus
 
     assert run_sync(bus, find_channel, "launch").state.leader == "ann"
     await say(bus, "cat", "Cleo", "who leads?")
-    assert talk(bus) == ["cat: who leads?"]
+    assert channel_messages(bus) == ["cat: who leads?"]
 
 
 def test_a_channel_in_which_nobody_is_left_goes(bus: Engine) -> None:
@@ -149,7 +149,7 @@ async def test_others_are_told_that_they_are_gone(bus: Engine) -> None:
     await definition_of(FriendSend()).run({"nametag": "@cat", "text": "hi"}, bobs(bus))
 
 
-class Interrupted(Broken):
+class Interrupted(EngineWrapper):
     """A bus that is lost after so many operations."""
 
     left = 0
@@ -164,7 +164,7 @@ class Interrupted(Broken):
 def test_an_erasure_that_was_cut_short_is_finished_by_the_next() -> None:
     """Cut short after each of its operations in turn."""
     bus = MemoryBus()
-    settle(bus)
+    populate_directory(bus)
     interrupted = Interrupted(bus)
     for number in range(OPERATIONS_MAX):
         name = f"user{number}"

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
-from tests.support.gateway import calling_app
+from tests.support.gateway import app_client
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def app(bus: MemoryBus) -> FastAPI:
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         yield client

@@ -18,7 +18,7 @@ from magent2.runner.team.tool_run import check_allowed
 from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.default_tools import known_tools
 from magent2.tools.registry import may_run
-from tests.support.api import api, create
+from tests.support.api.sessions import api, create
 from tests.support.team import CHIEF, DESK, SHOP, roster
 from tests.unit.tools.test_builtins import NEEDED, NEVER
 

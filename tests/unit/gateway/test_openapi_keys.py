@@ -17,11 +17,11 @@ from schemathesis.specs.openapi.checks import (
 
 from magent2.gateway.app import create_app
 from magent2.gateway.limits.limits import DEFAULT_RATES, RequestRate
-from tests.support.keys import ACCESS, Person, person
+from tests.support.keys import ACCESS, KeyHolder, create_key_holder
 from tests.unit.gateway.test_openapi import EXAMPLES, QUICK, THERE, _bus, bound
 
 BUS = _bus()
-ANN: Person = asyncio.run(person(BUS, "user:ann"))
+ANN: KeyHolder = asyncio.run(create_key_holder(BUS, "user:ann"))
 LIMITS = replace(QUICK, rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=1e6, burst=1_000_000)))
 schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=ACCESS, limits=LIMITS))
 

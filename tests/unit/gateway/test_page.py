@@ -13,7 +13,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.gateway import problems
 from magent2.gateway.app import create_app
 from magent2.gateway.routes import page
-from tests.support.gateway import calling_app
+from tests.support.gateway import app_client
 
 SCRIPT = "console.log('of some length');\n" * 100
 
@@ -34,7 +34,7 @@ async def client(built: Path) -> AsyncIterator[httpx2.AsyncClient]:
     app = FastAPI()
     problems.install(app)
     app.include_router(page.router(create_app(bus).state.services, built))
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         yield client
     await bus.aclose()
 
@@ -78,7 +78,7 @@ async def test_a_gateway_without_the_page_shows_a_plain_one_that_says_how_to_bui
     app = FastAPI()
     app.include_router(page.router(create_app(bus).state.services, tmp_path))
 
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         text = (await client.get("/")).text
         script = await client.get("/page/page.js")
     await bus.aclose()

@@ -19,26 +19,26 @@ from magent2.connectors.outbox import queue_records
 from magent2.directory.connectors import find_connector
 from magent2.gateway.app import create_app
 from magent2.sessions.store import create_session
-from tests.support.gateway import calling_app
-from tests.support.keys import ACCESS, ADMIN, Person, person
-from tests.support.messaging import inbox, open_channel, settle, talk
+from tests.support.directory_fixture import channel_messages, inbox, open_channel, populate_directory
+from tests.support.gateway import app_client
+from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
 from tests.support.sending import Facts
 
 Ask = Any
 
 
 class Site:
-    def __init__(self, bus: MemoryBus, client: httpx2.AsyncClient, ann: Person, bob: Person) -> None:
+    def __init__(self, bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder) -> None:
         self.bus = bus
         self._client = client
         self.ann, self.bob = ann, bob
 
-    async def ask(self, who: Person | None, method: str, path: str, **body: Any) -> tuple[int, Any]:
+    async def ask(self, who: KeyHolder | None, method: str, path: str, **body: Any) -> tuple[int, Any]:
         headers = ADMIN if who is None else who.headers
         answer = await self._client.request(method, path, json=body or None, headers=headers)
         return answer.status_code, answer.json()
 
-    async def file(self, who: Person, session: str, sha256: str) -> httpx2.Response:
+    async def file(self, who: KeyHolder, session: str, sha256: str) -> httpx2.Response:
         return await self._client.get(f"/api/sdk/session/{session}/files/{sha256}", headers=who.headers)
 
 
@@ -46,9 +46,9 @@ class Site:
 async def site() -> AsyncIterator[Site]:
     bus = MemoryBus()
     app = create_app(bus, access=ACCESS)
-    settle(bus)
-    async with calling_app(app) as client:
-        yield Site(bus, client, await person(bus, "user:ann"), await person(bus, "user:bob"))
+    populate_directory(bus)
+    async with app_client(app) as client:
+        yield Site(bus, client, await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:bob"))
     app.state.services.streams.close()
     await bus.aclose()
 
@@ -101,12 +101,12 @@ async def test_members_read_a_channel_and_nobody_else(site: Site) -> None:
     assert [(item["from"], item["text"], item["told"]) for item in told["messages"]] == [
         ("ann", "we are live", ["bob"])
     ]
-    dan = await person(site.bus, "user:dan")
+    dan = await create_key_holder(site.bus, "user:dan")
     assert (await site.ask(dan, "GET", "/api/channels/launch/messages"))[0] == 404
     assert (await site.ask(dan, "GET", "/api/channels"))[1] == {"channels": []}
     assert (await site.ask(None, "POST", "/api/channels", name="launch", action="leave", username="cat"))[0] == 200
     assert (await site.ask(None, "POST", "/api/channels", name="launch", action="join", username="x"))[0] == 422
-    assert len(inbox(site.bus, "Bo")) == len(talk(site.bus)) == 1
+    assert len(inbox(site.bus, "Bo")) == len(channel_messages(site.bus)) == 1
 
 
 async def test_connectors_are_set_up_without_showing_their_secret(site: Site) -> None:

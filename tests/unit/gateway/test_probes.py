@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.app import create_app
 from magent2.gateway.server import listen
-from tests.support.gateway import calling_app, message
+from tests.support.gateway import app_client, message
 from tests.support.routes import TABLE
 
 
@@ -61,7 +61,7 @@ async def test_a_mistake_of_ours_is_a_problem_too_and_tells_nothing(bus: MemoryB
     async def broken() -> None:
         raise RuntimeError("the password is swordfish")
 
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         answer = await client.get("/broken")
 
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")

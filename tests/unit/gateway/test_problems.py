@@ -17,11 +17,11 @@ from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
 from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
-from tests.support.gateway import calling_app, message
-from tests.support.keys import ACCESS, ADMIN, TOKEN, Person, person
+from tests.support.gateway import app_client, message
+from tests.support.keys import ACCESS, ADMIN, TOKEN, KeyHolder, create_key_holder
 from tests.support.routes import TABLE, Request
-from tests.support.serving import until
 from tests.support.v1_bus import V1Bus
+from tests.support.worker_fixture import until
 
 R = TypeVar("R")
 
@@ -70,7 +70,7 @@ async def house(
     bus: Any, access: Access | None = None, limits: GatewayLimits = QUICK
 ) -> AsyncIterator[tuple[FastAPI, httpx2.AsyncClient]]:
     app = create_app(bus, access=access, limits=limits)
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         body = message("hi", TALK)
         assert (await client.post("/send", json=body, headers={**ADMIN, "host": "localhost"})).status_code == 200
         yield app, client
@@ -114,7 +114,7 @@ async def test_a_host_or_a_page_from_elsewhere_is_refused_on_every_route(bus: Me
 
 
 async def test_whoever_asks_too_often_is_told_when_to_come_again_on_every_route(bus: MemoryBus) -> None:
-    ann: Person = await person(bus, "user:ann")
+    ann: KeyHolder = await create_key_holder(bus, "user:ann")
     spent = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=0.001, burst=1)))
     async with house(bus, ACCESS, spent) as (app, client):
         streams = app.state.services.streams

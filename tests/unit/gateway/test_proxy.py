@@ -16,7 +16,7 @@ from magent2.gateway.proxy import SCHEME_KEY, ProxySettings, client_address, rou
 from magent2.gateway.server import choose_access, choose_proxy_settings
 from magent2.settings import Settings
 from magent2.telemetry.logs import fields_of
-from tests.support.gateway import calling_app, message
+from tests.support.gateway import app_client, message
 from tests.support.keys import ACCESS, ADMIN
 
 PROXY, STRANGER, VISITOR = "10.0.0.7", "203.0.113.9", "198.51.100.4"
@@ -196,7 +196,7 @@ PUBLIC = {"x-forwarded-for": VISITOR, "x-forwarded-proto": "https", "x-forwarded
 
 
 def below(bus: MemoryBus, access: Access = ACCESS) -> Any:
-    return calling_app(create_app(bus, access=access, proxy=FRONT))
+    return app_client(create_app(bus, access=access, proxy=FRONT))
 
 
 @pytest.mark.parametrize("root", ["", "/magent2"])

@@ -14,9 +14,9 @@ from magent2.bus.operations import Operation
 from magent2.errors import BusUnavailable
 from magent2.gateway.app import create_app
 from tests.support.audit import whole_log
-from tests.support.broken import Broken
-from tests.support.gateway import calling_app
-from tests.support.spans import Spans, id_of, kept_spans, parent_of
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.gateway import app_client
+from tests.support.spans import Spans, id_of, parent_of, recorded_spans
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MAIL = {"conversation_id": "one", "sender": "user:ann", "recipient": "agent:Ada", "content": "a secret of mine"}
@@ -31,17 +31,17 @@ def bus() -> Iterator[MemoryBus]:
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         yield spans
 
 
 @pytest.fixture
 async def client(bus: MemoryBus, spans: Spans) -> AsyncIterator[httpx2.AsyncClient]:
-    async with calling_app(create_app(bus, tracer=spans.tracer)) as client:
+    async with app_client(create_app(bus, tracer=spans.tracer)) as client:
         yield client
 
 
-class Away(Broken):
+class Away(EngineWrapper):
     """A bus that does not answer."""
 
     def answer(self, operation: Operation[Any]) -> Any:
@@ -102,7 +102,7 @@ async def test_a_repeat_is_no_second_message_though_its_trace_is_another(client:
 
 
 async def test_a_bus_that_is_away_makes_a_failed_request_with_a_failed_send(bus: MemoryBus, spans: Spans) -> None:
-    async with calling_app(create_app(Away(bus), tracer=spans.tracer)) as client:
+    async with app_client(create_app(Away(bus), tracer=spans.tracer)) as client:
         answer = await client.post("/send", json=MAIL)
 
     request, sent = spans.one("POST /send"), spans.one("send")

@@ -16,10 +16,10 @@ from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
 from magent2.gateway.app import create_app
 from magent2.models.address import conversation_topics
-from tests.support.gateway import calling_app, message
-from tests.support.keys import ACCESS, ADMIN, Person, person
+from tests.support.gateway import app_client, message
+from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
 from tests.support.routes import TABLE, UNKNOWN, Request, routes_of
-from tests.support.serving import until
+from tests.support.worker_fixture import until
 
 ANNS, BOBS = "anns-talk", "bobs-talk"
 BOBS_SECRET = "what bob said"  # pragma: allowlist secret
@@ -35,8 +35,8 @@ class House:
     bus: MemoryBus
     app: FastAPI
     client: httpx2.AsyncClient
-    ann: Person
-    bob: Person
+    ann: KeyHolder
+    bob: KeyHolder
 
     async def ask(self, key: tuple[str, str], conversation: str, headers: dict[str, str]) -> httpx2.Response:
         """The route's answer; a stream is ended once it has begun."""
@@ -58,8 +58,8 @@ class House:
 async def house() -> AsyncIterator[House]:
     bus = MemoryBus()
     app = create_app(bus, access=ACCESS)
-    ann, bob = await person(bus, "user:ann"), await person(bus, "user:bob")
-    async with calling_app(app) as client:
+    ann, bob = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:bob")
+    async with app_client(app) as client:
         for who, talk, text in ((ann, ANNS, "hi"), (bob, BOBS, BOBS_SECRET)):
             body = {name: value for name, value in message(text, talk).items() if name != "sender"}
             assert (await client.post("/send", json=body, headers=who.headers)).status_code == 200

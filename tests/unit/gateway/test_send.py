@@ -13,8 +13,8 @@ from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.limits.limits import GatewayLimits
 from magent2.mail.registration import register_agent
 from magent2.models.events import UserMessageEvent
-from tests.support.gateway import calling, message
-from tests.support.moody import Moody
+from tests.support.flaky_engine import FlakyEngine
+from tests.support.gateway import asgi_client, message
 
 JSON = {"content-type": "application/json"}
 
@@ -76,7 +76,7 @@ async def test_mail_to_the_conversation_goes_to_its_active_agent(bus: MemoryBus,
 
 
 async def test_a_guess_about_the_active_agent_is_checked(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
-    async with calling(bus) as elsewhere:  # another gateway, which knows nothing of the first
+    async with asgi_client(bus) as elsewhere:  # another gateway, which knows nothing of the first
         await client.post("/send", json=message("first"))
         await elsewhere.post("/send", json=message("second", recipient="chat:one"))
 
@@ -104,7 +104,7 @@ async def test_a_command_goes_to_the_agent_and_is_numbered_there(bus: MemoryBus,
 
 async def test_the_sender_is_told_when_nobody_serves(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     nobody = await client.post("/send", json=message())
-    async with calling(bus) as other:
+    async with asgi_client(bus) as other:
         await serve(bus)
         somebody = await other.post("/send", json=message())
 
@@ -202,7 +202,7 @@ async def test_numbers_that_json_does_not_have_are_refused(client: httpx2.AsyncC
 
 
 async def test_too_much_is_refused_by_its_kind(bus: MemoryBus) -> None:
-    async with calling(bus, limits=GatewayLimits(body_max_bytes=2000, text_max_chars=100)) as client:
+    async with asgi_client(bus, limits=GatewayLimits(body_max_bytes=2000, text_max_chars=100)) as client:
         long = await client.post("/send", json=message("x" * 101))
         large = await client.post("/send", json=message("x", metadata={"much": "x" * 3000}))
 
@@ -217,8 +217,8 @@ async def test_what_the_bus_finds_too_large_is_refused_too(client: httpx2.AsyncC
 
 
 async def test_a_bus_that_is_away_or_full_is_told_and_the_same_send_works_later(bus: MemoryBus) -> None:
-    moody = Moody(bus)
-    async with calling(moody) as client:
+    moody = FlakyEngine(bus)
+    async with asgi_client(moody) as client:
         moody.before.append(BusUnavailable("the server does not answer"))
         away = await client.post("/send", json=message(id="m1"))
         moody.before.append(StorageFull("no space left"))

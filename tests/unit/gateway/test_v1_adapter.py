@@ -8,13 +8,13 @@ from magent2.bus.interface import BusMessage
 from magent2.gateway.app import create_app
 from magent2.runner.echo import EchoRunner
 from magent2.worker.worker import Worker
-from tests.support.gateway import calling, calling_app, message, parse_frames, streams_open
+from tests.support.gateway import app_client, asgi_client, message, parse_frames, streams_open
 from tests.support.v1_bus import V1Bus
 
 
 async def test_a_send_is_published_to_both_topics_and_shown() -> None:
     bus = V1Bus()
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         answer = await client.post("/send", json=message("hello", id="m1"))
 
     assert answer.json() == {"status": "ok", "topic": "chat:one", "envelope_id": "m1", "seq": 1}
@@ -26,7 +26,7 @@ async def test_a_send_is_published_to_both_topics_and_shown() -> None:
 async def test_the_answer_of_a_worker_on_the_same_bus_is_streamed() -> None:
     bus = V1Bus()
     app = create_app(bus)
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         following = asyncio.create_task(client.get("/stream/one", params={"max_events": 4}))
         await streams_open(app, 1)
         await client.post("/send", json=message("hello you"))
@@ -43,7 +43,7 @@ async def test_a_stream_resumes_by_its_number() -> None:
     bus = V1Bus()
     for number in range(5):
         bus.publish("stream:one", BusMessage("stream:one", {"event": "token", "text": str(number)}))
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         answer = await client.get("/stream/one", params={"max_events": 2}, headers={"last-event-id": "3"})
 
     assert [event.id for event in parse_frames(answer.text)] == [4, 5, None]
@@ -51,7 +51,7 @@ async def test_a_stream_resumes_by_its_number() -> None:
 
 async def test_a_repeat_is_one_message_and_another_body_a_conflict() -> None:
     bus = V1Bus()
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         first = await client.post("/send", json=message("hello", id="m1"))
         again = await client.post("/send", json=message("hello", id="m1"))
         other = await client.post("/send", json=message("other", id="m1"))
@@ -64,7 +64,7 @@ async def test_a_repeat_is_one_message_and_another_body_a_conflict() -> None:
 @pytest.mark.parametrize("failures", [1, 2, 3])
 async def test_a_send_that_failed_halfway_can_be_sent_again(failures: int) -> None:
     bus = V1Bus()
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         bus.failing = [OSError("gone")] * failures
         for _ in range(failures):
             assert (await client.post("/send", json=message("hello", id="m1"))).status_code == 500
@@ -76,7 +76,7 @@ async def test_a_send_that_failed_halfway_can_be_sent_again(failures: int) -> No
 
 async def test_a_command_reaches_the_agent_and_what_the_bus_cannot_do_is_told() -> None:
     bus = V1Bus()
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         await client.post("/send", json=message("hello"))
         stop = await client.post("/conversations/one/stop")
         delete = await client.delete("/conversations/one")
@@ -91,7 +91,7 @@ async def test_a_command_reaches_the_agent_and_what_the_bus_cannot_do_is_told() 
 
 async def test_a_session_is_held_titled_and_handed_over() -> None:
     bus = V1Bus()
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         made = await client.post("/api/sdk/session/create", json={"session_id": "s1"})
         named = await client.patch("/api/sdk/session/s1", json={"title": "Lamps"})
         switched = await client.post(

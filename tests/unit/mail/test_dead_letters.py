@@ -13,7 +13,7 @@ from magent2.mail.dead_letters import bury, drop_dead_letter, list_dead_letters,
 from magent2.mail.delivery import deliver
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
-from tests.support.broken import DiesBefore, ProcessDied
+from tests.support.engine_wrappers import CrashesBefore, ProcessCrashed
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_a_retried_letter_is_mail_again_and_off_the_list(bus: MemoryBus) -> None
 
 def test_a_letter_is_retried_once(bus: MemoryBus) -> None:
     buried(bus)
-    with pytest.raises(ProcessDied):
-        run_sync(DiesBefore(bus, Erase), retry_dead_letter, "Dev", 1)
+    with pytest.raises(ProcessCrashed):
+        run_sync(CrashesBefore(bus, Erase), retry_dead_letter, "Dev", 1)
 
     run_sync(bus, retry_dead_letter, "Dev", 1)
     with pytest.raises(UnknownCursor, match="retried or dropped"):

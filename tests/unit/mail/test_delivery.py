@@ -15,7 +15,7 @@ from magent2.mail.delivery import HOPS_MAX, DeliveryResult, SendOptions
 from magent2.mail.headers import MAIL_SEEN
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
-from tests.support.broken import BeforeFirst
+from tests.support.engine_wrappers import BeforeFirst
 
 
 @pytest.fixture

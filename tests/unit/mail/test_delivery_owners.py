@@ -15,7 +15,7 @@ from magent2.mail.conversation_state import ActiveAgentCache
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import MessageEnvelope
-from tests.support.broken import BeforeFirst, Counting
+from tests.support.engine_wrappers import BeforeFirst, OperationCounter
 from tests.support.engines import ENGINES, new_engines
 
 ANN, BOB = "user:ann", "user:bob"
@@ -170,7 +170,7 @@ def test_of_two_who_begin_at_the_same_moment_one_owns_it_and_the_other_is_refuse
 
 def test_a_known_conversation_takes_one_append(bus: Engine) -> None:
     active_agents = ActiveAgentCache()
-    counting = Counting(bus)
+    counting = OperationCounter(bus)
 
     for number in range(3):
         run_sync(counting, deliver, mail(ANN, id=f"m{number}"), SendOptions(principal=ANN), active_agents)

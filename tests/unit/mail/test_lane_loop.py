@@ -16,7 +16,7 @@ from magent2.bus.records import ClaimedLane, NewRecord
 from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import BusUnavailable, LimitError, Refused, StorageCorrupt
 from magent2.mail.lane_loop import LaneHandler, LaneLoop, UnreadableMail
-from tests.support.broken import Broken
+from tests.support.engine_wrappers import EngineWrapper
 from tests.support.waiting import until
 
 AGENT = "Ada"
@@ -55,7 +55,7 @@ class RecordingHandler(LaneHandler[ClaimedLane]):
         return False
 
 
-class RefusesSettles(Broken):
+class RefusesSettles(EngineWrapper):
     """Refuses the next `times` settles, as a bus does with records that are too large."""
 
     def __init__(self, bus: Engine, times: int) -> None:
@@ -186,7 +186,7 @@ async def test_an_error_in_the_background_ends_the_loop_and_gives_the_lanes_back
 
 
 async def test_a_loop_whose_bus_is_unavailable_waits_for_it(bus: MemoryBus) -> None:
-    class Away(Broken):
+    class Away(EngineWrapper):
         errors = 2
 
         def answer(self, operation: Operation[Any]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from tests.support.serving import send
+from tests.support.worker_fixture import send
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from magent2.runner.config import RunnerConfig
 from magent2.runner.select import select_runner
 from magent2.worker.team_selection import choose_team
 from magent2.worker.worker import Worker
-from tests.support.messaging import inbox
-from tests.support.serving import outputs, until
-from tests.support.town import EVERY, WAYS, all_arrived, town, wanted_of
+from tests.support.directory_fixture import inbox
+from tests.support.send_cases import ALL_SENDS, SEND_CASES, all_arrived, directory_bus, expected_arrivals
+from tests.support.worker_fixture import outputs, until
 
-TOOLS = ("run_python", *(way.tool for way in WAYS))
+TOOLS = ("run_python", *(way.tool for way in SEND_CASES))
 ENVIRON = {"AGENT_NAME": "Ada", "AGENT_TOOLS": ", ".join(TOOLS)}
 
 
@@ -28,7 +28,7 @@ def fenced(code: str) -> str:
 
 @pytest.fixture
 def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBus]:
-    with town(tmp_path, monkeypatch, fenced(EVERY + 'print("all")\n')) as bus:
+    with directory_bus(tmp_path, monkeypatch, fenced(ALL_SENDS + 'print("all")\n')) as bus:
         yield bus
 
 
@@ -37,8 +37,8 @@ def test_a_worker_of_one_agent_runs_its_blocks(bus: MemoryBus) -> None:
 
     assert worker.process_available() == 1
 
-    assert outputs(bus) == [f"all\n\n[Messages: {len(WAYS)} sent]"]
-    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert outputs(bus) == [f"all\n\n[Messages: {len(SEND_CASES)} sent]"]
+    assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
 
 
 async def test_the_service_does_too(bus: MemoryBus) -> None:
@@ -50,8 +50,8 @@ async def test_the_service_does_too(bus: MemoryBus) -> None:
     await working
     await team.runner.aclose()
 
-    assert outputs(bus) == [f"all\n\n[Messages: {len(WAYS)} sent]"]
-    assert all_arrived(bus) == wanted_of(*WAYS)
+    assert outputs(bus) == [f"all\n\n[Messages: {len(SEND_CASES)} sent]"]
+    assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
 
 
 def test_in_a_process_without_a_log_code_runs_and_sends_are_refused_in_words() -> None:

@@ -19,8 +19,8 @@ from magent2.runner import images as pictures
 from magent2.runner.demo.model import build_response
 from magent2.runner.demo.script import Say
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import work
-from tests.support.serving import AGENT, history, outputs, stream
+from tests.support.journaled_runs import work
+from tests.support.worker_fixture import AGENT, history, outputs, stream
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) * 8000  # 2 MB: more than a record may hold
 

@@ -10,8 +10,8 @@ from agents.testing import function_call
 from magent2.bus.memory import MemoryBus
 from magent2.runner.team.graph import function_tool_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
-from tests.support.journalled import Mortal, Shown, answers_recorded, work, work_and_die
-from tests.support.serving import outputs
+from tests.support.journaled_runs import CrashingBus, ToolCallScript, answers_recorded, work, work_until_crash
+from tests.support.worker_fixture import outputs
 
 
 def quiet(name: str, skip: bool = True) -> ToolDefinition:
@@ -21,8 +21,8 @@ def quiet(name: str, skip: bool = True) -> ToolDefinition:
     return ToolDefinition(ToolSignature(name, "Does it.", {"type": "object", "properties": {}}), {}, execute)
 
 
-def calling(*names: str) -> Shown:
-    return Shown(*(function_call(name, {}, call_id=name) for name in names))
+def calling(*names: str) -> ToolCallScript:
+    return ToolCallScript(*(function_call(name, {}, call_id=name) for name in names))
 
 
 async def test_a_call_that_skips_the_turn_is_the_output_and_no_model_is_asked(bus: MemoryBus) -> None:
@@ -37,7 +37,7 @@ async def test_it_is_skipped_also_by_whoever_takes_over(bus: MemoryBus) -> None:
     shown = calling("say")
     agent = shown.agent(function_tool_of(quiet("say")))
 
-    assert await work_and_die(Mortal(bus, on="tool", after=True), agent)
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), agent)
     await work(bus, agent)
 
     assert (outputs(bus), answers_recorded(bus)) == (["say is done"], [0])

@@ -16,8 +16,8 @@ from magent2.sandbox.monty import MontySandbox
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import tool
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
-from tests.support.journalled import Mortal, letters, recorded, steps, work, work_and_die
-from tests.support.serving import send
+from tests.support.journaled_runs import CrashingBus, message_contents, recorded, tool_steps, work, work_until_crash
+from tests.support.worker_fixture import send
 from tests.unit.runner.journal.test_sends import Spying
 
 
@@ -52,7 +52,7 @@ async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
     await work(spying, blocks.made)
 
     assert blocks.text == "done\n\n[Messages: 3 sent]"
-    assert [letters(bus, f"chat:{name}") for name in ("Bea", "Cy", "Dee")] == [
+    assert [message_contents(bus, f"chat:{name}") for name in ("Bea", "Cy", "Dee")] == [
         ["hello Bea"],
         ["hello Cy"],
         ["hello Dee"],
@@ -64,7 +64,7 @@ async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
     (event,) = block_events(bus)
     assert numbers(event) == ("success", 3, 3, 0)
     assert (event["code"], event["output"], event["tool_call_id"]) == (THREE, blocks.text, "c1")
-    assert [status for status, _ in steps(bus)] == ["start", "success"]
+    assert [status for status, _ in tool_steps(bus)] == ["start", "success"]
 
 
 SENDS = 'chat_send("agent:Bea", "one")\nchat_send("agent:Bea", "two")\n'
@@ -77,7 +77,7 @@ async def test_types_are_checked_before_anything_runs(bus: MemoryBus, sandbox: M
 
     assert blocks.text.startswith("nothing was run; mend this first:\nblock.py:3:24: error[invalid-argument-type]")
     assert "[Messages" not in blocks.text
-    assert letters(bus, "chat:Bea") == []
+    assert message_contents(bus, "chat:Bea") == []
     assert numbers(block_events(bus)[0]) == ("error", 0, 0, 0)
 
 
@@ -91,7 +91,7 @@ async def test_a_target_that_is_gone_by_the_end_fails_by_name_and_the_others_go(
 
     failed = "- chat_send to agent:Cy: 'to-Cy' was deleted; send to another conversation"
     assert blocks.text == f"done\n\n[Messages: 2 sent, 1 failed]\n{failed}"
-    assert [letters(bus, f"chat:{name}") for name in NAMES] == [["hello Bea"], [], ["hello Dee"]]
+    assert [message_contents(bus, f"chat:{name}") for name in NAMES] == [["hello Bea"], [], ["hello Dee"]]
     (event,) = block_events(bus)
     assert (numbers(event), event["failures"]) == (("success", 3, 2, 1), [failed[2:]])
 
@@ -101,7 +101,7 @@ async def test_now_leaves_although_the_block_fails(bus: MemoryBus, sandbox: Mont
 
     await work(bus, blocks.made)
 
-    assert letters(bus, "chat:Bea") == ["at once"]
+    assert message_contents(bus, "chat:Bea") == ["at once"]
     assert blocks.text.endswith("ZeroDivisionError: division by zero\n\n[Messages: 1 NOT sent (script failed)]")
 
 
@@ -115,10 +115,10 @@ async def test_a_recorded_block_is_not_run_again(bus: MemoryBus, sandbox: MontyS
         return len(runs)
 
     blocks = Blocks(sandbox, 'count()\nchat_send("agent:Bea", "once")', count)
-    assert await work_and_die(Mortal(bus, on="tool", after=True), blocks.made)
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), blocks.made)
     await work(bus, blocks.made)
 
-    assert (len(runs), letters(bus, "chat:Bea")) == (1, ["once"])
+    assert (len(runs), message_contents(bus, "chat:Bea")) == (1, ["once"])
     assert blocks.text.endswith("[Messages: 1 sent]")
 
 
@@ -128,11 +128,11 @@ async def test_a_block_that_was_cut_short_is_run_again_and_sends_nothing_twice(
     code = 'chat_send("agent:Bea", "at once", now=True)\nchat_send("agent:Bea", "held")'
     blocks = Blocks(sandbox, code)
 
-    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
-    assert letters(bus, "chat:Bea") == ["at once"]
+    assert await work_until_crash(CrashingBus(bus, on="tool"), blocks.made)
+    assert message_contents(bus, "chat:Bea") == ["at once"]
     await work(bus, blocks.made)
 
-    assert letters(bus, "chat:Bea") == ["at once", "held"]
+    assert message_contents(bus, "chat:Bea") == ["at once", "held"]
     assert blocks.text.endswith("[Messages: 1 sent]")
 
 
@@ -151,10 +151,10 @@ async def test_a_block_that_does_something_else_the_second_time_has_diverged(
     branches = f'if first():\n    chat_send("agent:Bea", "at once", now=True)\nelse:\n    {later}'
     blocks = Blocks(sandbox, f'chat_send("agent:Bea", "held")\ntry:\n    pass\nfinally:\n    pass\n{branches}', first)
 
-    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
+    assert await work_until_crash(CrashingBus(bus, on="tool"), blocks.made)
     await work(bus, blocks.made)
 
-    assert letters(bus, "chat:Bea") == ["at once"]
+    assert message_contents(bus, "chat:Bea") == ["at once"]
     assert block_events(bus)[0]["reason"] == "diverged"
     assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
 
@@ -170,12 +170,12 @@ async def test_what_must_not_be_run_twice_is_reported_as_unknown(bus: MemoryBus,
 
     blocks = Blocks(sandbox, 'chat_send("agent:Bea", "held")\npay(3)', pay)
 
-    assert await work_and_die(Mortal(bus, on="tool"), blocks.made)
+    assert await work_until_crash(CrashingBus(bus, on="tool"), blocks.made)
     await work(bus, blocks.made)
 
     assert runs == [3]
     assert "pay was begun before a crash, and whether it was done is unknown" in blocks.text
-    assert letters(bus, "chat:Bea") == []
+    assert message_contents(bus, "chat:Bea") == []
 
 
 async def test_a_block_in_a_block_belongs_to_the_outer_one(bus: MemoryBus, sandbox: MontySandbox) -> None:
@@ -194,7 +194,7 @@ None
     await work(bus, blocks.made)
 
     assert blocks.text == "in\n7\ninner failed\n\n[Messages: 3 sent]"
-    assert letters(bus, "chat:Bea") == ["first", "inner", "last"]
+    assert message_contents(bus, "chat:Bea") == ["first", "inner", "last"]
 
 
 async def test_a_tool_that_needs_approval_is_refused_by_name(bus: MemoryBus, sandbox: MontySandbox) -> None:
@@ -205,4 +205,4 @@ async def test_a_tool_that_needs_approval_is_refused_by_name(bus: MemoryBus, san
 
     assert "PermissionError: echo_context needs a person's approval; call it by itself" in blocks.text
     assert blocks.text.endswith("[Messages: 1 NOT sent (script failed)]")
-    assert letters(bus, "chat:Bea") == []
+    assert message_contents(bus, "chat:Bea") == []

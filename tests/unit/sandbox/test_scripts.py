@@ -9,8 +9,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.sandbox.monty import MontySandbox
 from tests.support.blocks import Blocks, short_sandbox
-from tests.support.journalled import Mortal, letters, work, work_and_die
-from tests.support.serving import outputs, send
+from tests.support.journaled_runs import CrashingBus, message_contents, work, work_until_crash
+from tests.support.worker_fixture import outputs, send
 from tests.unit.sandbox.scripts import Writer, code_of, expected
 
 SEEDS = range(60)
@@ -27,15 +27,15 @@ async def play(sandbox: MontySandbox, seed: int) -> int:
     send(bus, "go", id="mail")
     blocks = Blocks(sandbox, code_of(steps) + "\nNone")
     for _ in range(chance.randint(0, DEATHS_MAX)):
-        mortal = Mortal(bus, at=chance.randint(1, WRITES), after=chance.random() < 0.5)
-        deaths += await work_and_die(mortal, blocks.made)
+        mortal = CrashingBus(bus, at=chance.randint(1, WRITES), after=chance.random() < 0.5)
+        deaths += await work_until_crash(mortal, blocks.made)
         if outputs(bus):
             break
     else:
         await work(bus, blocks.made)
 
     want = expected(steps)
-    assert letters(bus, "chat:Bea") == want.delivered, (seed, code_of(steps))
+    assert message_contents(bus, "chat:Bea") == want.delivered, (seed, code_of(steps))
     assert blocks.text.endswith(want.status), (seed, blocks.text)
     assert ("[Messages" in blocks.text) == bool(want.status), (seed, blocks.text)
     bus.close()

@@ -18,10 +18,10 @@ from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.monty import MontySandbox
 from magent2.worker.service import WorkerService
-from tests.support.asking import ask_definition
+from tests.support.ask_tool import ask_definition
 from tests.support.blocks import block_events, python_tool, short_sandbox
-from tests.support.journalled import Improviser, Items, Mortal, letters, results_in
-from tests.support.serving import LEASE_S, outputs, send, until
+from tests.support.journaled_runs import CallbackModel, CrashingBus, Items, message_contents, results_in
+from tests.support.worker_fixture import LEASE_S, outputs, send, until
 
 PAIR = ("Ada", "Bea")
 
@@ -63,7 +63,7 @@ class Talker:
 
 def runner(name: str, sandbox: MontySandbox) -> OpenAIAgentsRunner:
     tools = [function_tool_of(python_tool(sandbox, ask_definition())), function_tool_of(ask_definition())]
-    return OpenAIAgentsRunner(Agent[Any](name=name, model=Improviser(Talker().say, 400), tools=list(tools)))
+    return OpenAIAgentsRunner(Agent[Any](name=name, model=CallbackModel(Talker().say, 400), tools=list(tools)))
 
 
 class Serving:
@@ -93,7 +93,7 @@ async def test_a_block_that_waits_gives_up_its_slot_and_its_process(bus: MemoryB
 
     assert "finished I heard: 42" in text
     assert text.endswith("[Messages: 1 sent]")
-    assert letters(bus, "chat:Bea")[:2] == ["print(6 * 7)", "held"]
+    assert message_contents(bus, "chat:Bea")[:2] == ["print(6 * 7)", "held"]
     head = bus.call(Describe(("stream:one",)))[0].head
     assert not [name for name in head if name.startswith("wait_")]
 
@@ -147,7 +147,7 @@ async def test_an_answer_that_came_while_nobody_waited_is_found_by_the_next_atte
     bus: MemoryBus, sandbox: MontySandbox
 ) -> None:
     send(bus, ask("Bea", "side"))
-    mortal = Mortal(bus, on="sent", after=True)
+    mortal = CrashingBus(bus, on="sent", after=True)
     runners = {"Ada": runner("Ada", sandbox)}
     dying = WorkerService(mortal, runners, lease_s=0.2, worker="mortal")
     task = asyncio.create_task(dying.run())
@@ -159,4 +159,4 @@ async def test_an_answer_that_came_while_nobody_waited_is_found_by_the_next_atte
         (text,) = await until(lambda: outputs(bus))
 
     assert "finished you said [agent:Ada]: well?" in text
-    assert letters(bus, "chat:Bea") == ["well?"]
+    assert message_contents(bus, "chat:Bea") == ["well?"]

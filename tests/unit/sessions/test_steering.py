@@ -18,10 +18,10 @@ from magent2.sessions.history import EndStatus, History, RunKey
 from magent2.sessions.receipts import find_message_progress, receipts_of
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, active_runs
 from tests.support.audit import whole_log
-from tests.support.broken import Broken
-from tests.support.journalled import letters
-from tests.support.serving import send
-from tests.support.steered import steer
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.journaled_runs import message_contents
+from tests.support.steerable_run import steer
+from tests.support.worker_fixture import send
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_to_the_conversation_it_goes_to_every_agent_at_work_there(bus: MemoryBus
     steered = steer(bus, "all of you")
 
     assert steered.topics == ("chat:one", "chat:Ada", "chat:Bea")
-    assert [letters(bus, f"chat:{name}")[-1:] for name in ("Ada", "Bea", "Cy")] == [["all of you"]] * 2 + [[]]
+    assert [message_contents(bus, f"chat:{name}")[-1:] for name in ("Ada", "Bea", "Cy")] == [["all of you"]] * 2 + [[]]
     assert whole_log(bus, "chat:Ada")[-1].headers == {STEER: True, COPIES: 2}
 
 
@@ -90,7 +90,7 @@ def test_where_nobody_would_hear_it_nothing_is_said(bus: MemoryBus) -> None:
     with pytest.raises(NoActiveRun, match="name an agent"):
         steer(bus, "anybody?", recipient="chat:two", conversation="two")
 
-    assert letters(bus, "chat:one") == ["go"]
+    assert message_contents(bus, "chat:one") == ["go"]
 
 
 def test_where_nobody_is_at_work_it_goes_to_whoever_is_active(bus: MemoryBus) -> None:
@@ -124,7 +124,7 @@ def test_a_run_that_was_begun_again_after_it_had_failed_is_under_way(bus: Memory
     assert set(active_runs(told(bus), {RUN_STATUS: RUNNING, RUN_AGENT: "Ada", RUN_ENVELOPE: "m1"})) == {"Ada"}
 
 
-class EndsMeanwhile(Broken):
+class EndsMeanwhile(EngineWrapper):
     """A run ends between the look at the log and the append, once."""
 
     ended = False
@@ -147,7 +147,7 @@ def test_a_run_that_ends_meanwhile_is_not_steered_where_one_under_way_was_wanted
     with pytest.raises(NoActiveRun):
         steer(EndsMeanwhile(bus, key, mail), "hurry", require_active=True)
 
-    assert letters(bus, "chat:one") == ["go"]
+    assert message_contents(bus, "chat:one") == ["go"]
 
 
 # --- refusals

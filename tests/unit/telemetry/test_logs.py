@@ -9,7 +9,7 @@ import pytest
 
 from magent2.telemetry import setup_logging
 from magent2.telemetry.tracing import add_trace_ids_to_logs
-from tests.support.spans import kept_spans
+from tests.support.spans import recorded_spans
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_line_says_which_trace_it_belongs_to(log_format: str) -> None:
     place = io.StringIO()
     setup_logging(log_format, "info", place)
     add_trace_ids_to_logs()
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         span = spans.tracer.begin("something")
         with span.current():
             logging.getLogger("magent2.test").warning("inside")

@@ -24,11 +24,11 @@ from magent2.telemetry.observation import RunObserver
 from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun
 from magent2.worker.runner_adapter import Runner
-from tests.support.gateway import calling_app
-from tests.support.journalled import Shown
-from tests.support.runners import Failing, Gated
-from tests.support.serving import AGENT, LEASE_S, send, serving, until
+from tests.support.gateway import app_client
+from tests.support.journaled_runs import ToolCallScript
+from tests.support.runners import FailingRunner, GatedRunner
 from tests.support.team import DESK, ask_tool, roster, team_on
+from tests.support.worker_fixture import AGENT, LEASE_S, run_worker, send, until
 
 
 @function_tool
@@ -59,12 +59,12 @@ async def work(bus: Engine, runner: Runner, metrics: RunMetrics, agent: str = AG
 
 def calling(*names: str) -> OpenAIAgentsRunner:
     calls = [function_call(name, {}, call_id=f"c{index}") for index, name in enumerate(names)]
-    return OpenAIAgentsRunner(Shown(*calls).agent(dig, stumble))
+    return OpenAIAgentsRunner(ToolCallScript(*calls).agent(dig, stumble))
 
 
 async def test_runs_are_counted_by_how_they_end() -> None:
     bus, metrics = MemoryBus(), RunMetrics()
-    for runner in (calling("dig"), Failing(ModelRefused("no")), Failing(ModelUnavailable("later"))):
+    for runner in (calling("dig"), FailingRunner(ModelRefused("no")), FailingRunner(ModelUnavailable("later"))):
         send(bus, "go", uuid.uuid4().hex)
         await work(bus, runner, metrics)
 
@@ -116,7 +116,7 @@ async def test_messages_that_runs_send_are_counted_when_they_have_left() -> None
     send(bus, "go")
     told = function_call("chat_send", {"recipient": "agent:Bob", "content": "hi"}, call_id="c1")
 
-    await work(bus, OpenAIAgentsRunner(Shown(told).agent(function_tools.chat_send)), metrics)
+    await work(bus, OpenAIAgentsRunner(ToolCallScript(told).agent(function_tools.chat_send)), metrics)
 
     assert value(generate_latest(metrics.registry), "magent2_run_sends_total") == 1.0
     bus.close()
@@ -129,7 +129,7 @@ async def test_more_runs_of_more_people_make_no_more_labels() -> None:
 
     async def day() -> frozenset[Any]:
         conversation = uuid.uuid4().hex
-        async with calling_app(app) as client:
+        async with app_client(app) as client:
             await client.post("/send", json=_mail(conversation))
             await client.post("/send", json={"nonsense": conversation})
             await client.get(f"/conversations/{uuid.uuid4().hex}")
@@ -167,7 +167,7 @@ def test_a_label_that_others_fill_is_full_one_day() -> None:
 
 async def test_refusals_are_counted_by_their_code() -> None:
     bus = MemoryBus()
-    async with calling_app(create_app(bus)) as client:
+    async with app_client(create_app(bus)) as client:
         await client.post("/send", json={"nonsense": True})
         await client.get("/nowhere")
         text = (await client.get("/metrics")).content
@@ -180,7 +180,7 @@ async def test_refusals_are_counted_by_their_code() -> None:
 
 async def test_routes_are_told_apart_by_their_whole_path() -> None:
     bus = MemoryBus()
-    async with calling_app(create_app(bus)) as client:
+    async with app_client(create_app(bus)) as client:
         for path in ("/agents", "/api/agents", "/api/sdk/session/one"):
             await client.get(path)
         text = (await client.get("/metrics")).content
@@ -191,11 +191,11 @@ async def test_routes_are_told_apart_by_their_whole_path() -> None:
 
 
 async def test_the_gateway_tells_how_many_lanes_wait_and_how_long_the_bus_takes() -> None:
-    bus, runner = MemoryBus(), Gated()
-    async with calling_app(create_app(bus)) as client:
+    bus, runner = MemoryBus(), GatedRunner()
+    async with app_client(create_app(bus)) as client:
         for conversation in ("one", "two"):
             await client.post("/send", json=_mail(conversation))
-        async with serving(bus, runner, concurrency=1):
+        async with run_worker(bus, runner, concurrency=1):
             await until(lambda: runner.begun)
             text = (await client.get("/metrics")).content
             runner.gate.set()

@@ -21,10 +21,10 @@ from magent2.tools.chat import function_tools
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
 from tests.support.audit import whole_log
-from tests.support.journalled import TURNS_OF_LOOP, Improviser, Mortal, Shown
-from tests.support.runners import Failing
-from tests.support.serving import AGENT, LEASE_S, send
-from tests.support.spans import Spans, id_of, kept_spans, parent_of
+from tests.support.journaled_runs import TURNS_OF_LOOP, CallbackModel, CrashingBus, ToolCallScript
+from tests.support.runners import FailingRunner
+from tests.support.spans import Spans, id_of, parent_of, recorded_spans
+from tests.support.worker_fixture import AGENT, LEASE_S, send
 
 SECRET = "the treasure is under the oak"  # pragma: allowlist secret
 CAUSE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -44,7 +44,7 @@ async def stumble(place: str) -> str:
 
 def digging(*calls: tuple[str, str]) -> OpenAIAgentsRunner:
     asked = [function_call(name, {"place": SECRET}, call_id=call_id) for name, call_id in calls]
-    return OpenAIAgentsRunner(Shown(*asked).agent(dig, stumble))
+    return OpenAIAgentsRunner(ToolCallScript(*asked).agent(dig, stumble))
 
 
 async def work(bus: Engine, runner: Runner, spans: Spans, worker: str = "w1") -> Outcome:
@@ -60,7 +60,7 @@ def facts(span: Any) -> dict[str, Any]:
 async def test_a_run_has_turns_and_a_turn_has_its_model_call_and_its_tools() -> None:
     bus = MemoryBus()
     send(bus, SECRET)
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         await work(bus, digging(("dig", "c1"), ("dig", "c2")), spans)
 
         run = spans.one(f"invoke_agent {AGENT}")
@@ -81,7 +81,7 @@ async def test_a_run_has_turns_and_a_turn_has_its_model_call_and_its_tools() -> 
 async def test_nothing_that_was_said_is_in_a_span() -> None:
     bus = MemoryBus()
     send(bus, SECRET)
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         await work(bus, digging(("dig", "c1"), ("stumble", "c2")), spans)
 
         assert spans.of("execute_tool stumble")
@@ -92,7 +92,7 @@ async def test_nothing_that_was_said_is_in_a_span() -> None:
 async def test_what_was_said_is_there_in_the_form_of_the_conventions_for_those_who_asked() -> None:
     bus = MemoryBus()
     send(bus, SECRET)
-    with kept_spans(content=True) as spans:
+    with recorded_spans(content=True) as spans:
         await work(bus, digging(("dig", "c1")), spans)
 
         first, last = (facts(chat) for chat in spans.of("chat Improviser"))
@@ -111,7 +111,7 @@ async def test_what_was_said_is_there_in_the_form_of_the_conventions_for_those_w
 async def test_a_tool_that_fails_is_named_by_the_kind_of_its_error() -> None:
     bus = MemoryBus()
     send(bus, "go")
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         await work(bus, digging(("stumble", "c1")), spans)
 
         tool = spans.one("execute_tool stumble")
@@ -124,8 +124,8 @@ async def test_a_tool_that_fails_is_named_by_the_kind_of_its_error() -> None:
 async def test_a_run_that_fails_says_how_it_ended_and_why() -> None:
     bus = MemoryBus()
     send(bus, "go")
-    with kept_spans() as spans:
-        await work(bus, Failing(ModelRefused(SECRET)), spans)
+    with recorded_spans() as spans:
+        await work(bus, FailingRunner(ModelRefused(SECRET)), spans)
 
         run = facts(spans.one(f"invoke_agent {AGENT}"))
         assert (run["magent2.run.outcome"], run["error.type"]) == ("buried", "ModelRefused")
@@ -135,7 +135,7 @@ async def test_a_run_that_fails_says_how_it_ended_and_why() -> None:
 async def test_a_run_belongs_to_what_caused_it_and_a_takeover_is_linked_to_the_first_attempt() -> None:
     bus = MemoryBus()
     send(bus, "go", sending=_caused())
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         await _die_at_tool(bus, spans)
 
         await work(bus, digging(("dig", "c1")), spans, "heir")
@@ -152,7 +152,7 @@ async def test_a_run_belongs_to_what_caused_it_and_a_takeover_is_linked_to_the_f
 async def test_a_replayed_turn_has_no_model_call_but_its_tools_have_a_turn() -> None:
     bus = MemoryBus()
     send(bus, "go")
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         await _die_at_tool(bus, spans)
         before = len(spans.all)
 
@@ -172,8 +172,8 @@ async def test_a_send_names_its_span_to_whoever_gets_it() -> None:
     bus = MemoryBus()
     send(bus, "go")
     told = function_call("chat_send", {"recipient": "agent:Bob", "content": "hi"}, call_id="c1")
-    with kept_spans() as spans:
-        await work(bus, OpenAIAgentsRunner(Shown(told).agent(function_tools.chat_send)), spans)
+    with recorded_spans() as spans:
+        await work(bus, OpenAIAgentsRunner(ToolCallScript(told).agent(function_tools.chat_send)), spans)
 
         sent, tool = spans.one("send"), spans.one("execute_tool chat_send")
         (mail,) = whole_log(bus, "chat:Bob")
@@ -193,8 +193,8 @@ async def test_a_span_that_a_tool_makes_is_part_of_its_call() -> None:
 
     bus = MemoryBus()
     send(bus, "go")
-    with kept_spans() as spans:
-        asked = Shown(function_call("measure", {}, call_id="c1"))
+    with recorded_spans() as spans:
+        asked = ToolCallScript(function_call("measure", {}, call_id="c1"))
         await work(bus, OpenAIAgentsRunner(asked.agent(measure)), spans)
 
         assert parent_of(spans.one("inside")) == id_of(spans.one("execute_tool measure"))
@@ -207,7 +207,7 @@ async def test_without_anybody_looking_on_mail_carries_no_trace() -> None:
     told = function_call("chat_send", {"recipient": "agent:Bob", "content": "hi"}, call_id="c1")
     (lane,) = bus.call(Claim(worker="w1", agents=(AGENT,), limit=1, lease_s=LEASE_S)).lanes
 
-    await LaneRun(bus, lane, OpenAIAgentsRunner(Shown(told).agent(function_tools.chat_send))).work()
+    await LaneRun(bus, lane, OpenAIAgentsRunner(ToolCallScript(told).agent(function_tools.chat_send))).work()
 
     records = [*whole_log(bus, "chat:Bob"), *whole_log(bus, "history:one")]
     assert records
@@ -219,8 +219,8 @@ async def test_without_anybody_looking_on_mail_carries_no_trace() -> None:
 async def test_an_agent_without_tools_has_one_turn(text: str) -> None:
     bus = MemoryBus()
     send(bus, text)
-    with kept_spans() as spans:
-        model = Improviser(lambda items: [assistant_message("hi")])
+    with recorded_spans() as spans:
+        model = CallbackModel(lambda items: [assistant_message("hi")])
         await work(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=model)), spans)
 
         assert spans.names == ["chat Improviser", "turn", f"invoke_agent {AGENT}"]
@@ -235,7 +235,7 @@ def _caused() -> Any:
 
 async def _die_at_tool(bus: Engine, spans: Spans) -> None:
     """A worker dies when the result of its tool is to be recorded."""
-    mortal = Mortal(bus, on="tool")
+    mortal = CrashingBus(bus, on="tool")
     working = asyncio.create_task(work(mortal, digging(("dig", "c1")), spans, "mortal"))
     await mortal.dead.wait()
     for _ in range(TURNS_OF_LOOP):

@@ -10,8 +10,8 @@ import pytest
 
 from magent2.settings import Settings
 from magent2.telemetry.tracing import start_tracing
-from tests.support.otlp import Receiver
-from tests.support.spans import kept_spans
+from tests.support.otlp import OtlpReceiver
+from tests.support.spans import recorded_spans
 
 
 def settings(**variables: str) -> Settings:
@@ -76,7 +76,7 @@ def test_a_variable_that_cannot_be_used_turns_traces_off_and_says_so(
 
 
 def test_spans_reach_the_collector_under_the_name_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Receiver() as receiver:
+    with OtlpReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         tracer = start_tracing(Settings.read())
         assert tracer.enabled
@@ -88,7 +88,7 @@ def test_spans_reach_the_collector_under_the_name_of_the_service(monkeypatch: py
 
 
 def test_the_service_can_be_given_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Receiver() as receiver:
+    with OtlpReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "front-desk")
         tracer = start_tracing(Settings.read())
@@ -103,7 +103,7 @@ def test_the_service_can_be_given_another_name(monkeypatch: pytest.MonkeyPatch) 
 def test_a_collector_that_does_not_answer_keeps_nobody_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Receiver(stall=True) as receiver:
+    with OtlpReceiver(stall=True) as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         tracer = start_tracing(Settings.read())
         assert tracer.enabled
@@ -134,7 +134,7 @@ def test_a_collector_that_is_not_there_is_a_line_in_the_log_and_no_error(
 
 @pytest.mark.parametrize("nonsense", ["", "00-zz-zz-01", "x" * 500, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
 def test_a_trace_context_that_is_none_begins_a_new_trace(nonsense: str) -> None:
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         spans.tracer.begin("something", parent=nonsense, link=nonsense).end()
 
         span = spans.one("something")
@@ -143,7 +143,7 @@ def test_a_trace_context_that_is_none_begins_a_new_trace(nonsense: str) -> None:
 
 
 def test_a_span_is_ended_once_and_what_comes_later_is_lost(caplog: pytest.LogCaptureFixture) -> None:
-    with kept_spans() as spans:
+    with recorded_spans() as spans:
         span = spans.tracer.begin("something")
         span.end()
 

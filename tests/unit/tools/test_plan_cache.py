@@ -18,7 +18,7 @@ from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import CallScope
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.sending import plan_held_sends
-from tests.support.messaging import home_of, settle
+from tests.support.directory_fixture import home_conversation, populate_directory
 from tests.support.sending import Facts, commit, scope_of
 
 R = TypeVar("R")
@@ -112,7 +112,7 @@ def test_another_conversation_is_another_way(bus: Counting) -> None:
 
 
 def test_of_a_friend_the_log_is_asked_once(bus: Counting) -> None:
-    scope = scope_of(settle(bus))
+    scope = scope_of(populate_directory(bus))
     hold(FRIEND_SEND, scope, nametag="@bob", text="first")
     before = bus.asked
 
@@ -122,7 +122,7 @@ def test_of_a_friend_the_log_is_asked_once(bus: Counting) -> None:
 
 
 def test_after_anything_else_the_log_is_looked_at_again(bus: Counting) -> None:
-    scope = scope_of(settle(bus))
+    scope = scope_of(populate_directory(bus))
     hold(FRIEND_SEND, scope, nametag="@bob", text="first")
     run_sync(bus, remove_friendship, "ann", "bob")
 
@@ -134,10 +134,10 @@ def test_after_anything_else_the_log_is_looked_at_again(bus: Counting) -> None:
 
 
 def test_the_last_message_of_a_block_is_the_last_text_of_its_conversation(bus: Counting) -> None:
-    scope = scope_of(settle(bus))
+    scope = scope_of(populate_directory(bus))
     for text in ("first", "second"):
         hold(FRIEND_SEND, scope, nametag="@bob", text=text)
 
     assert commit(scope) == []
-    (info,) = bus.call(Describe((f"stream:{home_of(bus, 'bob')}",)))
+    (info,) = bus.call(Describe((f"stream:{home_conversation(bus, 'bob')}",)))
     assert info.head["last_text"] == "second"

@@ -20,10 +20,18 @@ from magent2.tools.chat.sending_tool import chat_send_definition
 from magent2.tools.message_status import UNKNOWN, message_status
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import whole_log
-from tests.support.journalled import Mortal, asking, context_of, letters, recorded, work, work_and_die
-from tests.support.runners import Async, output
-from tests.support.serving import AGENT, send, serving, until
-from tests.support.steered import Talk, blocks, steer
+from tests.support.journaled_runs import (
+    CrashingBus,
+    context_of,
+    message_contents,
+    recorded,
+    script_call,
+    work,
+    work_until_crash,
+)
+from tests.support.runners import AsyncRunner, output
+from tests.support.steerable_run import SteerableAgent, shown_steers, steer
+from tests.support.worker_fixture import AGENT, run_worker, send, until
 
 ANN = SendOptions(principal="user:ann")
 
@@ -46,9 +54,9 @@ def sent(bus: MemoryBus) -> dict[str, Any]:
 async def test_a_steer_goes_out_at_once_and_once_though_its_call_is_run_again(
     bus: MemoryBus, tool: FunctionTool
 ) -> None:
-    shown = asking("chat_send", recipient="agent:Bea", content="hurry", steer=True)
+    shown = script_call("chat_send", recipient="agent:Bea", content="hurry", steer=True)
 
-    assert await work_and_die(Mortal(bus, on="tool"), shown.agent(tool))
+    assert await work_until_crash(CrashingBus(bus, on="tool"), shown.agent(tool))
     (early,) = whole_log(bus, "chat:Bea")
     await work(bus, shown.agent(tool))
 
@@ -58,25 +66,25 @@ async def test_a_steer_goes_out_at_once_and_once_though_its_call_is_run_again(
 
 
 async def test_an_agent_steers_another_at_work_in_its_conversation(bus: MemoryBus) -> None:
-    talk = Talk(turns=1, name="Bea")
-    shown = asking("chat_send", recipient="chat:one", content="in Celsius", steer=True)
+    talk = SteerableAgent(turns=1, name="Bea")
+    shown = script_call("chat_send", recipient="chat:one", content="in Celsius", steer=True)
     send(bus, "go", sending=ANN, recipient="agent:Bea")
-    async with serving(bus, talk.runner, agent="Bea") as service:
+    async with run_worker(bus, talk.runner, agent="Bea") as service:
         await talk.at(0)
         assert await work(bus, shown.agent(chat_send)) is Outcome.ANSWERED
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert blocks(talk.requests[1]) == [(f"agent:{AGENT}", "in Celsius")]
+    assert shown_steers(talk.requests[1]) == [(f"agent:{AGENT}", "in Celsius")]
     assert sent(bus)["published_to"] == ["chat:one", "chat:Bea"]
 
 
 async def test_what_cannot_be_steered_is_told_to_the_model(bus: MemoryBus) -> None:
-    shown = asking("chat_send", recipient="agent:Bea", content="x" * 30_000, steer=True)
+    shown = script_call("chat_send", recipient="agent:Bea", content="x" * 30_000, steer=True)
 
     await work(bus, shown.agent(chat_send))
 
-    assert (sent(bus)["ok"], letters(bus, "chat:Bea")) == (False, [])
+    assert (sent(bus)["ok"], message_contents(bus, "chat:Bea")) == (False, [])
     assert "at most" in sent(bus)["error"]
 
 
@@ -100,7 +108,7 @@ async def test_an_agent_learns_what_became_of_what_it_sent(bus: MemoryBus) -> No
     steered = steer(bus, "hurry", recipient="agent:Bea", sender=f"agent:{AGENT}")
 
     waiting = status(context, steered.envelope_id)
-    async with serving(bus, Async(answer), agent="Bea") as service:
+    async with run_worker(bus, AsyncRunner(answer), agent="Bea") as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
     answered = status(context, steered.envelope_id)
 

@@ -19,9 +19,9 @@ from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.approvals import Approval, ApprovalDecision, decide_approval, find_approvals
 from magent2.worker.lane_run import LaneRun, Outcome
 from tests.support.engines import ENGINES, new_engines
-from tests.support.journalled import Improviser, Items, Mortal, work_and_die
-from tests.support.serving import AGENT, command, envelope, history, outputs, send, serving, stream, until
-from tests.support.steered import receipts, steer, waiting
+from tests.support.journaled_runs import CallbackModel, CrashingBus, Items, work_until_crash
+from tests.support.steerable_run import pending_mail, receipts, steer
+from tests.support.worker_fixture import AGENT, command, envelope, history, outputs, run_worker, send, stream, until
 
 
 @pytest.fixture(params=ENGINES)
@@ -52,7 +52,7 @@ class Desk:
             self.looked += 1
             return "looked"
 
-        self._agent = Agent[Any](name=AGENT, model=Improviser(self._say), tools=[pay, look])
+        self._agent = Agent[Any](name=AGENT, model=CallbackModel(self._say), tools=[pay, look])
 
     @property
     def runner(self) -> OpenAIAgentsRunner:
@@ -87,7 +87,7 @@ def head(bus: Engine) -> Mapping[str, Any]:
 
 async def pause(bus: Engine, desk: Desk, **options: Any) -> None:
     """Work until the run waits for a person, and end the worker."""
-    async with serving(bus, desk.runner, **options) as service:
+    async with run_worker(bus, desk.runner, **options) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
 
 
@@ -99,20 +99,20 @@ async def test_an_approved_call_is_made_by_another_worker_and_nothing_is_asked_o
     assert head(bus)["paused"] == 1
 
     decide(bus, "pay-0")
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
     assert (desk.paid, desk.looked, len(desk.requests)) == ([0], 1, 2)
     assert outputs(bus) == ["looked; paid 0"]
     assert told(bus) == [("pay-0", "requested"), ("pay-0", "approved")]
     assert "paused" not in head(bus)
-    assert waiting(bus) == 0
+    assert pending_mail(bus) == 0
 
 
 async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(bus: Engine) -> None:
     desk = Desk()
     send(bus, "pay")
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
         decide(bus, "pay-0", "reject", "too dear")
         await until(lambda: service.outcomes[Outcome.ANSWERED])
@@ -124,7 +124,7 @@ async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(bus: Engine
 
 async def test_what_nobody_decides_expires_as_rejected(bus: Engine) -> None:
     desk = Desk()
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         service.approval_max_s = 0.1
         send(bus, "pay")
         await until(lambda: service.outcomes[Outcome.ANSWERED])
@@ -148,7 +148,7 @@ async def test_the_first_decision_counts_the_same_again_changes_nothing_and_anot
     with pytest.raises(UnknownCall):
         decide(bus, "never")
 
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
     assert decide(bus, "pay-0", "approve").status == "approved"
     with pytest.raises(AlreadyDecided):
@@ -159,7 +159,7 @@ async def test_the_first_decision_counts_the_same_again_changes_nothing_and_anot
 async def test_a_run_goes_on_when_all_its_calls_are_decided_on(bus: Engine) -> None:
     desk = Desk(orders=2)
     send(bus, "pay")
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
         decide(bus, "pay-1", "reject")
         await until(lambda: head(bus).get("paused") == 1)
@@ -174,13 +174,13 @@ async def test_a_run_goes_on_when_all_its_calls_are_decided_on(bus: Engine) -> N
 async def test_a_stop_ends_a_run_that_waits(bus: Engine) -> None:
     desk = Desk()
     send(bus, "pay")
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
         stop = command(bus, "stop")
         await until(lambda: service.outcomes[Outcome.STOPPED])
 
     assert [outcome for name, outcome in receipts(bus) if name == stop] == ["stopped"]
-    assert (desk.paid, pending(bus), waiting(bus)) == ([], [], 0)
+    assert (desk.paid, pending(bus), pending_mail(bus)) == ([], [], 0)
     assert "paused" not in head(bus)
     with pytest.raises(UnknownCall):
         decide(bus, "pay-0")
@@ -191,11 +191,11 @@ async def test_other_mail_waits_behind_the_decision_its_sender_is_told_and_a_ste
 ) -> None:
     desk = Desk()
     send(bus, "pay")
-    async with serving(bus, desk.runner) as service:
+    async with run_worker(bus, desk.runner) as service:
         await until(lambda: service.outcomes[Outcome.PAUSED])
         assert run_sync(bus, deliver, envelope("another thing")).paused
         steer(bus, "hurry")
-        assert waiting(bus) in (1, 3), "it is sorted when somebody claims"
+        assert pending_mail(bus) in (1, 3), "it is sorted when somebody claims"
         decide(bus, "pay-0")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 
@@ -222,7 +222,7 @@ async def test_a_worker_may_die_at_any_write_of_either_half(after: bool) -> None
             deaths[half] += died
             assert outputs(memory) == ["looked; paid 0"], (half, at)
             assert told(memory) == [("pay-0", "requested"), ("pay-0", "approved")], (half, at)
-            assert (waiting(memory), head(memory).get("paused")) == (0, None), (half, at)
+            assert (pending_mail(memory), head(memory).get("paused")) == (0, None), (half, at)
             assert len(desk.paid) <= 2, "made again though its result was on the log"
             memory.close()
             if not died:
@@ -234,13 +234,13 @@ async def test_a_worker_may_die_at_any_write_of_either_half(after: bool) -> None
 async def _die_in(half: str, memory: MemoryBus, desk: Desk, at: int, after: bool) -> bool:
     """Go through all of it, with one death if there is a write of that number; whether there was."""
     if half == "pause":
-        died = await work_and_die(Mortal(memory, at, after), desk.runner)
+        died = await work_until_crash(CrashingBus(memory, at, after), desk.runner)
         await _work_until(memory, desk, Outcome.PAUSED)
         decide(memory, "pay-0")
     else:
         await _work_until(memory, desk, Outcome.PAUSED)
         decide(memory, "pay-0")
-        died = await work_and_die(Mortal(memory, at, after), desk.runner)
+        died = await work_until_crash(CrashingBus(memory, at, after), desk.runner)
     await _work_until(memory, desk, Outcome.ANSWERED)
     return died
 

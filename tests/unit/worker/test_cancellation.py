@@ -8,7 +8,7 @@ import pytest
 
 from magent2.worker.cancellation import Brake, Interrupt
 from magent2.worker.lane_plan import Halt
-from tests.support.serving import until
+from tests.support.worker_fixture import until
 
 LONG_S = 60.0
 STOP = Halt("stopped by user:ann")

@@ -10,7 +10,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Leave, OwnedAppend, Settle, Trim
 from magent2.bus.records import NewRecord, Record
 from magent2.worker.control_feed import PAGE, Controls
-from tests.support.serving import AGENT
+from tests.support.worker_fixture import AGENT
 
 TOPIC = f"control:{AGENT}"
 

@@ -33,14 +33,15 @@ from magent2.worker.retry import (
 from magent2.worker.runner_adapter import Event, Runner
 from magent2.worker.settlement import POSTPONED_S
 from magent2.worker.shared import Shared
-from tests.support.clock import HandClock
-from tests.support.moody import Moody
-from tests.support.runners import Async, Failing, Gated, SyncOnly, output, token
-from tests.support.serving import (
+from tests.support.flaky_engine import FlakyEngine
+from tests.support.manual_clock import ManualClock
+from tests.support.runners import AsyncRunner, FailingRunner, GatedRunner, SyncRunner, output, token
+from tests.support.steerable_run import receipts
+from tests.support.worker_fixture import (
     AGENT,
     claim_one,
     command,
-    dead,
+    dead_letters,
     errors,
     history,
     kinds,
@@ -49,16 +50,15 @@ from tests.support.serving import (
     stream,
     until,
 )
-from tests.support.steered import receipts
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def bus(clock: HandClock) -> Iterator[MemoryBus]:
+def bus(clock: ManualClock) -> Iterator[MemoryBus]:
     bus = MemoryBus(clock=clock)
     yield bus
     bus.close()
@@ -87,7 +87,7 @@ async def test_a_message_is_answered_and_settled(bus: MemoryBus) -> None:
 
 
 async def test_a_run_that_never_waits_is_one_settle() -> None:
-    bus = Moody(MemoryBus())
+    bus = FlakyEngine(MemoryBus())
     send(bus, "hello you")
     bus.writes.clear()
 
@@ -97,7 +97,7 @@ async def test_a_run_that_never_waits_is_one_settle() -> None:
 
 
 async def test_a_run_that_waits_is_on_the_log_before_it_ends(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     working = asyncio.create_task(work(bus, runner))
 
@@ -137,7 +137,7 @@ async def test_the_history_pins_what_was_asked_and_answered(bus: MemoryBus) -> N
 
     envelope_id = send(bus, "how are you?")
 
-    await work(bus, SyncOnly(script))
+    await work(bus, SyncRunner(script))
 
     start, end = history(bus)
     assert (start["envelope"]["id"], start["envelope"]["content"], start["seen"]) == (envelope_id, "how are you?", 0)
@@ -151,14 +151,14 @@ async def test_a_usage_too_long_for_a_head_stays_in_its_event(bus: MemoryBus) ->
 
     send(bus, "hello")
 
-    assert await work(bus, SyncOnly(script)) is Outcome.ANSWERED
+    assert await work(bus, SyncRunner(script)) is Outcome.ANSWERED
     assert "usage" not in bus.call(Describe(("stream:one",)))[0].head
 
 
 async def test_a_runner_without_an_output_is_given_one_of_its_tokens(bus: MemoryBus) -> None:
     send(bus, "hello")
 
-    await work(bus, SyncOnly(lambda mail: [token(mail, "good "), token(mail, "day", 1)]))
+    await work(bus, SyncRunner(lambda mail: [token(mail, "good "), token(mail, "day", 1)]))
 
     assert outputs(bus) == ["good day"]
 
@@ -166,14 +166,14 @@ async def test_a_runner_without_an_output_is_given_one_of_its_tokens(bus: Memory
 async def test_a_runner_that_says_nothing_answers_nothing(bus: MemoryBus) -> None:
     send(bus, "hello")
 
-    assert await work(bus, SyncOnly(lambda _: [])) is Outcome.ANSWERED
+    assert await work(bus, SyncRunner(lambda _: [])) is Outcome.ANSWERED
     assert outputs(bus) == [""]
 
 
 async def test_events_after_an_output_keep_their_place(bus: MemoryBus) -> None:
     send(bus, "hello")
 
-    await work(bus, SyncOnly(lambda mail: [output(mail, "first"), token(mail, "x"), output(mail, "last")]))
+    await work(bus, SyncRunner(lambda mail: [output(mail, "first"), token(mail, "x"), output(mail, "last")]))
 
     assert kinds(stream(bus)) == ["started", "output", "token", "output", "finished"]
     assert history(bus)[-1]["output"] == "last"
@@ -183,7 +183,7 @@ async def test_events_may_be_dicts_and_need_not_name_the_conversation(bus: Memor
     send(bus, "hello")
 
     await work(
-        bus, SyncOnly(lambda _: [{"event": "token", "text": "hi", "index": 0}, {"event": "output", "text": "hi"}])
+        bus, SyncRunner(lambda _: [{"event": "token", "text": "hi", "index": 0}, {"event": "output", "text": "hi"}])
     )
 
     assert outputs(bus) == ["hi"]
@@ -193,7 +193,7 @@ async def test_events_may_be_dicts_and_need_not_name_the_conversation(bus: Memor
 async def test_a_runner_cannot_write_into_another_conversation(bus: MemoryBus) -> None:
     send(bus, "hello")
 
-    await work(bus, SyncOnly(lambda _: [{"event": "output", "text": "hi", "conversation_id": "two"}]))
+    await work(bus, SyncRunner(lambda _: [{"event": "output", "text": "hi", "conversation_id": "two"}]))
 
     assert outputs(bus) == ["hi"]
     assert stream(bus, "two") == []
@@ -206,7 +206,7 @@ async def test_what_a_run_leaves_for_its_end_goes_out_with_its_end(bus: MemoryBu
 
     send(bus, "hello")
 
-    await work(bus, Async(script))
+    await work(bus, AsyncRunner(script))
 
     assert kinds(history(bus)) == ["start", "answer", "finished"]
 
@@ -215,7 +215,7 @@ async def test_a_run_knows_whom_it_works_for(bus: MemoryBus) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield output(mail, "done")
 
-    runner = Async(script)
+    runner = AsyncRunner(script)
     send(bus, "hello", sending=SendOptions(principal="ann", hops=3))
 
     await work(bus, runner)
@@ -229,7 +229,7 @@ async def test_the_second_run_sees_the_first(bus: MemoryBus) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield output(mail, str(len(context.history.runs)))
 
-    runner = Async(script)
+    runner = AsyncRunner(script)
     for text in ("first", "second"):
         send(bus, text)
         await work(bus, runner)
@@ -242,7 +242,7 @@ async def test_the_second_run_sees_the_first(bus: MemoryBus) -> None:
 
 
 async def test_a_run_taken_over_has_the_same_id_and_says_that_it_begins_again(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     first = asyncio.create_task(work(bus, runner))
     await until(lambda: len(stream(bus)) == 2)
@@ -273,7 +273,7 @@ async def test_mail_that_kills_its_workers_is_buried_in_sight(bus: MemoryBus) ->
 
     assert await work(bus, EchoRunner()) is Outcome.BURIED
 
-    (letter,) = dead(bus)
+    (letter,) = dead_letters(bus)
     assert letter["attempts"] == CRASHES_MAX
     assert f"gave up after {CRASHES_MAX} attempts" in letter["reason"]
     assert kinds(stream(bus)) == ["started", "error", "failed"]
@@ -288,7 +288,7 @@ async def test_mail_under_suspicion_is_answered_when_it_is_alone(bus: MemoryBus)
     assert await work(bus, EchoRunner()) is Outcome.ANSWERED
 
 
-async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus, clock: HandClock) -> None:
+async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus, clock: ManualClock) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
     send(bus, "innocent")
@@ -313,24 +313,24 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
-async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: HandClock) -> None:
+async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualClock) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
-    runner = Failing(TransientError("busy"))
+    runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
         assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.RETRIED
         clock.pass_s(RETRY_MAX_S)
 
     assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.BURIED
-    assert dead(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
+    assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 
 async def test_a_crash_is_no_attempt_that_failed(bus: MemoryBus) -> None:
     send(bus, "hello")
     crash(bus, CRASHES_MAX - 1)
 
-    assert await work(bus, Failing(TransientError("busy"))) is Outcome.RETRIED
+    assert await work(bus, FailingRunner(TransientError("busy"))) is Outcome.RETRIED
     assert errors(bus)[0]["retry_in_s"] == RETRY_FIRST_S
 
 
@@ -344,7 +344,7 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
 
     send(bus, "hello")
 
-    assert await work(bus, SyncOnly(script)) is Outcome.BURIED
+    assert await work(bus, SyncRunner(script)) is Outcome.BURIED
 
     assert kinds(stream(bus)) == ["started", "token", "error", "failed"]
     (error,) = errors(bus)
@@ -356,7 +356,7 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
     assert lanes(bus) == 0
 
 
-async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, clock: HandClock) -> None:
+async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, clock: ManualClock) -> None:
     tries = 0
 
     def script(mail: MessageEnvelope) -> Iterator[Event]:
@@ -367,7 +367,7 @@ async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, cl
             raise TransientError("the model is busy")
         yield output(mail, "whole")
 
-    runner = SyncOnly(script)
+    runner = SyncRunner(script)
     send(bus, "hello")
 
     assert await work(bus, runner) is Outcome.RETRIED
@@ -387,7 +387,7 @@ async def test_a_command_that_was_heard_does_not_cut_the_wait_short(bus: MemoryB
     command(bus, "disconnected")
     command(bus, "dance")
 
-    assert await work(bus, Failing(TransientError("busy"))) is Outcome.RETRIED
+    assert await work(bus, FailingRunner(TransientError("busy"))) is Outcome.RETRIED
 
     (lane,) = bus.call(Lanes(AGENT))
     assert (lane.state, lane.pending) == ("later", 1)
@@ -395,7 +395,7 @@ async def test_a_command_that_was_heard_does_not_cut_the_wait_short(bus: MemoryB
 
 
 async def test_a_run_that_takes_too_long_is_tried_again(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
 
     assert await work(bus, runner, run_max_s=0.01) is Outcome.RETRIED
@@ -407,7 +407,7 @@ async def test_a_run_that_takes_too_long_is_tried_again(bus: MemoryBus) -> None:
 async def test_the_stream_shows_no_stack_trace_and_the_log_does(
     bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = Failing(ValueError("x" * 5000))
+    runner = FailingRunner(ValueError("x" * 5000))
     send(bus, "hello")
     with caplog.at_level(logging.WARNING):
         await work(bus, runner)
@@ -423,9 +423,9 @@ async def test_the_stream_shows_no_stack_trace_and_the_log_does(
 async def test_an_event_that_cannot_be_written_buries_the_mail(bus: MemoryBus, event: Any) -> None:
     send(bus, "hello")
 
-    assert await work(bus, SyncOnly(lambda _: [event])) is Outcome.BURIED
+    assert await work(bus, SyncRunner(lambda _: [event])) is Outcome.BURIED
 
-    assert len(errors(bus)) == len(dead(bus)) == 1
+    assert len(errors(bus)) == len(dead_letters(bus)) == 1
     assert kinds(stream(bus))[-1] == "failed"
     assert lanes(bus) == 0
 
@@ -438,7 +438,7 @@ async def test_a_token_too_large_for_the_log_ends_the_run(bus: MemoryBus) -> Non
 
     send(bus, "hello")
 
-    assert await work(bus, Async(script)) is Outcome.BURIED
+    assert await work(bus, AsyncRunner(script)) is Outcome.BURIED
     assert errors(bus)[0]["message"].startswith("PayloadTooLarge: ")
 
 
@@ -448,7 +448,7 @@ async def test_mail_almost_too_large_for_the_log_is_buried_without_its_text(bus:
 
     assert await work(small, EchoRunner()) is Outcome.BURIED
 
-    (letter,) = dead(small)
+    (letter,) = dead_letters(small)
     assert letter["reason"].startswith("PayloadTooLarge: ")
     assert "see chat:Ada 1" in letter["mail"]["payload"]["left_out"]
     assert lanes(small) == 0
@@ -459,7 +459,7 @@ async def test_mail_of_a_conversation_without_a_stream_is_buried_all_the_same(bu
     bus.call(Delete(("stream:one",)))
 
     assert await work(bus, EchoRunner()) is Outcome.BURIED
-    assert dead(bus)[0]["reason"].startswith("TopicDeleted: ")
+    assert dead_letters(bus)[0]["reason"].startswith("TopicDeleted: ")
 
 
 async def test_mail_that_cannot_even_be_buried_is_parked(bus: MemoryBus) -> None:
@@ -485,12 +485,12 @@ async def test_a_runner_that_cancels_itself_has_failed(bus: MemoryBus) -> None:
 
     send(bus, "hello")
 
-    assert await work(bus, Async(script)) is Outcome.BURIED
+    assert await work(bus, AsyncRunner(script)) is Outcome.BURIED
     assert "cancelled from inside" in errors(bus)[0]["message"]
 
 
 async def test_a_run_waits_for_a_bus_that_is_away() -> None:
-    bus = Moody(MemoryBus())
+    bus = FlakyEngine(MemoryBus())
     send(bus, "hello")
     lane = claim_one(bus)
     bus.before.extend([BusUnavailable("away")] * 2)
@@ -500,7 +500,7 @@ async def test_a_run_waits_for_a_bus_that_is_away() -> None:
 
 
 async def test_what_a_person_must_mend_ends_the_worker_and_not_the_mail() -> None:
-    bus = Moody(MemoryBus())
+    bus = FlakyEngine(MemoryBus())
     send(bus, "hello")
     lane = claim_one(bus)
     bus.before.append(StorageCorrupt("damaged"))
@@ -518,12 +518,12 @@ async def test_a_fenced_run_writes_nothing(bus: MemoryBus, caplog: pytest.LogCap
     with caplog.at_level(logging.INFO):
         assert await LaneRun(bus, lane, EchoRunner()).work() is Outcome.FENCED
 
-    assert stream(bus) == history(bus) == dead(bus) == []
+    assert stream(bus) == history(bus) == dead_letters(bus) == []
     assert "fenced" in caplog.text
 
 
 async def test_a_run_whose_lane_is_lost_is_cancelled_and_writes_nothing_more(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     lane_run = LaneRun(bus, claim_one(bus), runner)
     working = asyncio.create_task(lane_run.work())
@@ -540,7 +540,7 @@ async def test_a_run_whose_lane_is_lost_is_cancelled_and_writes_nothing_more(bus
 
 
 async def test_a_run_given_back_is_taken_up_as_the_same_attempt(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     lane_run = LaneRun(bus, claim_one(bus), runner)
     working = asyncio.create_task(lane_run.work())
@@ -562,7 +562,7 @@ async def test_erased_mail_is_settled_in_silence(bus: MemoryBus) -> None:
     bus.call(Leave("w1"))
 
     assert await work(bus, EchoRunner()) is Outcome.CLEARED
-    assert (stream(bus), dead(bus), lanes(bus)) == ([], [], 0)
+    assert (stream(bus), dead_letters(bus), lanes(bus)) == ([], [], 0)
     assert lane.mail
 
 
@@ -577,7 +577,7 @@ async def test_mail_that_is_no_envelope_is_buried_and_the_conversation_told(bus:
     (error,) = errors(bus)
     assert error["code"] == "malformed_mail"
     assert "sender: Field required" in error["message"]
-    (letter,) = dead(bus)
+    (letter,) = dead_letters(bus)
     assert letter["mail"]["payload"] == {"conversation_id": "one", "colour": "blue"}
     assert outputs(bus) == ["hello"]
 
@@ -587,7 +587,7 @@ async def test_mail_without_a_conversation_is_buried(bus: MemoryBus) -> None:
     bus.publish(topic, BusMessage(topic, {"sender": "user:ann", "recipient": "agent:Ada", "content": "hello"}))
 
     assert await work(bus, EchoRunner()) is Outcome.BURIED
-    (letter,) = dead(bus)
+    (letter,) = dead_letters(bus)
     assert letter["conversation_id"] == ""
     assert "conversation" in letter["reason"]
 
@@ -596,7 +596,7 @@ async def test_mail_without_a_conversation_is_buried(bus: MemoryBus) -> None:
 
 
 async def test_a_stop_that_came_first_ends_the_run_before_it_begins(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     command(bus, "stop", sender="user:bob")
 
@@ -619,7 +619,7 @@ async def test_a_stop_ends_one_run_and_the_next_is_answered(bus: MemoryBus) -> N
 
 
 async def test_a_stop_reaches_a_run_that_waits_to_be_tried_again(bus: MemoryBus) -> None:
-    runner = Failing(TransientError("busy"))
+    runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
     await work(bus, runner)
     command(bus, "stop")
@@ -653,7 +653,7 @@ async def test_a_stop_after_a_run_has_its_answer_was_too_late(bus: MemoryBus) ->
         lane_run.command(bus.read(f"control:{AGENT}")[-1])
 
     send(bus, "hello")
-    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+    lane_run = LaneRun(bus, claim_one(bus), AsyncRunner(script))
 
     assert await lane_run.work() is Outcome.ANSWERED
     assert receipts(bus) == [(name[0], "too_late")]
@@ -669,7 +669,7 @@ async def test_what_is_to_stop_after_its_turn_is_not_tried_again_when_that_fails
         raise TransientError("busy")
 
     send(bus, "hello")
-    lane_run = LaneRun(bus, claim_one(bus), Async(script))
+    lane_run = LaneRun(bus, claim_one(bus), AsyncRunner(script))
 
     assert await lane_run.work() is Outcome.STOPPED
     assert (receipts(bus), lanes(bus)) == ([(name[0], "stopped")], 0)
@@ -709,7 +709,7 @@ async def test_commands_in_number_do_not_hide_the_mail_behind_them(bus: MemoryBu
 # --- commands while it works
 
 
-async def start(bus: MemoryBus, runner: Gated, **fields: Any) -> tuple[LaneRun, asyncio.Task[Outcome]]:
+async def start(bus: MemoryBus, runner: GatedRunner, **fields: Any) -> tuple[LaneRun, asyncio.Task[Outcome]]:
     send(bus, "hello", **fields)
     lane_run = LaneRun(bus, claim_one(bus), runner)
     working = asyncio.create_task(lane_run.work())
@@ -723,7 +723,7 @@ def told(bus: MemoryBus, lane_run: LaneRun, text: str) -> None:
 
 
 async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     lane_run, working = await start(bus, runner)
 
     told(bus, lane_run, "stop")
@@ -734,8 +734,8 @@ async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
     assert kinds(history(bus)) == ["start", "stopped"]
 
 
-async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: MemoryBus, clock: HandClock) -> None:
-    runner = Gated()
+async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: MemoryBus, clock: ManualClock) -> None:
+    runner = GatedRunner()
     command(bus, "stop")
     clock.pass_s(1)
     lane_run, working = await start(bus, runner)
@@ -747,7 +747,7 @@ async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: Memory
 
 
 async def test_an_unknown_command_waits_for_the_next_claim(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     lane_run, working = await start(bus, runner)
 
     told(bus, lane_run, "dance")
@@ -762,7 +762,7 @@ async def test_an_unknown_command_waits_for_the_next_claim(bus: MemoryBus) -> No
     ("policy", "outcome"), [("detach", Outcome.ANSWERED), ("cancel", Outcome.STOPPED), ("grace", Outcome.STOPPED)]
 )
 async def test_a_disconnect_does_what_the_mail_chose(bus: MemoryBus, policy: str, outcome: Outcome) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     lane_run, working = await start(bus, runner, metadata={"on_disconnect": policy, "grace_s": 0.01})
 
     told(bus, lane_run, "disconnected")
@@ -773,7 +773,7 @@ async def test_a_disconnect_does_what_the_mail_chose(bus: MemoryBus, policy: str
 
 
 async def test_a_reader_that_comes_back_in_time_keeps_the_run(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     lane_run, working = await start(bus, runner, metadata={"on_disconnect": "grace", "grace_s": 60})
 
     told(bus, lane_run, "disconnected")
@@ -784,8 +784,8 @@ async def test_a_reader_that_comes_back_in_time_keeps_the_run(bus: MemoryBus) ->
 
 
 async def test_an_append_of_a_run_that_waits_carries_all_its_tokens(bus: MemoryBus) -> None:
-    moody = Moody(bus)
-    runner = Gated()
+    moody = FlakyEngine(bus)
+    runner = GatedRunner()
     send(moody, "hello")
     moody.writes.clear()
     working = asyncio.create_task(work(moody, runner))

@@ -19,9 +19,21 @@ from magent2.worker.release import is_newer
 from magent2.worker.retry import CRASHES_MAX
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import LEFT_S
-from tests.support.clock import HandClock
-from tests.support.runners import Failing
-from tests.support.serving import AGENT, claim_one, command, dead, history, kinds, outputs, send, serving, stream, until
+from tests.support.manual_clock import ManualClock
+from tests.support.runners import FailingRunner
+from tests.support.worker_fixture import (
+    AGENT,
+    claim_one,
+    command,
+    dead_letters,
+    history,
+    kinds,
+    outputs,
+    run_worker,
+    send,
+    stream,
+    until,
+)
 
 OLD, NEW = "1.9.4", "1.10.0"
 SOON_S = 10.0  # after the delay of a first retry, within a lease
@@ -47,12 +59,12 @@ def test_which_release_is_newer(found: str, own: str, newer: bool) -> None:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def bus(clock: HandClock) -> Iterator[MemoryBus]:
+def bus(clock: ManualClock) -> Iterator[MemoryBus]:
     bus = MemoryBus(clock=clock)
     yield bus
     bus.close()
@@ -62,14 +74,14 @@ async def work(bus: Engine, release: str, runner: Runner | None = None) -> Outco
     return await LaneRun(bus, claim_one(bus), runner or EchoRunner(), release=release).work()
 
 
-async def begin(bus: Engine, clock: HandClock, conversation: str = "one", **fields: Any) -> None:
+async def begin(bus: Engine, clock: ManualClock, conversation: str = "one", **fields: Any) -> None:
     """A run that a worker of the newer release has begun, and that is to be tried again."""
     send(bus, "hello", conversation, **fields)
-    assert await work(bus, NEW, Failing(TransientError("later"))) is Outcome.RETRIED
+    assert await work(bus, NEW, FailingRunner(TransientError("later"))) is Outcome.RETRIED
     clock.pass_s(SOON_S)
 
 
-async def test_a_newer_releases_run_waits_for_its_workers(bus: MemoryBus, clock: HandClock) -> None:
+async def test_a_newer_releases_run_waits_for_its_workers(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
     before = history(bus), stream(bus)
 
@@ -81,7 +93,7 @@ async def test_a_newer_releases_run_waits_for_its_workers(bus: MemoryBus, clock:
     assert outputs(bus) == ["hello"]
 
 
-async def test_being_left_costs_no_attempt_however_often(bus: MemoryBus, clock: HandClock) -> None:
+async def test_being_left_costs_no_attempt_however_often(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
 
     for _ in range(2 * CRASHES_MAX):
@@ -90,7 +102,7 @@ async def test_being_left_costs_no_attempt_however_often(bus: MemoryBus, clock: 
 
     assert bus.call(Lanes(AGENT))[0].attempt == 1
     assert await work(bus, NEW) is Outcome.ANSWERED
-    assert dead(bus) == []
+    assert dead_letters(bus) == []
     assert [event["attempt"] for event in stream(bus) if event.get("status") == "restarted"] == [2]
 
 
@@ -100,16 +112,16 @@ async def test_what_nobody_has_begun_is_for_every_release(bus: MemoryBus) -> Non
     assert await work(bus, OLD) is Outcome.ANSWERED
 
 
-async def test_an_older_releases_run_is_taken_over(bus: MemoryBus, clock: HandClock) -> None:
+async def test_an_older_releases_run_is_taken_over(bus: MemoryBus, clock: ManualClock) -> None:
     send(bus, "hello")
-    assert await work(bus, OLD, Failing(TransientError("later"))) is Outcome.RETRIED
+    assert await work(bus, OLD, FailingRunner(TransientError("later"))) is Outcome.RETRIED
     clock.pass_s(SOON_S)
 
     assert await work(bus, NEW) is Outcome.ANSWERED
 
 
 @pytest.mark.parametrize("how", ["stop", "stop_after_turn"])
-async def test_a_stop_needs_no_newer_release(bus: MemoryBus, clock: HandClock, how: str) -> None:
+async def test_a_stop_needs_no_newer_release(bus: MemoryBus, clock: ManualClock, how: str) -> None:
     await begin(bus, clock)
     command(bus, how)
 
@@ -119,7 +131,7 @@ async def test_a_stop_needs_no_newer_release(bus: MemoryBus, clock: HandClock, h
     assert bus.call(Lanes(AGENT)) == ()
 
 
-async def test_a_command_that_is_no_stop_does_not_keep_the_lane_awake(bus: MemoryBus, clock: HandClock) -> None:
+async def test_a_command_that_is_no_stop_does_not_keep_the_lane_awake(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
     command(bus, "connected")
 
@@ -136,10 +148,10 @@ async def test_other_conversations_are_answered_meanwhile_and_it_is_told_and_cou
     bus = MemoryBus()
     send(bus, "hello", "newer")
     lane = claim_one(bus)
-    await LaneRun(bus, lane, Failing(TransientError("later")), release=NEW).work()
+    await LaneRun(bus, lane, FailingRunner(TransientError("later")), release=NEW).work()
     caplog.clear()
 
-    async with serving(bus, EchoRunner(), release=OLD) as service:
+    async with run_worker(bus, EchoRunner(), release=OLD) as service:
         await until(lambda: service.outcomes[Outcome.LEFT] == 1)
         send(bus, "and me", "other")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)

@@ -16,8 +16,8 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.worker.runner_adapter import QUEUE_MAX, THREAD_NAME, Event, Runner, check_event, events_of
-from tests.support.runners import Async, GatedThread, SyncOnly, token
-from tests.support.serving import envelope, until
+from tests.support.runners import AsyncRunner, GatedThreadRunner, SyncRunner, token
+from tests.support.worker_fixture import envelope, until
 
 MAIL = envelope("hello you")
 CONTEXT = cast("RunContext", None)  # these runners do not look at it
@@ -32,11 +32,11 @@ async def test_a_runner_on_the_loop_is_preferred() -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield token(mail, "on the loop")
 
-    assert await texts_of(Async(script)) == ["on the loop"]
+    assert await texts_of(AsyncRunner(script)) == ["on the loop"]
 
 
 async def test_the_echo_runner_gives_the_same_both_ways() -> None:
-    assert await texts_of(EchoRunner()) == await texts_of(SyncOnly(EchoRunner().stream_run))
+    assert await texts_of(EchoRunner()) == await texts_of(SyncRunner(EchoRunner().stream_run))
 
 
 async def test_events_of_a_thread_come_in_order_however_many() -> None:
@@ -46,11 +46,11 @@ async def test_events_of_a_thread_come_in_order_however_many() -> None:
         for n in range(many):
             yield token(mail, str(n), n)
 
-    assert await texts_of(SyncOnly(script)) == [str(n) for n in range(many)]
+    assert await texts_of(SyncRunner(script)) == [str(n) for n in range(many)]
 
 
 async def test_dicts_are_events_too() -> None:
-    assert await texts_of(SyncOnly(lambda _: [{"event": "output", "text": "hi"}])) == ["hi"]
+    assert await texts_of(SyncRunner(lambda _: [{"event": "output", "text": "hi"}])) == ["hi"]
 
 
 async def test_a_runner_that_raises_in_a_thread_raises_here_after_what_it_said() -> None:
@@ -58,7 +58,7 @@ async def test_a_runner_that_raises_in_a_thread_raises_here_after_what_it_said()
         yield token(mail, "half")
         raise LookupError("the other half")
 
-    async with aclosing(events_of(SyncOnly(script), MAIL, CONTEXT)) as events:
+    async with aclosing(events_of(SyncRunner(script), MAIL, CONTEXT)) as events:
         assert await anext(events)
         with pytest.raises(LookupError, match="the other half"):
             await anext(events)
@@ -73,14 +73,14 @@ async def test_a_thread_is_never_far_ahead_of_its_reader() -> None:
             made = n
             yield token(mail, str(n))
 
-    async with aclosing(events_of(SyncOnly(script), MAIL, CONTEXT)) as events:
+    async with aclosing(events_of(SyncRunner(script), MAIL, CONTEXT)) as events:
         await anext(events)
         await until(lambda: made >= QUEUE_MAX)
         assert made <= QUEUE_MAX + 1
 
 
 async def test_a_thread_whose_reader_has_left_ends_with_its_next_event() -> None:
-    runner = GatedThread()
+    runner = GatedThreadRunner()
     async with aclosing(events_of(runner, MAIL, CONTEXT)) as events:
         await anext(events)
     runner.gate.set()
@@ -99,7 +99,7 @@ async def test_a_thread_that_waits_for_room_ends_when_its_reader_leaves() -> Non
         finally:
             closed.set()
 
-    async with aclosing(events_of(SyncOnly(script), MAIL, CONTEXT)) as events:
+    async with aclosing(events_of(SyncRunner(script), MAIL, CONTEXT)) as events:
         await anext(events)
 
     assert await asyncio.to_thread(closed.wait, 10.0)
@@ -116,7 +116,7 @@ async def test_closing_the_events_closes_a_runner_on_the_loop() -> None:
         finally:
             closed = True
 
-    runner = Async(script)
+    runner = AsyncRunner(script)
     async with aclosing(events_of(runner, MAIL, CONTEXT)) as events:
         await anext(events)
     await asyncio.get_running_loop().shutdown_asyncgens()
@@ -128,7 +128,7 @@ async def test_a_thread_sees_the_context_variables_of_the_loop() -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
     who.set("ann")
 
-    assert await texts_of(SyncOnly(lambda mail: [token(mail, who.get())])) == ["ann"]
+    assert await texts_of(SyncRunner(lambda mail: [token(mail, who.get())])) == ["ann"]
 
 
 @pytest.mark.parametrize("event", ["text", None, 7, ["token"]])

@@ -17,9 +17,9 @@ from magent2.worker import served_agents, service
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from magent2.worker.settlement import Outcome
-from tests.support.runners import Gated
-from tests.support.serving import LEASE_S, command, outputs, send, stream, until
+from tests.support.runners import GatedRunner
 from tests.support.team import DESK, SHOP, mail, roster, team_on, work
+from tests.support.worker_fixture import LEASE_S, command, outputs, send, stream, until
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_mail_of_an_agent_that_left_waits_until_it_is_back(bus: MemoryBus)
 
 
 async def test_a_run_of_an_agent_that_left_goes_on_and_hears_a_stop(bus: MemoryBus) -> None:
-    gated = Gated()
+    gated = GatedRunner()
     team: dict[str, Runner] = {"Ada": EchoRunner(), "Bob": gated}
     async with following(bus, team) as worker:
         for conversation in ("ended", "stopped"):

@@ -31,10 +31,21 @@ from magent2.runner.echo import EchoRunner
 from magent2.worker.lane_run import Outcome
 from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
-from tests.support.broken import Broken
-from tests.support.moody import Moody
-from tests.support.runners import Async, Gated, SyncOnly, output
-from tests.support.serving import AGENT, claim_one, command, history, kinds, outputs, send, serving, stream, until
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.flaky_engine import FlakyEngine
+from tests.support.runners import AsyncRunner, GatedRunner, SyncRunner, output
+from tests.support.worker_fixture import (
+    AGENT,
+    claim_one,
+    command,
+    history,
+    kinds,
+    outputs,
+    run_worker,
+    send,
+    stream,
+    until,
+)
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-class Counting(Broken):
+class Counting(EngineWrapper):
     """Counts operations, and fails those it is told to."""
 
     def __init__(self, bus: MemoryBus) -> None:
@@ -68,7 +79,7 @@ class Counting(Broken):
 
 async def test_mail_is_answered_as_it_comes(bus: MemoryBus) -> None:
     send(bus, "before")
-    async with serving(bus, EchoRunner()):
+    async with run_worker(bus, EchoRunner()):
         await until(lambda: outputs(bus) == ["before"])
         send(bus, "while")
         await until(lambda: outputs(bus) == ["before", "while"])
@@ -77,7 +88,7 @@ async def test_mail_is_answered_as_it_comes(bus: MemoryBus) -> None:
 async def test_mail_of_one_conversation_is_answered_in_order(bus: MemoryBus) -> None:
     for n in range(30):
         send(bus, str(n), f"c{n % 3}")
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 30)
 
     assert [outputs(bus, f"c{c}") for c in range(3)] == [[str(n) for n in range(c, 30, 3)] for c in range(3)]
@@ -86,17 +97,17 @@ async def test_mail_of_one_conversation_is_answered_in_order(bus: MemoryBus) -> 
 async def test_runs_of_one_conversation_do_not_overlap(bus: MemoryBus) -> None:
     for n in range(20):
         send(bus, str(n))
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 20)
 
     assert kinds(stream(bus)) == ["started", "token", "output", "finished"] * 20
 
 
 async def test_conversations_run_side_by_side_up_to_the_limit(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     for n in range(5):
         send(bus, str(n), f"c{n}")
-    async with serving(bus, runner, concurrency=3) as service:
+    async with run_worker(bus, runner, concurrency=3) as service:
         await until(lambda: len(runner.begun) == 3)
         assert len(bus.call(Workers())) == 1
         assert bus.call(Workers())[0].lanes == 3
@@ -113,7 +124,7 @@ async def test_a_slow_run_does_not_hold_up_the_others(bus: MemoryBus) -> None:
         yield output(mail, mail.content or "")
 
     send(bus, "slow", "c0")
-    async with serving(bus, Async(script), concurrency=2) as service:
+    async with run_worker(bus, AsyncRunner(script), concurrency=2) as service:
         for n in range(1, 20):
             send(bus, str(n), f"c{n}")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 19)
@@ -134,12 +145,12 @@ async def test_one_service_serves_several_agents(bus: MemoryBus) -> None:
 
 async def test_mail_of_an_agent_without_a_worker_waits(bus: MemoryBus) -> None:
     send(bus, "hello", "one", recipient="agent:Nobody")
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         send(bus, "hello", "two")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
     assert stream(bus, "one") == []
 
-    async with serving(bus, EchoRunner(), "Nobody") as service:
+    async with run_worker(bus, EchoRunner(), "Nobody") as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
     assert outputs(bus, "one") == ["hello"]
 
@@ -148,7 +159,7 @@ async def test_a_backlog_costs_one_claim_per_batch_and_one_settle_per_message(bu
     counting = Counting(bus)
     for n in range(200):
         send(bus, str(n), f"c{n}")
-    async with serving(counting, EchoRunner(), concurrency=50) as service:
+    async with run_worker(counting, EchoRunner(), concurrency=50) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 200)
 
     assert counting.counts["Settle"] == 200
@@ -158,7 +169,7 @@ async def test_a_backlog_costs_one_claim_per_batch_and_one_settle_per_message(bu
 
 async def test_a_service_without_mail_asks_nothing(bus: MemoryBus) -> None:
     counting = Counting(bus)
-    async with serving(counting, EchoRunner()) as service:
+    async with run_worker(counting, EchoRunner()) as service:
         send(bus, "hello")
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
         before = counting.counts["Claim"]
@@ -178,7 +189,7 @@ async def test_an_agent_named_like_a_conversation_is_refused(bus: MemoryBus) -> 
 
 
 async def test_the_names_of_agents_are_reserved(bus: MemoryBus) -> None:
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: bus.call(Workers()))
         with pytest.raises(NameTaken):
             send(bus, "hello", AGENT, recipient="agent:Bob")
@@ -186,7 +197,7 @@ async def test_the_names_of_agents_are_reserved(bus: MemoryBus) -> None:
 
 
 async def test_a_bus_that_is_not_there_at_the_start_is_an_error() -> None:
-    moody = Moody(MemoryBus())
+    moody = FlakyEngine(MemoryBus())
     moody.before.append(BusUnavailable("away"))
 
     with pytest.raises(BusUnavailable):
@@ -205,7 +216,7 @@ def test_a_service_needs_agents_and_slots(bus: MemoryBus) -> None:
 
 async def test_a_claim_is_repeated_as_it_was_when_the_bus_fails(bus: MemoryBus) -> None:
     counting = Counting(bus)
-    async with serving(counting, EchoRunner()) as service:
+    async with run_worker(counting, EchoRunner()) as service:
         await until(lambda: len(counting.claims) >= 2)
         counting.failing["Claim"] = [BusUnavailable("away")]
         send(bus, "hello")
@@ -217,7 +228,7 @@ async def test_a_claim_is_repeated_as_it_was_when_the_bus_fails(bus: MemoryBus) 
 
 async def test_what_a_person_must_mend_ends_the_service_and_gives_the_lanes_back(bus: MemoryBus) -> None:
     counting = Counting(bus)
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "slow", "c1")
     service = WorkerService(counting, {AGENT: runner})
     task = asyncio.create_task(service.run())
@@ -244,10 +255,10 @@ async def test_a_run_that_a_person_must_mend_ends_the_service(bus: MemoryBus) ->
 
 
 async def test_the_lease_is_renewed_while_it_works(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     counting = Counting(bus)
     send(bus, "hello")
-    async with serving(counting, runner, lease_s=0.1) as service:
+    async with run_worker(counting, runner, lease_s=0.1) as service:
         await until(lambda: counting.counts["Renew"] >= 6)
         assert bus.call(Claim(worker="w2", agents=(AGENT,), limit=1, lease_s=60.0)).lanes == ()
         runner.gate.set()
@@ -255,9 +266,9 @@ async def test_the_lease_is_renewed_while_it_works(bus: MemoryBus) -> None:
 
 
 async def test_a_worker_that_lost_its_lease_ends_its_runs_and_goes_on(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
-    async with serving(bus, runner, lease_s=0.1) as service:
+    async with run_worker(bus, runner, lease_s=0.1) as service:
         await until(lambda: runner.begun)
         bus.call(Leave(service.worker))
         other = claim_one(bus, "w2")
@@ -270,7 +281,7 @@ async def test_a_worker_that_lost_its_lease_ends_its_runs_and_goes_on(bus: Memor
 
 
 async def test_a_worker_that_is_not_known_any_more_says_so(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(bus, EchoRunner(), lease_s=0.1) as service:
+    async with run_worker(bus, EchoRunner(), lease_s=0.1) as service:
         await until(lambda: bus.call(Workers()))
         bus.call(Leave(service.worker))
         await until(lambda: "lease was lost" in caplog.text)
@@ -279,7 +290,7 @@ async def test_a_worker_that_is_not_known_any_more_says_so(bus: MemoryBus, caplo
 async def test_a_lane_of_a_worker_that_died_is_taken_over(bus: MemoryBus) -> None:
     send(bus, "hello")
     claim_one(bus, "dead", lease_s=0.05)
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
     assert stream(bus)[0]["attempt"] == 2
@@ -289,9 +300,9 @@ async def test_a_lane_of_a_worker_that_died_is_taken_over(bus: MemoryBus) -> Non
 
 
 async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: runner.begun)
         command(bus, "stop")
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
@@ -302,10 +313,10 @@ async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
 
 
 async def test_a_stop_ends_the_run_under_way_and_not_the_mail_behind_it(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     for text in ("first", "second"):
         send(bus, text)
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: runner.begun)
         command(bus, "stop")
         await until(lambda: runner.begun == ["first", "second"])
@@ -317,17 +328,17 @@ async def test_a_stop_ends_the_run_under_way_and_not_the_mail_behind_it(bus: Mem
 
 
 async def test_a_stop_reaches_its_run_when_every_slot_is_taken(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     for n in range(3):
         send(bus, str(n), f"c{n}")
-    async with serving(bus, runner, concurrency=1) as service:
+    async with run_worker(bus, runner, concurrency=1) as service:
         await until(lambda: runner.begun)
         command(bus, "stop", "c0")
         await until(lambda: runner.begun == ["0", "1"])
         assert service.outcomes[Outcome.STOPPED] == 1
 
 
-class Overtaken(Broken):
+class Overtaken(EngineWrapper):
     """Once a command was read, another worker obeys it before the next claim."""
 
     def __init__(self, bus: MemoryBus, other: ClaimedLane) -> None:
@@ -352,7 +363,7 @@ async def test_a_stop_that_another_worker_has_obeyed_stops_nothing_more(bus: Mem
     send(bus, "first")
     send(bus, "second")
     overtaken = Overtaken(bus, claim_one(bus, "other"))
-    async with serving(overtaken, EchoRunner()):
+    async with run_worker(overtaken, EchoRunner()):
         await until(lambda: len(bus.call(Workers())) == 2)
         command(bus, "stop")
         await until(lambda: "finished" in kinds(stream(bus)) or "stopped" in kinds(stream(bus)))
@@ -361,9 +372,9 @@ async def test_a_stop_that_another_worker_has_obeyed_stops_nothing_more(bus: Mem
 
 
 async def test_a_stop_of_another_conversation_leaves_this_one_alone(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: runner.begun)
         command(bus, "stop", "two")
         await until(lambda: service.outcomes[Outcome.CLEARED] == 1)
@@ -375,14 +386,14 @@ async def test_a_stop_reaches_a_run_after_its_worker_died(bus: MemoryBus) -> Non
     send(bus, "hello")
     claim_one(bus, "dead", lease_s=0.05)
     command(bus, "stop")
-    async with serving(bus, EchoRunner()) as service:
+    async with run_worker(bus, EchoRunner()) as service:
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
 
     assert outputs(bus) == []
 
 
 async def test_commands_that_waited_before_the_start_lie_in_their_lanes(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     records = tuple(
         NewRecord(f"control:{AGENT}", {"conversation_id": f"x{n}", "content": "stop", "type": "control"})
@@ -390,15 +401,15 @@ async def test_commands_that_waited_before_the_start_lie_in_their_lanes(bus: Mem
     )
     bus.call(Append(records=records))
     command(bus, "stop")
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
     assert runner.begun == []
 
 
 async def test_a_disconnected_reader_cancels_a_run_that_wants_it(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello", metadata={"on_disconnect": "cancel"})
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: runner.begun)
         command(bus, "disconnected")
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
@@ -408,7 +419,7 @@ async def test_a_disconnected_reader_cancels_a_run_that_wants_it(bus: MemoryBus)
 
 
 async def test_a_drained_service_lets_runs_end_and_claims_nothing_more(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "first", "c1")
     service = WorkerService(bus, {AGENT: runner})
     task = asyncio.create_task(service.run())
@@ -426,7 +437,7 @@ async def test_a_drained_service_lets_runs_end_and_claims_nothing_more(bus: Memo
 
 
 async def test_what_does_not_end_in_time_is_handed_back_for_the_next_worker(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     service = WorkerService(bus, {AGENT: runner})
     task = asyncio.create_task(service.run())
@@ -440,7 +451,7 @@ async def test_what_does_not_end_in_time_is_handed_back_for_the_next_worker(bus:
 
 
 async def test_a_stop_reaches_a_run_while_the_service_drains(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     service = WorkerService(bus, {AGENT: runner})
     task = asyncio.create_task(service.run())
@@ -455,7 +466,7 @@ async def test_a_stop_reaches_a_run_while_the_service_drains(bus: MemoryBus) -> 
 
 
 async def test_a_service_that_is_cancelled_gives_its_lanes_back_at_once(bus: MemoryBus) -> None:
-    runner = Gated()
+    runner = GatedRunner()
     send(bus, "hello")
     service = WorkerService(bus, {AGENT: runner})
     task = asyncio.create_task(service.run())
@@ -470,7 +481,7 @@ async def test_a_service_that_is_cancelled_gives_its_lanes_back_at_once(bus: Mem
 
 
 async def test_an_idle_service_drains_at_once(bus: MemoryBus) -> None:
-    async with serving(bus, EchoRunner()):
+    async with run_worker(bus, EchoRunner()):
         await until(lambda: bus.call(Describe((f"agent:{AGENT}",)))[0].last)
 
 
@@ -489,9 +500,9 @@ async def test_a_run_that_failed_is_tried_again_when_its_time_has_come(bus: Memo
             raise TransientError("busy")
         yield output(mail, "done")
 
-    runner = SyncOnly(script)
+    runner = SyncRunner(script)
     send(bus, "hello")
-    async with serving(bus, runner) as service:
+    async with run_worker(bus, runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
     assert service.outcomes[Outcome.RETRIED] == 1

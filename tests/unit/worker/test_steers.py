@@ -9,9 +9,17 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.worker.lane_run import Outcome
 from tests.support.engines import ENGINES, new_engines
-from tests.support.runners import SyncOnly, output
-from tests.support.serving import AGENT, history, kinds, outputs, send, serving, stream, until
-from tests.support.steered import Talk, blocks, receipts, seen, shape, steer, waiting
+from tests.support.runners import SyncRunner, output
+from tests.support.steerable_run import (
+    SteerableAgent,
+    pending_mail,
+    receipts,
+    request_shape,
+    seen_steers,
+    shown_steers,
+    steer,
+)
+from tests.support.worker_fixture import AGENT, history, kinds, outputs, run_worker, send, stream, until
 
 
 @pytest.fixture(params=ENGINES)
@@ -22,41 +30,41 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 async def test_a_steer_is_in_the_next_request_and_stays_at_its_place(bus: Engine) -> None:
-    talk = Talk(turns=3)
+    talk = SteerableAgent(turns=3)
     send(bus, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(1)
         steered = steer(bus, "mind the gap", sender="user:bob")
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert [blocks(request) for request in talk.requests] == [[], [], *[[("user:bob", "mind the gap")]] * 2]
-    assert shape(talk.requests[-1]) == ["user", *["call", "result"] * 2, "steer", "call", "result"]
-    assert seen(bus) == [(2, "mind the gap")]
+    assert [shown_steers(request) for request in talk.requests] == [[], [], *[[("user:bob", "mind the gap")]] * 2]
+    assert request_shape(talk.requests[-1]) == ["user", *["call", "result"] * 2, "steer", "call", "result"]
+    assert seen_steers(bus) == [(2, "mind the gap")]
     assert receipts(bus) == [(steered.envelope_id, "seen")]
     assert outputs(bus) == ["done"], "it has a run of its own, though a turn has seen it"
-    assert waiting(bus) == 0
+    assert pending_mail(bus) == 0
 
 
 async def test_what_the_last_answer_has_seen_goes_with_the_run(bus: Engine) -> None:
-    talk = Talk(turns=1)
+    talk = SteerableAgent(turns=1)
     send(bus, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(0)
         steered = steer(bus, "one more thing")
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert seen(bus) == [(1, "one more thing")]
+    assert seen_steers(bus) == [(1, "one more thing")]
     assert receipts(bus) == [(steered.envelope_id, "seen")]
     assert kinds(stream(bus))[-3:] == ["message_received", "output", "finished"]
-    assert (outputs(bus), waiting(bus)) == (["done"], 0)
+    assert (outputs(bus), pending_mail(bus)) == (["done"], 0)
 
 
 async def test_several_are_seen_in_the_order_they_came_each_once(bus: Engine) -> None:
-    talk = Talk(turns=2)
+    talk = SteerableAgent(turns=2)
     send(bus, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(0)
         texts = [f"steer {n}" for n in range(5)]
         ids = [steer(bus, text).envelope_id for text in texts[:3]]
@@ -66,13 +74,13 @@ async def test_several_are_seen_in_the_order_they_came_each_once(bus: Engine) ->
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert [text for _, text in blocks(talk.requests[-1])] == texts
-    assert seen(bus) == [*((1, text) for text in texts[:3]), *((2, text) for text in texts[3:])]
+    assert [text for _, text in shown_steers(talk.requests[-1])] == texts
+    assert seen_steers(bus) == [*((1, text) for text in texts[:3]), *((2, text) for text in texts[3:])]
     assert receipts(bus) == [(name, "seen") for name in ids]
 
 
 async def test_what_comes_after_the_last_request_is_what_the_next_run_is_asked(bus: Engine) -> None:
-    talk = Talk(turns=0)
+    talk = SteerableAgent(turns=0)
     send(bus, "go")
     late: list[str] = []
     ask = talk.say
@@ -83,20 +91,20 @@ async def test_what_comes_after_the_last_request_is_what_the_next_run_is_asked(b
         return ask(items)
 
     talk.agent.model._say = say  # type: ignore[union-attr]
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 
-    assert seen(bus) == []
+    assert seen_steers(bus) == []
     assert receipts(bus) == [(late[0], "input")]
     starts = [record["envelope"]["content"] for record in history(bus) if record["kind"] == "start"]
     assert starts == ["go", "too late"]
-    assert waiting(bus) == 0
+    assert pending_mail(bus) == 0
 
 
 async def test_later_runs_remember_what_was_said_at_its_place(bus: Engine) -> None:
-    talk = Talk(turns=1)
+    talk = SteerableAgent(turns=1)
     send(bus, "go")
-    async with serving(bus, talk.runner) as service:
+    async with run_worker(bus, talk.runner) as service:
         await talk.at(0)
         steer(bus, "remember this")
         talk.open()
@@ -105,27 +113,27 @@ async def test_later_runs_remember_what_was_said_at_its_place(bus: Engine) -> No
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 
     remembered = talk.requests[2]
-    assert shape(remembered) == ["user", "call", "result", "steer", "assistant", "user"]
-    assert blocks(remembered) == [("user:ann", "remember this")]
+    assert request_shape(remembered) == ["user", "call", "result", "steer", "assistant", "user"]
+    assert shown_steers(remembered) == [("user:ann", "remember this")]
 
 
 async def test_a_worker_with_no_room_left_still_hears_steers(bus: Engine) -> None:
-    talk = Talk(turns=1)
+    talk = SteerableAgent(turns=1)
     send(bus, "go")
-    async with serving(bus, talk.runner, concurrency=1) as service:
+    async with run_worker(bus, talk.runner, concurrency=1) as service:
         await talk.at(0)
         send(bus, "somebody else", "two")
         steer(bus, "listen")
         talk.open()
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 
-    assert seen(bus) == [(1, "listen")]
+    assert seen_steers(bus) == [(1, "listen")]
 
 
 async def test_mail_for_others_holds_up_nobody_where_there_is_no_room(bus: Engine) -> None:
-    talk = Talk(turns=1)
+    talk = SteerableAgent(turns=1)
     send(bus, "go")
-    async with serving(bus, talk.runner, concurrency=1) as service:
+    async with run_worker(bus, talk.runner, concurrency=1) as service:
         await talk.at(0)
         send(bus, "somebody else", "two")
         talk.open()
@@ -138,7 +146,7 @@ async def test_to_a_runner_that_asks_for_none_a_steer_is_mail_like_all_mail(bus:
     send(bus, "hello")
     steered = steer(bus, "and you", recipient=f"agent:{AGENT}")
 
-    async with serving(bus, SyncOnly(lambda envelope: [output(envelope, envelope.content or "")])) as service:
+    async with run_worker(bus, SyncRunner(lambda envelope: [output(envelope, envelope.content or "")])) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 2)
 
     assert outputs(bus) == ["hello", "and you"]

@@ -22,14 +22,14 @@ from magent2.sessions.subagents import SUBAGENTS_PER_RUN_MAX
 from magent2.tools.subagents import subagent_tools
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.service import WorkerService
-from tests.support.api import team_at_work
+from tests.support.api.sessions import team_at_work
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines
-from tests.support.journalled import Improviser, Mortal, results_in, work_and_die
+from tests.support.journaled_runs import CallbackModel, CrashingBus, results_in, work_until_crash
 from tests.support.sending import Facts
-from tests.support.serving import AGENT, claim_one, command, history, kinds, send, stream, until
-from tests.support.steered import receipts, steer
+from tests.support.steerable_run import receipts, steer
 from tests.support.subagents import subagent_team
+from tests.support.worker_fixture import AGENT, claim_one, command, history, kinds, send, stream, until
 
 HELPER = "helper"
 
@@ -51,7 +51,7 @@ async def start(bus: Engine, conversation: str = "one", agent: str = AGENT, belo
 async def work(bus: Engine, agent: str = AGENT, worker: str = "w1") -> Outcome:
     """Work on a lane of the agent, in which everything is stopped before it begins."""
     (lane,) = bus.call(Claim(worker=worker, agents=(agent,), limit=1, lease_s=60.0)).lanes
-    return await LaneRun(bus, lane, OpenAIAgentsRunner(Agent[Any](name=agent, model=Improviser(_never)))).work()
+    return await LaneRun(bus, lane, OpenAIAgentsRunner(Agent[Any](name=agent, model=CallbackModel(_never)))).work()
 
 
 def _never(items: Any) -> Any:
@@ -132,7 +132,7 @@ async def test_a_stop_for_another_run_is_not_passed_on(bus: Engine, child: str) 
     send(bus, "go")
     bus.call(Claim(worker="w0", agents=(AGENT,), limit=0, lease_s=60.0))
 
-    await LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(Agent[Any](name=AGENT, model=Improviser(_done)))).work()
+    await LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(Agent[Any](name=AGENT, model=CallbackModel(_done)))).work()
 
     assert [outcome for _, outcome in receipts(bus)] == ["not_meant"]
     assert told(bus) == []
@@ -148,9 +148,9 @@ async def test_a_worker_that_dies_as_it_ends_a_stopped_run_has_passed_the_stop_o
     child = await start(bus)
     send(bus, "go")
     command(bus, "stop")
-    agent = Agent[Any](name=AGENT, model=Improviser(_done))
+    agent = Agent[Any](name=AGENT, model=CallbackModel(_done))
 
-    assert await work_and_die(Mortal(bus, on="end", after=after), agent)
+    assert await work_until_crash(CrashingBus(bus, on="end", after=after), agent)
     if not after:
         assert await work(bus) is Outcome.STOPPED
 
@@ -199,7 +199,7 @@ async def test_a_stop_reaches_a_run_that_cannot_be_begun() -> None:
     bus = MemoryBus()
     name = (send(bus, "go"), command(bus, "stop"))[1]
 
-    runner = Undecided(Agent[Any](name=AGENT, model=Improviser(_never)))
+    runner = Undecided(Agent[Any](name=AGENT, model=CallbackModel(_never)))
     assert await LaneRun(bus, claim_one(bus), runner).work() is Outcome.STOPPED
 
     assert receipts(bus) == [(name, "stopped")]
@@ -217,7 +217,7 @@ async def test_a_run_starts_only_so_many_also_when_it_starts_them_all_at_once(bu
         return _done(items) if shown else [function_call("start_agent", given, call_id=f"c{n}") for n in range(calls)]
 
     tools: list[Tool] = [function_tool_of(tool) for tool in subagent_tools([HELPER])]
-    runner = OpenAIAgentsRunner(Agent[Any](name=AGENT, model=Improviser(say), tools=tools))
+    runner = OpenAIAgentsRunner(Agent[Any](name=AGENT, model=CallbackModel(say), tools=tools))
     send(bus, "go")
     assert await LaneRun(bus, claim_one(bus), runner).work() is Outcome.ANSWERED
 

@@ -17,11 +17,11 @@ from magent2.sessions.store import create_session, delete_session
 from magent2.sessions.subagents import DEPTH_MAX
 from magent2.tools.subagents import own_subagent, subagent_tools
 from magent2.worker.lane_run import Outcome
-from tests.support.api import team_at_work
-from tests.support.broken import BeforeFirst
+from tests.support.api.sessions import team_at_work
+from tests.support.engine_wrappers import BeforeFirst
 from tests.support.engines import ENGINES, new_engines
-from tests.support.serving import history, outputs, send, stream, until
 from tests.support.subagents import subagent_team
+from tests.support.worker_fixture import history, outputs, send, stream, until
 
 
 @pytest.fixture(params=ENGINES)

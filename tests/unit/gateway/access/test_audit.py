@@ -9,8 +9,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.gateway.access.middleware import SECURITY
 from magent2.telemetry.logs import JsonLines, fields_of
-from tests.support.gateway import calling, message
-from tests.support.keys import ACCESS, ADMIN, person
+from tests.support.gateway import asgi_client, message
+from tests.support.keys import ACCESS, ADMIN, create_key_holder
 
 SECRET_TEXT = "nobody may read this in a log"  # pragma: allowlist secret
 
@@ -28,8 +28,8 @@ def audited(lines: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
     bus: MemoryBus, lines: pytest.LogCaptureFixture
 ) -> None:
-    ann = await person(bus, "user:ann")
-    async with calling(bus, ACCESS) as client:
+    ann = await create_key_holder(bus, "user:ann")
+    async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(SECRET_TEXT, id="m1"), headers=ann.headers)
         await client.post("/conversations/one/stop", headers=ann.headers)
         await client.get("/conversations/one", headers=ann.headers)
@@ -50,8 +50,8 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
 
 
 async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptureFixture) -> None:
-    ann = await person(bus, "user:ann")
-    async with calling(bus, ACCESS) as client:
+    ann = await create_key_holder(bus, "user:ann")
+    async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(), headers=ADMIN)
         await client.delete("/conversations/one", headers=ann.headers)
 
@@ -61,9 +61,9 @@ async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptur
 async def test_a_credential_that_is_refused_is_told_by_its_id_alone(
     bus: MemoryBus, lines: pytest.LogCaptureFixture
 ) -> None:
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     await ann.revoke()
-    async with calling(bus, ACCESS) as client:
+    async with asgi_client(bus, ACCESS) as client:
         await client.get("/conversations", headers=ann.headers)
         await client.get("/conversations", headers={"authorization": "Bearer a-wrong-token-of-some-length"})
         await client.get("/conversations")
@@ -75,7 +75,7 @@ async def test_a_credential_that_is_refused_is_told_by_its_id_alone(
 
 
 async def test_every_line_is_json(bus: MemoryBus, lines: pytest.LogCaptureFixture) -> None:
-    async with calling(bus, ACCESS) as client:
+    async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(), headers=ADMIN)
 
     assert lines.records
@@ -85,14 +85,14 @@ async def test_every_line_is_json(bus: MemoryBus, lines: pytest.LogCaptureFixtur
 
 async def test_when_nobody_listens_nothing_is_kept(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "magent2.audit")
-    async with calling(bus, ACCESS) as client:
+    async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(), headers=ADMIN)
 
     assert audited(caplog) == []
 
 
 async def test_every_answer_carries_what_keeps_a_browser_safe(bus: MemoryBus) -> None:
-    async with calling(bus, ACCESS) as client:
+    async with asgi_client(bus, ACCESS) as client:
         answers = [
             await client.get("/"),
             await client.get("/page/page.js"),

@@ -10,7 +10,7 @@ from magent2.gateway.access.auth import Access, host_name
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings, is_loopback
 from magent2.token import TokenFile
-from tests.support.gateway import calling
+from tests.support.gateway import asgi_client
 
 TOKEN = "0123456789abcdefghij"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -59,7 +59,7 @@ def test_access_does_not_print_its_token() -> None:
 
 
 async def test_without_the_token_nothing_but_the_doors_is_open(bus: MemoryBus) -> None:
-    async with calling(bus, Access.by_token(TOKEN, loopback=False)) as client:
+    async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
         for path in ("/agents", "/conversations", "/dead", "/metrics", "/stream/one", "/nowhere"):
             answer = await client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), path
@@ -72,7 +72,7 @@ async def test_without_the_token_nothing_but_the_doors_is_open(bus: MemoryBus) -
     "given", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer é"]
 )
 async def test_a_wrong_token_is_refused(bus: MemoryBus, given: str) -> None:
-    async with calling(bus, Access.by_token(TOKEN, loopback=False)) as client:
+    async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
         answer = await client.get("/agents", headers={b"authorization": given.encode()})
 
         assert answer.status_code == 401
@@ -80,7 +80,7 @@ async def test_a_wrong_token_is_refused(bus: MemoryBus, given: str) -> None:
 
 
 async def test_on_loopback_a_foreign_host_is_refused_even_with_the_token(bus: MemoryBus) -> None:
-    async with calling(bus, Access.by_token(TOKEN, loopback=True)) as client:
+    async with asgi_client(bus, Access.by_token(TOKEN, loopback=True)) as client:
         foreign = await client.get("/agents", headers={**BEARER, "host": "rebound.example:8700"})
         own = await client.get("/agents", headers={**BEARER, "host": "localhost:8700"})
 
@@ -89,7 +89,7 @@ async def test_on_loopback_a_foreign_host_is_refused_even_with_the_token(bus: Me
 
 
 async def test_a_page_of_another_origin_is_refused(bus: MemoryBus) -> None:
-    async with calling(bus, Access.by_token(TOKEN, loopback=False)) as client:
+    async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
         foreign = await client.get("/agents", headers={**BEARER, "origin": "http://evil.example"})
         own = await client.get("/agents", headers={**BEARER, "origin": "http://testserver"})
 
@@ -98,7 +98,7 @@ async def test_a_page_of_another_origin_is_refused(bus: MemoryBus) -> None:
 
 
 async def test_an_app_alone_is_open(bus: MemoryBus) -> None:
-    async with calling(bus) as client:
+    async with asgi_client(bus) as client:
         answer = await client.get("/agents", headers={"host": "any.example", "origin": "http://other.example"})
 
         assert answer.status_code == 200
@@ -109,7 +109,7 @@ async def test_a_new_token_in_the_file_is_good_at_the_next_request_and_the_old_o
 ) -> None:
     file = TokenFile.within(tmp_path)
     old = file.obtain()
-    async with calling(bus, Access.by_file(file, loopback=False)) as client:
+    async with asgi_client(bus, Access.by_file(file, loopback=False)) as client:
         assert (await client.get("/agents", headers={"authorization": f"Bearer {old}"})).status_code == 200
 
         new = file.rotate()
@@ -123,7 +123,7 @@ async def test_a_token_file_that_goes_or_is_spoiled_leaves_the_last_token_standi
 ) -> None:
     file = TokenFile.within(tmp_path)
     token = file.obtain()
-    async with calling(bus, Access.by_file(file, loopback=False)) as client:
+    async with asgi_client(bus, Access.by_file(file, loopback=False)) as client:
         bearer = {"authorization": f"Bearer {token}"}
         assert (await client.get("/agents", headers=bearer)).status_code == 200
 

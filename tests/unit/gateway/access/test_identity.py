@@ -17,8 +17,8 @@ from magent2.gateway.app import create_app
 from magent2.gateway.problems import Problem
 from magent2.models.principal import ADMIN as HOUSE
 from magent2.models.principal import Principal
-from tests.support.gateway import calling_app, message, parse_frames, streams_open
-from tests.support.keys import ACCESS, ADMIN, Person, person
+from tests.support.gateway import app_client, message, parse_frames, streams_open
+from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
 
 
 @pytest.fixture
@@ -28,25 +28,25 @@ def app(bus: MemoryBus) -> FastAPI:
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         yield client
 
 
 @pytest.fixture
-async def ann(bus: MemoryBus) -> Person:
-    return await person(bus, "user:ann")
+async def ann(bus: MemoryBus) -> KeyHolder:
+    return await create_key_holder(bus, "user:ann")
 
 
 @pytest.fixture
-async def bob(bus: MemoryBus) -> Person:
-    return await person(bus, "user:bob")
+async def bob(bus: MemoryBus) -> KeyHolder:
+    return await create_key_holder(bus, "user:bob")
 
 
 def unsigned(text: str = "hello", conversation: str = "one", **fields: Any) -> dict[str, Any]:
     return {name: value for name, value in message(text, conversation, **fields).items() if name != "sender"}
 
 
-async def send(client: httpx2.AsyncClient, who: Person, conversation: str = "one", **fields: Any) -> httpx2.Response:
+async def send(client: httpx2.AsyncClient, who: KeyHolder, conversation: str = "one", **fields: Any) -> httpx2.Response:
     return await client.post("/send", json=unsigned(conversation=conversation, **fields), headers=who.headers)
 
 
@@ -58,7 +58,7 @@ def owner(bus: MemoryBus, conversation: str) -> object:
 
 
 async def test_a_sender_that_is_left_out_is_whoever_has_the_key(
-    bus: MemoryBus, client: httpx2.AsyncClient, ann: Person
+    bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     answer = await send(client, ann, id="m1")
     again = await client.post("/send", json=message(id="m1"), headers=ann.headers)
@@ -70,7 +70,7 @@ async def test_a_sender_that_is_left_out_is_whoever_has_the_key(
 
 
 async def test_a_sender_that_is_not_ones_own_is_refused(
-    bus: MemoryBus, client: httpx2.AsyncClient, ann: Person
+    bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     for sender in ("user:bob", "user:local", "agent:Ada", "ann"):
         answer = await client.post("/send", json=message(sender=sender), headers=ann.headers)
@@ -80,9 +80,9 @@ async def test_a_sender_that_is_not_ones_own_is_refused(
 
 
 async def test_an_admin_sends_for_anybody_and_is_held_to_no_conversation(
-    bus: MemoryBus, client: httpx2.AsyncClient, ann: Person
+    bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
-    boss = await person(bus, "admin")
+    boss = await create_key_holder(bus, "admin")
     await send(client, ann)
 
     for headers in (ADMIN, boss.headers):
@@ -92,7 +92,7 @@ async def test_an_admin_sends_for_anybody_and_is_held_to_no_conversation(
 
 
 async def test_a_body_that_lacks_more_than_its_sender_is_told_all_of_it(
-    client: httpx2.AsyncClient, ann: Person
+    client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     answer = await client.post("/send", json={"conversation_id": "one"}, headers=ann.headers)
 
@@ -101,7 +101,7 @@ async def test_a_body_that_lacks_more_than_its_sender_is_told_all_of_it(
 
 
 @pytest.mark.parametrize("body", [{"sender": "user:bob"}, {"agent": "Ada", "sender": "user:local"}])
-async def test_a_stop_is_signed_too(client: httpx2.AsyncClient, ann: Person, body: dict[str, str]) -> None:
+async def test_a_stop_is_signed_too(client: httpx2.AsyncClient, ann: KeyHolder, body: dict[str, str]) -> None:
     await send(client, ann)
 
     answer = await client.post("/conversations/one/stop", json=body, headers=ann.headers)
@@ -109,7 +109,7 @@ async def test_a_stop_is_signed_too(client: httpx2.AsyncClient, ann: Person, bod
     assert (answer.status_code, answer.json()["code"]) == (403, "foreign_sender")
 
 
-async def test_a_stop_without_a_sender_is_ones_own(bus: MemoryBus, client: httpx2.AsyncClient, ann: Person) -> None:
+async def test_a_stop_without_a_sender_is_ones_own(bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder) -> None:
     await send(client, ann)
 
     bare = await client.post("/conversations/one/stop", headers=ann.headers)
@@ -132,7 +132,7 @@ def test_who_nobody_is_owns_nothing_and_signs_as_nobody_else() -> None:
 
 
 async def test_whoever_begins_a_conversation_owns_it_and_others_do_not_find_it(
-    bus: MemoryBus, client: httpx2.AsyncClient, ann: Person, bob: Person
+    bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder
 ) -> None:
     await send(client, ann)
 
@@ -155,7 +155,7 @@ async def test_whoever_begins_a_conversation_owns_it_and_others_do_not_find_it(
 
 
 async def test_a_conversation_without_an_owner_is_the_admins(
-    bus: MemoryBus, client: httpx2.AsyncClient, ann: Person
+    bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     await client.post("/send", json=message(), headers=ADMIN)
 
@@ -165,7 +165,9 @@ async def test_a_conversation_without_an_owner_is_the_admins(
     assert owner(bus, "one") is None
 
 
-async def test_a_list_shows_ones_own_and_an_admin_all(client: httpx2.AsyncClient, ann: Person, bob: Person) -> None:
+async def test_a_list_shows_ones_own_and_an_admin_all(
+    client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder
+) -> None:
     await send(client, ann, "of-ann")
     await send(client, bob, "of-bob")
 
@@ -182,7 +184,7 @@ async def test_a_list_shows_ones_own_and_an_admin_all(client: httpx2.AsyncClient
 async def test_of_many_who_begin_together_one_owns_it_and_the_rest_are_refused(
     bus: MemoryBus, client: httpx2.AsyncClient
 ) -> None:
-    people = [await person(bus, f"user:p{number}") for number in range(8)]
+    people = [await create_key_holder(bus, f"user:p{number}") for number in range(8)]
 
     answers = await asyncio.gather(*(send(client, one) for one in people))
 
@@ -193,7 +195,7 @@ async def test_of_many_who_begin_together_one_owns_it_and_the_rest_are_refused(
 
 
 async def test_a_deleted_conversation_is_gone_for_its_owner_and_stays_so(
-    client: httpx2.AsyncClient, ann: Person
+    client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     await send(client, ann)
 
@@ -205,7 +207,7 @@ async def test_a_deleted_conversation_is_gone_for_its_owner_and_stays_so(
 # --- following
 
 
-async def test_the_owner_follows_what_is_theirs(client: httpx2.AsyncClient, ann: Person) -> None:
+async def test_the_owner_follows_what_is_theirs(client: httpx2.AsyncClient, ann: KeyHolder) -> None:
     await send(client, ann)
 
     answer = await client.get("/stream/one", params={"max_events": 1}, headers=ann.headers)
@@ -214,7 +216,7 @@ async def test_the_owner_follows_what_is_theirs(client: httpx2.AsyncClient, ann:
 
 
 async def test_a_follower_who_was_there_first_sees_what_becomes_theirs(
-    app: FastAPI, client: httpx2.AsyncClient, ann: Person
+    app: FastAPI, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     following = asyncio.create_task(client.get("/stream/one", params={"max_events": 1}, headers=ann.headers))
     await streams_open(app, 1)
@@ -226,7 +228,7 @@ async def test_a_follower_who_was_there_first_sees_what_becomes_theirs(
 
 @pytest.mark.parametrize("asked", [{}, {"since": 0}, {"since": 7}])
 async def test_a_follower_who_was_there_first_is_sent_away_when_it_becomes_anothers(
-    app: FastAPI, client: httpx2.AsyncClient, ann: Person, bob: Person, asked: dict[str, int]
+    app: FastAPI, client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder, asked: dict[str, int]
 ) -> None:
     following = asyncio.create_task(client.get("/stream/one", params=asked, headers=bob.headers))
     await streams_open(app, 1)
@@ -241,7 +243,7 @@ async def test_a_follower_who_was_there_first_is_sent_away_when_it_becomes_anoth
 
 
 async def test_a_follower_of_a_conversation_that_stays_unowned_is_sent_away(
-    app: FastAPI, client: httpx2.AsyncClient, bob: Person
+    app: FastAPI, client: httpx2.AsyncClient, bob: KeyHolder
 ) -> None:
     following = asyncio.create_task(client.get("/stream/one", headers=bob.headers))
     await streams_open(app, 1)
@@ -252,7 +254,7 @@ async def test_a_follower_of_a_conversation_that_stays_unowned_is_sent_away(
 
 
 async def test_a_stream_of_what_was_deleted_is_over_for_everybody(
-    client: httpx2.AsyncClient, ann: Person, bob: Person
+    client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder
 ) -> None:
     await send(client, ann)
     await client.delete("/conversations/one", headers=ann.headers)
@@ -261,7 +263,7 @@ async def test_a_stream_of_what_was_deleted_is_over_for_everybody(
         assert (await client.get("/stream/one", headers=who.headers)).status_code == 204
 
 
-async def test_whoever_asks_is_told_who_they_are_and_what_they_may(client: httpx2.AsyncClient, ann: Person) -> None:
+async def test_whoever_asks_is_told_who_they_are_and_what_they_may(client: httpx2.AsyncClient, ann: KeyHolder) -> None:
     told = [(await client.get("/api/me", headers=headers)).json() for headers in (ann.headers, ADMIN)]
 
     assert told == [
@@ -270,7 +272,9 @@ async def test_whoever_asks_is_told_who_they_are_and_what_they_may(client: httpx
     ]
 
 
-async def test_a_body_without_a_sender_is_looked_at_as_closely_as_any(client: httpx2.AsyncClient, ann: Person) -> None:
+async def test_a_body_without_a_sender_is_looked_at_as_closely_as_any(
+    client: httpx2.AsyncClient, ann: KeyHolder
+) -> None:
     for extra in (b"NaN", b'"\\ud800"', b"123456789012345678901234567890", b"[" * 300 + b"]" * 300):
         head = b'{"conversation_id":"one","recipient":"agent:Ada","content":"x","metadata":{"n":'
         headers = {**ann.headers, "content-type": "application/json"}
@@ -282,7 +286,7 @@ async def test_a_body_without_a_sender_is_looked_at_as_closely_as_any(client: ht
         assert unsigned_answer.status_code in (400, 422), extra
 
 
-async def test_behind_a_proxy_that_adds_to_the_path_the_same_rules_hold(bus: MemoryBus, ann: Person) -> None:
+async def test_behind_a_proxy_that_adds_to_the_path_the_same_rules_hold(bus: MemoryBus, ann: KeyHolder) -> None:
     transport = httpx2.ASGITransport(create_app(bus, access=ACCESS), root_path="/magent")
     async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as client:
         assert (await client.get("/magent/agents", headers=ann.headers)).status_code == 403

@@ -23,9 +23,9 @@ from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.sse import StreamRequest
 from magent2.token import TokenFile
-from tests.support.gateway import calling, calling_app, message, parse_frames, streams_open
-from tests.support.keys import ACCESS, ADMIN, Person, person
-from tests.support.serving import until
+from tests.support.gateway import app_client, asgi_client, message, parse_frames, streams_open
+from tests.support.keys import ACCESS, ADMIN, KeyHolder, create_key_holder
+from tests.support.worker_fixture import until
 
 R = TypeVar("R")
 
@@ -37,16 +37,16 @@ def app(bus: MemoryBus) -> FastAPI:
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         yield client
 
 
-async def status(client: httpx2.AsyncClient, who: Person, path: str = "/conversations") -> int:
+async def status(client: httpx2.AsyncClient, who: KeyHolder, path: str = "/conversations") -> int:
     return (await client.get(path, headers=who.headers)).status_code
 
 
 async def test_a_key_opens_what_is_for_people_and_an_admins_key_all(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
-    ann, boss = await person(bus, "user:ann"), await person(bus, "admin")
+    ann, boss = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "admin")
 
     for path in ("/agents", "/dead", "/metrics"):
         refused = await client.get(path, headers=ann.headers)
@@ -58,7 +58,7 @@ async def test_a_key_opens_what_is_for_people_and_an_admins_key_all(bus: MemoryB
 async def test_a_wrong_secret_a_wrong_id_and_a_wrong_scheme_open_nothing(
     bus: MemoryBus, client: httpx2.AsyncClient
 ) -> None:
-    ann, bob = await person(bus, "user:ann"), await person(bus, "user:bob")
+    ann, bob = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:bob")
     assert await status(client, ann) == 200  # it is known now
 
     swapped = f"mk_{ann.id}_{bob.text.split('_', 2)[2]}"
@@ -76,7 +76,7 @@ async def test_a_wrong_secret_a_wrong_id_and_a_wrong_scheme_open_nothing(
 
 
 async def test_a_revoked_key_opens_nothing_from_then_on(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
-    known, unseen = await person(bus, "user:ann"), await person(bus, "user:ann")
+    known, unseen = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:ann")
     assert await status(client, known) == 200
 
     await known.revoke()
@@ -86,7 +86,7 @@ async def test_a_revoked_key_opens_nothing_from_then_on(bus: MemoryBus, client: 
     await _until_refused(client, known)
 
 
-async def _until_refused(client: httpx2.AsyncClient, who: Person) -> None:
+async def _until_refused(client: httpx2.AsyncClient, who: KeyHolder) -> None:
     while await status(client, who) != 401:  # the watch tells it at the next turn of the loop
         await asyncio.sleep(0)
 
@@ -94,7 +94,7 @@ async def _until_refused(client: httpx2.AsyncClient, who: Person) -> None:
 async def test_a_revocation_ends_that_keys_streams_and_no_others(
     bus: MemoryBus, app: FastAPI, client: httpx2.AsyncClient
 ) -> None:
-    ann, other = await person(bus, "user:ann"), await person(bus, "user:ann")
+    ann, other = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "user:ann")
     following = asyncio.create_task(client.get("/stream/one", headers=ann.headers))
     staying = asyncio.create_task(client.get("/stream/one", params={"max_events": 1}, headers=other.headers))
     watching = asyncio.create_task(client.get("/stream/one", params={"max_events": 1}, headers=ADMIN))
@@ -111,8 +111,8 @@ async def test_a_revocation_ends_that_keys_streams_and_no_others(
 async def test_a_new_token_ends_the_streams_of_the_old_one_and_no_keys(bus: MemoryBus, tmp_path: Path) -> None:
     file = TokenFile.within(tmp_path)
     app = create_app(bus, access=Access.by_file(file, loopback=False), limits=GatewayLimits(heartbeat_s=0.15))
-    ann = await person(bus, "user:ann")
-    async with calling_app(app) as client:
+    ann = await create_key_holder(bus, "user:ann")
+    async with app_client(app) as client:
         bearer = {"authorization": f"Bearer {file.read()}"}
         old = asyncio.create_task(client.get("/stream/one", headers=bearer))
         hers = asyncio.create_task(client.get("/stream/one", headers=ann.headers))
@@ -127,7 +127,7 @@ async def test_a_new_token_ends_the_streams_of_the_old_one_and_no_keys(bus: Memo
 
 
 async def test_a_stream_that_begins_as_its_key_ends_is_refused(bus: MemoryBus, app: FastAPI) -> None:
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     streams = app.state.services.streams
     identity = await streams.keys.find(ann.text)
     await ann.revoke()
@@ -140,8 +140,12 @@ async def test_a_stream_that_begins_as_its_key_ends_is_refused(bus: MemoryBus, a
 
 async def test_one_principal_has_so_many_streams_and_no_more(bus: MemoryBus) -> None:
     app = create_app(bus, access=ACCESS, limits=GatewayLimits(streams_per_principal_max=2))
-    ann, again, bob = await person(bus, "user:ann"), await person(bus, "user:ann"), await person(bus, "user:bob")
-    async with calling_app(app) as client:
+    ann, again, bob = (
+        await create_key_holder(bus, "user:ann"),
+        await create_key_holder(bus, "user:ann"),
+        await create_key_holder(bus, "user:bob"),
+    )
+    async with app_client(app) as client:
         held = [asyncio.create_task(client.get("/stream/one", headers=who.headers)) for who in (ann, again)]
         await streams_open(app, 2)
 
@@ -176,7 +180,7 @@ class Counting(MemoryBus):
 async def test_a_known_key_costs_no_look_at_the_log() -> None:
     bus = Counting()
     ring = KeyCache(bus, lambda _: 0, lambda _: False)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     assert await ring.find(ann.text) is not None
     before = bus.asked
 
@@ -196,7 +200,7 @@ async def test_a_change_that_cannot_be_read_leaves_the_key_shut_until_it_can() -
         return 0
 
     ring = KeyCache(bus, end_streams, lambda _: False)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     await ring.find(ann.text)
     await until(lambda: ring.known(ann.text) is not None)
 
@@ -218,7 +222,7 @@ async def test_a_revocation_whose_news_was_lost_is_found_by_the_sweep(
 ) -> None:
     monkeypatch.setattr(keys_module, "FOLLOW_SWEEP_S", 0.01)
     ring = KeyCache(bus, lambda _: 0, lambda _: False)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     await ring.find(ann.text)
     await until(lambda: ring.known(ann.text) is not None)
     assert ring._watch is not None
@@ -234,7 +238,7 @@ async def test_keys_that_are_not_used_are_forgotten_but_not_while_they_stream(
     bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys_module, "KNOWN_MAX", 3)
-    people = [await person(bus, "user:ann") for _ in range(6)]
+    people = [await create_key_holder(bus, "user:ann") for _ in range(6)]
     ring = KeyCache(bus, lambda _: 0, lambda key: key == people[0].id)
 
     for one in people:
@@ -250,9 +254,9 @@ async def test_guesses_do_not_keep_the_log_busy_and_known_keys_are_not_held_up(
 ) -> None:
     monkeypatch.setattr(ratelimit, "MISSES_BURST", 3)
     monkeypatch.setattr(ratelimit, "MISSES_PER_S", 0.01)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     secret = ann.text.split("_", 2)[2]
-    async with calling(bus, ACCESS) as client:
+    async with asgi_client(bus, ACCESS) as client:
         assert await status(client, ann) == 200
         codes = [
             (await client.get("/conversations", headers={"authorization": f"Bearer mk_{n:012x}_{secret}"})).status_code
@@ -265,7 +269,7 @@ async def test_guesses_do_not_keep_the_log_busy_and_known_keys_are_not_held_up(
 
 async def test_a_ring_that_hears_no_more_trusts_nothing_that_it_knew(bus: MemoryBus) -> None:
     ring = KeyCache(bus, lambda _: 0, lambda _: False)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     await ring.find(ann.text)
     assert ring._task is not None
     ring._task.cancel()
@@ -295,7 +299,7 @@ class Slow(MemoryBus):
 async def test_a_look_from_before_the_revocation_does_not_undo_it() -> None:
     bus = Slow()
     ring = KeyCache(bus, lambda _: 0, lambda _: False)
-    ann = await person(bus, "user:ann")
+    ann = await create_key_holder(bus, "user:ann")
     bus.hold = arrived = asyncio.Event()
     looking = asyncio.create_task(ring.find(ann.text))
     await until(lambda: bus.hold is None)

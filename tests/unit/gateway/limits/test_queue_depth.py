@@ -9,7 +9,7 @@ from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.gateway.limits import queue_depth as queues
 from magent2.gateway.limits.limits import GatewayLimits
-from tests.support.gateway import calling, message
+from tests.support.gateway import asgi_client, message
 
 MAX = 8
 LIMITS = GatewayLimits(queue_max_messages=MAX)
@@ -26,7 +26,7 @@ def begin_run(bus: MemoryBus, envelope_id: str) -> None:
 
 
 async def test_so_much_mail_waits_and_no_more_until_some_is_taken_up(bus: MemoryBus) -> None:
-    async with calling(bus, limits=LIMITS) as client:
+    async with asgi_client(bus, limits=LIMITS) as client:
         assert await send(client, MAX + 2) == [200] * MAX + [429, 429]
         refused = await client.post("/send", json=message())
         assert refused.json()["code"] == "queue_full"
@@ -39,7 +39,7 @@ async def test_so_much_mail_waits_and_no_more_until_some_is_taken_up(bus: Memory
 
 
 async def test_a_tool_that_is_run_by_name_waits_in_the_same_queue(bus: MemoryBus) -> None:
-    async with calling(bus, limits=replace(LIMITS, wait_max_s=0.0)) as client:
+    async with asgi_client(bus, limits=replace(LIMITS, wait_max_s=0.0)) as client:
         await client.post("/api/sdk/session/create", json={"session_id": "one", "agent_name": "general"})
         body = {"session_id": "one", "tool": "weather", "args": {"city": "Oslo"}}
 
@@ -52,14 +52,14 @@ async def test_a_tool_that_is_run_by_name_waits_in_the_same_queue(bus: MemoryBus
 
 
 async def test_a_stop_gets_through_when_the_queue_is_full(bus: MemoryBus) -> None:
-    async with calling(bus, limits=LIMITS) as client:
+    async with asgi_client(bus, limits=LIMITS) as client:
         await send(client, MAX + 1)
 
         assert (await client.post("/conversations/one/stop")).status_code == 202
 
 
 async def test_what_agents_say_in_a_conversation_is_no_mail_that_waits(bus: MemoryBus) -> None:
-    async with calling(bus, limits=LIMITS) as client:
+    async with asgi_client(bus, limits=LIMITS) as client:
         await send(client, 1, id="m1")
         begin_run(bus, "m1")
         assert await send(client, 3 * MAX, sender="agent:Ada", recipient="chat:one") == [200] * 3 * MAX
@@ -68,12 +68,12 @@ async def test_what_agents_say_in_a_conversation_is_no_mail_that_waits(bus: Memo
 
 
 async def test_a_conversation_with_no_agent_has_no_queue(bus: MemoryBus) -> None:
-    async with calling(bus, limits=LIMITS) as client:
+    async with asgi_client(bus, limits=LIMITS) as client:
         assert await send(client, 3 * MAX, recipient="chat:one") == [200] * 3 * MAX
 
 
 async def test_a_run_of_mail_that_came_another_way_holds_nobody_up(bus: MemoryBus) -> None:
-    async with calling(bus, limits=LIMITS) as client:
+    async with asgi_client(bus, limits=LIMITS) as client:
         await send(client, MAX)
         begin_run(bus, "published-straight-into-the-inbox")
 

@@ -9,8 +9,8 @@ from magent2.gateway.limits import rate_limits as ratelimit
 from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate, RouteKind
 from magent2.gateway.limits.rate_limits import RequestRates, UnknownKeyLimit, bucket_of, kind_of
 from magent2.gateway.problems import Problem
-from tests.support.gateway import calling, message
-from tests.support.keys import ACCESS, ADMIN, person
+from tests.support.gateway import asgi_client, message
+from tests.support.keys import ACCESS, ADMIN, create_key_holder
 
 ROUNDING = 1e-6
 SLOW: dict[RouteKind, RequestRate] = dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=0.001, burst=3))
@@ -105,12 +105,12 @@ RATE, SHARED_EVERY_S, STEP_S = RequestRate(per_s=20, burst=10), 0.5, 0.05
 @pytest.mark.parametrize("seed", range(20))
 def test_gateways_that_tell_each_other_let_in_no_more_than_was_stated(seed: int) -> None:
     """Somebody asks several gateways as greedily as chance wants, with pauses; every stretch of time is looked at."""
-    dice, clock = random.Random(seed), Clock()
-    gateways = [RequestRates({"send": RATE}, clock) for _ in range(dice.randint(2, 6))]
+    rng, clock = random.Random(seed), Clock()
+    gateways = [RequestRates({"send": RATE}, clock) for _ in range(rng.randint(2, 6))]
     fresh, admitted = [0] * len(gateways), []
     for step in range(400):
-        greed = dice.choice((0, 0, 1, 3, 40))
-        now = [taken(gateway, count=dice.randint(0, greed)) for gateway in gateways]
+        greed = rng.choice((0, 0, 1, 3, 40))
+        now = [taken(gateway, count=rng.randint(0, greed)) for gateway in gateways]
         fresh = [old + new for old, new in zip(fresh, now, strict=True)]
         admitted.append(sum(now))
         clock.now += STEP_S
@@ -178,8 +178,12 @@ def test_the_kind_of_a_request(method: str, path: str, kind: str) -> None:
 
 
 async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_held_up(bus: MemoryBus) -> None:
-    ann, again, bob = await person(bus, "user:ann"), await person(bus, "user:ann"), await person(bus, "user:bob")
-    async with calling(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
+    ann, again, bob = (
+        await create_key_holder(bus, "user:ann"),
+        await create_key_holder(bus, "user:ann"),
+        await create_key_holder(bus, "user:bob"),
+    )
+    async with asgi_client(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
         for number, who in enumerate((ann, again, ann)):
             body = message(id=f"m{number}")
             assert (await client.post("/send", json=body, headers=who.headers)).status_code == 200
@@ -194,7 +198,7 @@ async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_
 
 
 async def test_an_admin_is_not_counted(bus: MemoryBus) -> None:
-    async with calling(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
+    async with asgi_client(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
         codes = {(await client.get("/conversations", headers=ADMIN)).status_code for _ in range(10)}
 
     assert codes == {200}

@@ -17,7 +17,7 @@ from magent2.gateway.limits.rate_limits import BUCKETS_PER_RECORD, SharedRequest
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
 from magent2.settings import PAYLOAD_CAP_MIN_BYTES
-from tests.support.serving import until
+from tests.support.worker_fixture import until
 
 NEVER = 0.000_001  # a second; what was taken does not come back within a test
 BURST = 50

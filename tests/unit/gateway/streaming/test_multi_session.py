@@ -23,8 +23,8 @@ from magent2.gateway.streaming.sse import StreamRequest
 from magent2.models.principal import Principal
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import SessionStore
-from tests.support.api import create
-from tests.support.serving import until
+from tests.support.api.sessions import create
+from tests.support.worker_fixture import until
 
 R = TypeVar("R")
 

@@ -17,7 +17,7 @@ from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.streaming.fanout import TAIL_MAX_FRAMES
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from tests.support.engines import spoil_next_record
-from tests.support.gateway import Event, calling_app, last_id, parse_frames, streams_open
+from tests.support.gateway import Event, app_client, last_id, parse_frames, streams_open
 
 TOPIC = "stream:one"
 
@@ -227,7 +227,7 @@ async def test_an_empty_header_is_no_cursor(bus: MemoryBus, client: httpx2.Async
 
 async def test_more_streams_than_there_is_room_for_are_refused(bus: MemoryBus) -> None:
     app = create_app(bus, limits=GatewayLimits(streams_max=1))
-    async with calling_app(app) as client:
+    async with app_client(app) as client:
         first = asyncio.create_task(follow(client, max_events=1))
         await streams_open(app, 1)
 

@@ -23,18 +23,18 @@ from magent2.errors import ContextTooLong, InvalidInput, ModelError, ModelUnavai
 from magent2.runner.config import MAX_TURNS, RunnerConfig
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import (
-    Improviser,
+from tests.support.journaled_runs import (
+    CallbackModel,
     Items,
     answers_recorded,
     context_of,
     events_and_error,
-    saying,
     scripted,
+    stream_answer,
     work,
 )
 from tests.support.model_server import ModelServer, Reply
-from tests.support.serving import AGENT, dead, errors, send
+from tests.support.worker_fixture import AGENT, dead_letters, errors, send
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_an_error_comes_after_the_events_before_it_and_is_no_clean_end(bus
     send(bus, "go")
 
     seen, error = await events_and_error(
-        bus, OpenAIAgentsRunner(scripted(saying("one two three", fail=LookupError("x"))))
+        bus, OpenAIAgentsRunner(scripted(stream_answer("one two three", fail=LookupError("x"))))
     )
 
     assert [event["text"] for event in seen] == ["one ", "two "]
@@ -95,9 +95,9 @@ def forbid(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
 async def test_a_guardrail_is_a_refusal_and_the_answer_is_not_recorded(bus: MemoryBus) -> None:
     send(bus, "go")
 
-    assert await work(bus, scripted(saying("hello"), output_guardrails=[forbid])) is Outcome.BURIED
+    assert await work(bus, scripted(stream_answer("hello"), output_guardrails=[forbid])) is Outcome.BURIED
 
-    assert dead(bus)[0]["reason"].startswith("ModelRefused")
+    assert dead_letters(bus)[0]["reason"].startswith("ModelRefused")
     assert answers_recorded(bus) == []
 
 
@@ -113,9 +113,9 @@ async def test_too_many_turns_are_a_clear_error(bus: MemoryBus) -> None:
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
         return [function_call("look", {}, call_id=f"c{next(calls)}")]
 
-    assert await work(bus, Agent(name=AGENT, model=Improviser(say), tools=[look])) is Outcome.BURIED
+    assert await work(bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look])) is Outcome.BURIED
 
-    assert "AGENT_MAX_TURNS" in dead(bus)[0]["reason"]
+    assert "AGENT_MAX_TURNS" in dead_letters(bus)[0]["reason"]
     assert answers_recorded(bus) == list(range(MAX_TURNS))
 
 
@@ -131,7 +131,7 @@ async def test_a_recorded_answer_that_makes_no_sense_is_not_tried_eight_times(bu
     outcome = await work(bus, scripted([function_call("look", {}, call_id="c1")], tools=[look]))
 
     assert outcome is Outcome.BURIED
-    assert "disabled" in dead(bus)[0]["reason"]
+    assert "disabled" in dead_letters(bus)[0]["reason"]
 
 
 async def test_a_failing_model_is_tried_again_by_the_worker(bus: MemoryBus) -> None:
@@ -146,9 +146,9 @@ async def test_a_tool_that_would_act_twice_is_refused_before_anything_is_asked(b
     send(bus, "go")
     shell = LocalShellTool(executor=lambda request: "ran")
 
-    assert await work(bus, scripted(saying("hello"), tools=[shell])) is Outcome.BURIED
+    assert await work(bus, scripted(stream_answer("hello"), tools=[shell])) is Outcome.BURIED
 
-    assert "LocalShellTool" in dead(bus)[0]["reason"]
+    assert "LocalShellTool" in dead_letters(bus)[0]["reason"]
 
 
 async def test_something_else_than_an_agent_is_refused(bus: MemoryBus) -> None:
@@ -166,7 +166,7 @@ async def test_closing_ends_the_run_and_leaves_no_task(bus: MemoryBus) -> None:
     send(bus, "go")
     before = asyncio.all_tasks()
     context = context_of(bus)
-    runner = OpenAIAgentsRunner(scripted(saying("one two three four", pause=asyncio.Event())))
+    runner = OpenAIAgentsRunner(scripted(stream_answer("one two three four", pause=asyncio.Event())))
 
     async with aclosing(runner.astream_run(context.envelope, context)) as events:
         first = await anext(events)

@@ -17,19 +17,19 @@ from mcp.types import Tool as MCPTool
 
 from magent2.bus.memory import MemoryBus
 from magent2.tools.chat import chat_send, send_message
-from tests.support.journalled import (
-    Improviser,
+from tests.support.journaled_runs import (
+    CallbackModel,
+    CrashingBus,
     Items,
-    Mortal,
-    Shown,
-    asking,
-    letters,
+    ToolCallScript,
+    message_contents,
     recorded,
     results_in,
+    script_call,
     work,
-    work_and_die,
+    work_until_crash,
 )
-from tests.support.serving import AGENT, outputs, stream
+from tests.support.worker_fixture import AGENT, outputs, stream
 
 # --- handoffs
 
@@ -41,14 +41,14 @@ async def test_a_handoff_is_told_once_and_its_callback_runs_once(bus: MemoryBus)
         called.append("handed over")
         send_message("agent:Cy", "Bea has it now", context=context.context)
 
-    shown = Shown(function_call("transfer_to_bea", {}, call_id="c1"))
-    bea = Agent[Any](name="Bea", model=Improviser(shown.say))
+    shown = ToolCallScript(function_call("transfer_to_bea", {}, call_id="c1"))
+    bea = Agent[Any](name="Bea", model=CallbackModel(shown.say))
     agent = shown.agent(handoffs=[handoff(bea, on_handoff=on_handoff)])
-    assert await work_and_die(Mortal(bus, on="tool", after=True), agent)
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), agent)
     await work(bus, agent)
 
     assert called == ["handed over"]
-    assert letters(bus, "chat:Cy") == ["Bea has it now"]
+    assert message_contents(bus, "chat:Cy") == ["Bea has it now"]
     (event,) = (event for event in stream(bus) if event["event"] == "handoff")
     assert (event["source"], event["target"]) == (AGENT, "Bea")
     assert [event["agent"] for event in stream(bus) if event["event"] == "output"] == ["Bea"]
@@ -60,7 +60,7 @@ async def test_agents_may_hand_off_in_circles(bus: MemoryBus) -> None:
         done = len(results_in(items))
         return [order[done]] if done < len(order) else [assistant_message("back again")]
 
-    model = Improviser(say)
+    model = CallbackModel(say)
     ada, bea = Agent[Any](name=AGENT, model=model), Agent[Any](name="Bea", model=model)
     ada.handoffs, bea.handoffs = [bea], [handoff(ada)]
 
@@ -73,11 +73,11 @@ async def test_agents_may_hand_off_in_circles(bus: MemoryBus) -> None:
 
 
 async def test_a_second_handoff_in_one_answer_is_closed_too(bus: MemoryBus) -> None:
-    shown = Shown(
+    shown = ToolCallScript(
         function_call("transfer_to_bea", {}, call_id="c1"),
         function_call("transfer_to_cy", {"reason": "x"}, call_id="c2"),
     )
-    model = Improviser(shown.say)
+    model = CallbackModel(shown.say)
     agent = shown.agent(handoffs=[Agent(name="Bea", model=model), Agent(name="Cy", model=model)])
 
     await work(bus, agent)
@@ -120,8 +120,8 @@ class Shelf(MCPServer):
 
 async def test_a_tool_of_an_mcp_server_is_journalled_too(bus: MemoryBus) -> None:
     shelf = Shelf()
-    shown = asking("fetch")
-    assert await work_and_die(Mortal(bus, on="tool", after=True), shown.agent(mcp_servers=[shelf]))
+    shown = script_call("fetch")
+    assert await work_until_crash(CrashingBus(bus, on="tool", after=True), shown.agent(mcp_servers=[shelf]))
 
     await work(bus, shown.agent(mcp_servers=[shelf]))
 
@@ -130,13 +130,13 @@ async def test_a_tool_of_an_mcp_server_is_journalled_too(bus: MemoryBus) -> None
 
 
 async def test_an_agent_as_a_tool_is_one_call_and_what_it_sends_is_held(bus: MemoryBus) -> None:
-    inner = asking("chat_send", recipient="agent:Cy", content="news")
+    inner = script_call("chat_send", recipient="agent:Cy", content="news")
     helper = inner.agent(chat_send).as_tool("helper", "Helps.")
-    shown = asking("helper", input="help")
+    shown = script_call("helper", input="help")
 
-    assert await work_and_die(Mortal(bus, on="tool"), shown.agent(helper))
-    assert letters(bus, "chat:Cy") == []
+    assert await work_until_crash(CrashingBus(bus, on="tool"), shown.agent(helper))
+    assert message_contents(bus, "chat:Cy") == []
     await work(bus, shown.agent(helper))
 
-    assert letters(bus, "chat:Cy") == ["news"]
+    assert message_contents(bus, "chat:Cy") == ["news"]
     assert recorded(bus)["c1"]["output"] == "done"

@@ -14,8 +14,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.folds import STOPPED_CALL
 from magent2.worker.lane_run import LaneRun, Outcome
-from tests.support.journalled import Improviser, Items, answers_recorded, results_in, work
-from tests.support.serving import AGENT, claim_one, dead, outputs, send, stream, until
+from tests.support.journaled_runs import CallbackModel, Items, answers_recorded, results_in, work
+from tests.support.worker_fixture import AGENT, claim_one, dead_letters, outputs, send, stream, until
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ class Listener:
         return [assistant_message("ok")]
 
     def agent(self, *tools: Any) -> Agent[Any]:
-        return Agent(name=AGENT, model=Improviser(self.say), tools=list(tools))
+        return Agent(name=AGENT, model=CallbackModel(self.say), tools=list(tools))
 
     def questions(self) -> list[str]:
         """What the model was asked, in its last call."""
@@ -88,7 +88,7 @@ async def test_a_run_that_was_stopped_leaves_no_call_open(bus: MemoryBus) -> Non
         return "never"
 
     calling = Agent[Any](
-        name=AGENT, model=Improviser(lambda items: [function_call("look", {}, call_id="c1")]), tools=[look]
+        name=AGENT, model=CallbackModel(lambda items: [function_call("look", {}, call_id="c1")]), tools=[look]
     )
     lane = LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(calling))
     working = asyncio.create_task(lane.work())
@@ -125,7 +125,7 @@ async def test_a_request_that_is_still_too_long_is_a_clear_error(bus: MemoryBus)
     await converse(bus, OpenAIAgentsRunner(listener.agent()), "three")
 
     assert len(listener.shown) == 2
-    assert dead(bus)[0]["reason"].startswith("ContextTooLong")
+    assert dead_letters(bus)[0]["reason"].startswith("ContextTooLong")
 
 
 async def test_making_it_shorter_asks_and_does_nothing_again(bus: MemoryBus) -> None:
@@ -148,7 +148,7 @@ async def test_making_it_shorter_asks_and_does_nothing_again(bus: MemoryBus) -> 
             raise too_long()
         return [assistant_message("done")]
 
-    await converse(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=Improviser(say), tools=[look])), "three")
+    await converse(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=CallbackModel(say), tools=[look])), "three")
 
     assert (runs, asked) == (1, 3)
     assert outputs(bus)[-1] == "done"

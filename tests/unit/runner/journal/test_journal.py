@@ -14,19 +14,19 @@ from magent2.bus.operations import Settle
 from magent2.tools.chat import chat_send
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import whole_log
-from tests.support.journalled import (
-    Improviser,
+from tests.support.flaky_engine import FlakyEngine
+from tests.support.journaled_runs import (
+    CallbackModel,
+    CrashingBus,
     Items,
-    Mortal,
     answers_recorded,
-    remembered,
     results_in,
     results_recorded,
+    sorted_history,
     work,
-    work_and_die,
+    work_until_crash,
 )
-from tests.support.moody import Moody
-from tests.support.serving import AGENT, kinds, outputs, send, stream
+from tests.support.worker_fixture import AGENT, kinds, outputs, send, stream
 
 TURNS = 4
 
@@ -46,7 +46,7 @@ class Stage:
             self.effects.append(n)
             return f"did {n}"
 
-        model = Improviser(self.say)
+        model = CallbackModel(self.say)
         bea = Agent(name="Bea", model=model, tools=[work, chat_send])
         self.agent = Agent[Any](name=AGENT, model=model, tools=[work], handoffs=[bea])
 
@@ -80,8 +80,8 @@ def stage() -> Iterator[Stage]:
 async def points() -> list[tuple[int, bool]]:
     """Before and after every append of the run."""
     stage = Stage()
-    living = Mortal(stage.bus)
-    await work_and_die(living, stage.agent)
+    living = CrashingBus(stage.bus)
+    await work_until_crash(living, stage.agent)
     return [(at, after) for at in range(1, living.count + 1) for after in (False, True)]
 
 
@@ -102,7 +102,7 @@ async def test_whoever_takes_over_asks_and_does_nothing_that_is_recorded() -> No
 
     for at, after in deaths:
         stage = Stage()
-        died = await work_and_die(Mortal(stage.bus, at, after), stage.agent)
+        died = await work_until_crash(CrashingBus(stage.bus, at, after), stage.agent)
         answered, done = answers_recorded(stage.bus), results_recorded(stage.bus)
         asked, effects = len(stage.asked), len(stage.effects)
         settled = bool(outputs(stage.bus))
@@ -115,7 +115,7 @@ async def test_whoever_takes_over_asks_and_does_nothing_that_is_recorded() -> No
         assert died
         assert sorted(stage.asked[asked:]) == [turn for turn in range(TURNS) if turn not in answered]
         assert sorted(stage.effects[effects:]) == ([] if settled else [n for n in (1, 2) if f"c{n}" not in done])
-        assert remembered(stage.bus) == remembered(whole.bus), (at, after)
+        assert sorted_history(stage.bus) == sorted_history(whole.bus), (at, after)
         assert outputs(stage.bus) == ["All is done."]
         assert stage.letters() == ["news"]
 
@@ -132,7 +132,7 @@ async def test_an_answer_is_on_the_log_before_its_tools_run(stage: Stage) -> Non
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
         return [assistant_message("done")] if results_in(items) else [function_call("look", {}, call_id="c1")]
 
-    await work(stage.bus, Agent(name=AGENT, model=Improviser(say), tools=[look]))
+    await work(stage.bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look]))
 
     assert seen == [[0]]
 
@@ -140,9 +140,9 @@ async def test_an_answer_is_on_the_log_before_its_tools_run(stage: Stage) -> Non
 async def test_a_final_answer_needs_no_append_of_its_own() -> None:
     bus = MemoryBus()
     send(bus, "hi")
-    watched = Moody(bus)
+    watched = FlakyEngine(bus)
 
-    await work(watched, Agent(name=AGENT, model=Improviser(lambda items: [assistant_message("hello")])))
+    await work(watched, Agent(name=AGENT, model=CallbackModel(lambda items: [assistant_message("hello")])))
 
     settle = watched.writes[-1]
     assert isinstance(settle, Settle)

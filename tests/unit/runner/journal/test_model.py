@@ -35,21 +35,21 @@ from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, refuse_server_state
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import (
-    Improviser,
+from tests.support.journaled_runs import (
+    CallbackModel,
+    CrashingBus,
     Items,
-    Mortal,
     answers_recorded,
     context_of,
     events_and_error,
     results_in,
-    saying,
     scripted,
+    stream_answer,
     work,
-    work_and_die,
+    work_until_crash,
 )
 from tests.support.model_server import Call, ModelServer, Reply
-from tests.support.serving import AGENT, history, kinds, outputs, send, stream
+from tests.support.worker_fixture import AGENT, history, kinds, outputs, send, stream
 
 # How the SDK asks a model.
 ASKED: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
@@ -69,7 +69,7 @@ def bus() -> Iterator[MemoryBus]:
 async def test_tokens_belong_to_their_turn_and_join_to_its_text(bus: MemoryBus) -> None:
     send(bus, "go")
 
-    await work(bus, scripted(saying("one two three four")))
+    await work(bus, scripted(stream_answer("one two three four")))
 
     *tokens, output = (event for event in stream(bus) if event["event"] in ("token", "output"))
     assert "".join(token["text"] for token in tokens) == output["text"] == "one two three four"
@@ -91,7 +91,7 @@ async def test_the_text_of_a_turn_with_tools_closes_its_tokens(bus: MemoryBus) -
         """Look."""
         return "seen"
 
-    await work(bus, Agent(name=AGENT, model=Improviser(say), tools=[look]))
+    await work(bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look]))
 
     message, output = (event for event in stream(bus) if event["event"] in ("message", "output"))
     assert (message["text"], message["message_id"]) == ("First I look.", f"{output['run_id']}/0")
@@ -113,7 +113,7 @@ async def test_usage_counts_all_turns_also_those_from_the_journal(bus: MemoryBus
         config = RunnerConfig(agent_name=AGENT, model="scripted", api_key="any", base_url=server.url)
         runner = OpenAIAgentsRunner(config=config)
         runner._agent.tools = [look]
-        assert await work_and_die(Mortal(bus, on="tool", after=True), runner)
+        assert await work_until_crash(CrashingBus(bus, on="tool", after=True), runner)
         await work(bus, runner)
         await runner._provider.aclose()
 
@@ -129,7 +129,7 @@ async def test_a_retry_of_the_sdk_is_the_same_turn(bus: MemoryBus) -> None:
     send(bus, "go")
     backoff = ModelRetryBackoffSettings(initial_delay=0, max_delay=0)
     retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
-    steps = (ModelStep.raise_error(ConnectionError("lost")), saying("hello"))
+    steps = (ModelStep.raise_error(ConnectionError("lost")), stream_answer("hello"))
 
     await work(bus, scripted(*steps, model_settings=ModelSettings(retry=retry)))
 
@@ -149,7 +149,7 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: M
                 yield event
         raise ConnectionError("lost")
 
-    model = ScriptedModel([ModelStep.stream(events), saying("hello")])
+    model = ScriptedModel([ModelStep.stream(events), stream_answer("hello")])
 
     assert await work(bus, Agent(name=AGENT, model=model, model_settings=ModelSettings(retry=retry))) is Outcome.RETRIED
 
@@ -162,7 +162,7 @@ async def test_of_a_text_the_sdk_is_shown_the_beginning_and_the_end(bus: MemoryB
     passed: list[str] = []
 
     async def ask() -> None:
-        model = JournalModel(ScriptedModel([saying("one two three four")]), journal, AGENT)
+        model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT)
         passed.extend([event.type async for event in model.stream_response(*ASKED, **NO_STATE)])
 
     told = [event["text"] async for event in journal.events(ask) if isinstance(event, Mapping)]
@@ -287,7 +287,7 @@ async def test_the_agents_that_were_given_stay_as_they_are(bus: MemoryBus) -> No
         """Look."""
         return "seen"
 
-    agent = scripted(saying("hello"), tools=[look], handoffs=[Agent(name="Bea")])
+    agent = scripted(stream_answer("hello"), tools=[look], handoffs=[Agent(name="Bea")])
     before = (agent.model, list(agent.tools), list(agent.handoffs), look.on_invoke_tool)
     with ModelServer([]) as server:  # where Bea's model, which has no name, would be
         runner = OpenAIAgentsRunner(agent)

@@ -12,9 +12,9 @@ from magent2.bus.operations import Describe, Operation, OwnedAppend
 from magent2.mail.delivery import SendOptions
 from magent2.tools.chat import chat_send
 from tests.support.audit import whole_log
-from tests.support.broken import Broken
-from tests.support.journalled import Shown, asking, letters, work
-from tests.support.serving import outputs, send
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.journaled_runs import ToolCallScript, message_contents, script_call, work
+from tests.support.worker_fixture import outputs, send
 
 ANN, BOB = SendOptions(principal="user:ann"), SendOptions(principal="user:bob")
 
@@ -29,13 +29,13 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-def said(shown: Shown) -> str:
+def said(shown: ToolCallScript) -> str:
     """What the model was told of its call."""
     return str(shown.results["c1"])
 
 
 async def test_a_run_writes_to_agents_in_its_own_conversation_for_whom_it_works(bus: MemoryBus) -> None:
-    await work(bus, asking("chat_send", recipient="agent:Dee", content="news").agent(chat_send))
+    await work(bus, script_call("chat_send", recipient="agent:Dee", content="news").agent(chat_send))
 
     (letter,) = whole_log(bus, "chat:Dee")
     assert letter.headers["principal"] == "user:ann"
@@ -50,18 +50,18 @@ async def test_a_run_writes_to_agents_in_its_own_conversation_for_whom_it_works(
     ],
 )
 async def test_a_run_cannot_write_into_anothers_conversation(bus: MemoryBus, arguments: dict[str, str]) -> None:
-    shown = asking("chat_send", **arguments)
+    shown = script_call("chat_send", **arguments)
 
     await work(bus, shown.agent(chat_send))
 
     assert "no conversation" in said(shown)
-    assert letters(bus, "chat:bobs") == letters(bus, "chat:Cy") == ["private"]
-    assert letters(bus, "chat:Dee") == []
+    assert message_contents(bus, "chat:bobs") == message_contents(bus, "chat:Cy") == ["private"]
+    assert message_contents(bus, "chat:Dee") == []
     assert outputs(bus) == ["done"]
 
 
 async def test_a_conversation_that_a_run_begins_belongs_to_whom_it_works_for(bus: MemoryBus) -> None:
-    shown = asking("chat_send", recipient="agent:Dee", content="news", conversation_id="new")
+    shown = script_call("chat_send", recipient="agent:Dee", content="news", conversation_id="new")
 
     await work(bus, shown.agent(chat_send))
 
@@ -74,13 +74,13 @@ async def test_a_run_of_nobody_in_particular_writes_anywhere() -> None:
     send(bus, "go")
     send(bus, "private", "bobs", BOB, sender="user:bob", recipient="agent:Cy")
 
-    await work(bus, asking("chat_send", recipient="chat:bobs", content="from the house").agent(chat_send))
+    await work(bus, script_call("chat_send", recipient="chat:bobs", content="from the house").agent(chat_send))
 
-    assert letters(bus, "chat:Cy") == ["private", "from the house"]
+    assert message_contents(bus, "chat:Cy") == ["private", "from the house"]
     bus.close()
 
 
-class Meanwhile(Broken):
+class Meanwhile(EngineWrapper):
     """Something happens between the call of a tool and the append of its result."""
 
     def __init__(self, engine: MemoryBus, happen: Callable[[], object]) -> None:
@@ -95,11 +95,11 @@ class Meanwhile(Broken):
 
 
 async def test_a_conversation_that_another_began_meanwhile_takes_nothing(bus: MemoryBus) -> None:
-    shown = asking("chat_send", recipient="agent:Dee", content="mine", conversation_id="new")
+    shown = script_call("chat_send", recipient="agent:Dee", content="mine", conversation_id="new")
     late = Meanwhile(bus, lambda: send(bus, "first", "new", BOB, sender="user:bob", recipient="agent:Cy"))
 
     await work(late, shown.agent(chat_send))
 
-    assert letters(bus, "chat:new") == ["first"]
-    assert letters(bus, "chat:Dee") == []
+    assert message_contents(bus, "chat:new") == ["first"]
+    assert message_contents(bus, "chat:Dee") == []
     assert "nothing was sent" in said(shown)

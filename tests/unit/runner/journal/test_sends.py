@@ -21,17 +21,17 @@ from magent2.mail.registration import register_agent
 from magent2.tools.chat import chat_send, send_message
 from magent2.tools.interface import current_scope
 from tests.support.audit import whole_log
-from tests.support.broken import Broken
-from tests.support.journalled import (
-    Mortal,
-    asking,
-    letters,
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.journaled_runs import (
+    CrashingBus,
+    message_contents,
     recorded,
-    steps,
+    script_call,
+    tool_steps,
     work,
-    work_and_die,
+    work_until_crash,
 )
-from tests.support.serving import AGENT, outputs
+from tests.support.worker_fixture import AGENT, outputs
 
 # --- sends
 
@@ -47,7 +47,7 @@ def posting(*messages: tuple[str, str, str]) -> FunctionTool:
     return post
 
 
-class Spying(Broken):
+class Spying(EngineWrapper):
     """Remembers what was appended together; before the first append with conditions something may happen."""
 
     def __init__(self, engine: Engine, meanwhile: Callable[[], object] | None = None) -> None:
@@ -67,9 +67,9 @@ class Spying(Broken):
 async def test_what_a_tool_sends_leaves_in_the_append_of_its_result(bus: MemoryBus) -> None:
     spying = Spying(bus)
 
-    await work(spying, asking("chat_send", recipient="agent:Cy", content="news").agent(chat_send))
+    await work(spying, script_call("chat_send", recipient="agent:Cy", content="news").agent(chat_send))
 
-    assert letters(bus, "chat:Cy") == ["news"]
+    assert message_contents(bus, "chat:Cy") == ["news"]
     (together,) = (topics for topics in spying.appends if "chat:Cy" in topics)
     assert together == ["history:one", "stream:one", "chat:one", "chat:Cy"]
     (letter,) = whole_log(bus, "chat:Cy")
@@ -84,24 +84,24 @@ async def test_nothing_has_left_while_the_tool_still_runs(bus: MemoryBus) -> Non
     def post_and_look(context: RunContextWrapper[Any]) -> str:
         """Send, then look."""
         send_message("agent:Cy", "news", context=context.context)
-        seen.append(letters(bus, "chat:Cy"))
+        seen.append(message_contents(bus, "chat:Cy"))
         return "posted"
 
-    await work(bus, asking("post_and_look").agent(post_and_look))
+    await work(bus, script_call("post_and_look").agent(post_and_look))
 
     assert seen == [[]]
-    assert letters(bus, "chat:Cy") == ["news"]
+    assert message_contents(bus, "chat:Cy") == ["news"]
 
 
 async def test_sends_of_one_call_see_each_other(bus: MemoryBus) -> None:
     """The first makes Cy the active agent of a new conversation, so the second, to the conversation, is Cy's mail."""
     post = posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""), ("agent:Dee", "third", "new"))
 
-    await work(bus, asking("post").agent(post))
+    await work(bus, script_call("post").agent(post))
 
-    assert letters(bus, "chat:new") == ["first", "second", "third"]
-    assert letters(bus, "chat:Cy") == ["first", "second"]
-    assert letters(bus, "chat:Dee") == ["third"]
+    assert message_contents(bus, "chat:new") == ["first", "second", "third"]
+    assert message_contents(bus, "chat:Cy") == ["first", "second"]
+    assert message_contents(bus, "chat:Dee") == ["third"]
 
 
 async def test_sends_go_where_they_belong_when_the_active_agent_has_changed_meanwhile(bus: MemoryBus) -> None:
@@ -110,42 +110,42 @@ async def test_sends_go_where_they_belong_when_the_active_agent_has_changed_mean
         bus.call(Append(records=(record,), heads=(SetHead("stream:new", {ACTIVE_AGENT: "Dee"}),)))
 
     spying = Spying(bus, change)
-    shown = asking("post")
+    shown = script_call("post")
 
     await work(spying, shown.agent(posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""))))
 
     assert shown.results == {"c1": "posted"}
-    assert letters(bus, "chat:new") == ["first", "second"]
-    assert letters(bus, "chat:Cy") == ["first"]
-    assert letters(bus, "chat:Dee") == ["second"]
+    assert message_contents(bus, "chat:new") == ["first", "second"]
+    assert message_contents(bus, "chat:Cy") == ["first"]
+    assert message_contents(bus, "chat:Dee") == ["second"]
 
 
 async def test_a_send_to_a_conversation_that_is_an_agent_is_an_error_to_the_model(bus: MemoryBus) -> None:
     run_sync(bus, register_agent, "Cy")
-    shown = asking("chat_send", recipient="chat:Cy", content="news")
+    shown = script_call("chat_send", recipient="chat:Cy", content="news")
 
     await work(bus, shown.agent(chat_send))
 
     assert "'Cy' is an agent" in shown.results["c1"]
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
-    assert letters(bus, "chat:Cy") == []
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
+    assert message_contents(bus, "chat:Cy") == []
 
 
 async def test_a_name_that_is_taken_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
     spying = Spying(bus, lambda: run_sync(bus, register_agent, "new"))
-    shown = asking("post")
+    shown = script_call("post")
 
     await work(spying, shown.agent(posting(("agent:Cy", "first", "new"))))
 
     assert shown.results["c1"].startswith("nothing was sent: 'new' is an agent")
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
-    assert letters(bus, "chat:Cy") == []
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
+    assert message_contents(bus, "chat:Cy") == []
     assert outputs(bus) == ["done"]
 
 
 async def test_a_send_to_a_deleted_conversation_is_an_error_to_the_model(bus: MemoryBus) -> None:
     bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone"))
-    shown = asking("chat_send", recipient="chat:gone", content="news")
+    shown = script_call("chat_send", recipient="chat:gone", content="news")
 
     await work(bus, shown.agent(chat_send))
 
@@ -154,13 +154,13 @@ async def test_a_send_to_a_deleted_conversation_is_an_error_to_the_model(bus: Me
 
 async def test_a_conversation_that_is_deleted_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
     spying = Spying(bus, lambda: bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone")))
-    shown = asking("post")
+    shown = script_call("post")
 
     await work(spying, shown.agent(posting(("agent:Cy", "first", "gone"))))
 
     assert shown.results["c1"].startswith("nothing was sent: 'gone' was deleted")
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
-    assert letters(bus, "chat:Cy") == []
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
+    assert message_contents(bus, "chat:Cy") == []
     assert outputs(bus) == ["done"]
 
 
@@ -175,8 +175,8 @@ async def test_a_tool_finds_the_same_key_in_every_attempt(bus: MemoryBus) -> Non
         keys.append(scope.key)
         return "looked"
 
-    shown = asking("look")
-    await work_and_die(Mortal(bus, on="tool"), shown.agent(look))
+    shown = script_call("look")
+    await work_until_crash(CrashingBus(bus, on="tool"), shown.agent(look))
     await work(bus, shown.agent(look))
 
     assert len(keys) == 2

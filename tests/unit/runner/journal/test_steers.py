@@ -19,10 +19,19 @@ from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.runner.steers import TURN_MAX_BYTES, Steer, SteerLedger
 from magent2.sessions.history import RunRecord
 from magent2.worker.lane_run import Outcome
-from tests.support.broken import Broken
-from tests.support.journalled import Improviser, Items, Mortal, results_in, work, work_and_die
-from tests.support.serving import AGENT, history, outputs, send, serving, stream, until
-from tests.support.steered import Talk, blocks, receipts, seen, shape, steer, waiting, work_steered
+from tests.support.engine_wrappers import EngineWrapper
+from tests.support.journaled_runs import CallbackModel, CrashingBus, Items, results_in, work, work_until_crash
+from tests.support.steerable_run import (
+    SteerableAgent,
+    pending_mail,
+    receipts,
+    request_shape,
+    seen_steers,
+    shown_steers,
+    steer,
+    work_steered,
+)
+from tests.support.worker_fixture import AGENT, history, outputs, run_worker, send, stream, until
 
 WRITES = 8
 
@@ -42,7 +51,7 @@ class Stage:
             self.say_to_it(text)
             return f"heard {text}"
 
-        self.agent = Agent[Any](name=AGENT, model=Improviser(self.say), tools=[step])
+        self.agent = Agent[Any](name=AGENT, model=CallbackModel(self.say), tools=[step])
         self.runner = OpenAIAgentsRunner(self.agent)
 
     def say_to_it(self, text: str) -> None:
@@ -57,8 +66,8 @@ class Stage:
 
     def findings(self) -> list[str]:
         """What is wrong with what the model was shown, and with the log."""
-        found = [f"shown twice: {request}" for request in self.requests if _repeats(blocks(request))]
-        recorded = Counter(text for _, text in seen(self.bus))
+        found = [f"shown twice: {request}" for request in self.requests if _repeats(shown_steers(request))]
+        recorded = Counter(text for _, text in seen_steers(self.bus))
         found += [f"{text} was seen by {count} answers" for text, count in recorded.items() if count != 1]
         told = Counter(receipts(self.bus))
         found += [f"{name} has {count} receipts" for name, count in told.items() if count != 1]
@@ -79,8 +88,8 @@ def stage() -> Iterator[Stage]:
 
 async def all_of_it(stage: Stage) -> None:
     """Until no mail waits: with every steer sorted into its lane, as a service does before it calls a run."""
-    async with serving(stage.bus, stage.runner) as service:
-        await until(lambda: service.outcomes[Outcome.ANSWERED] and not waiting(stage.bus))
+    async with run_worker(stage.bus, stage.runner) as service:
+        await until(lambda: service.outcomes[Outcome.ANSWERED] and not pending_mail(stage.bus))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -88,7 +97,7 @@ async def all_of_it(stage: Stage) -> None:
 async def test_whenever_a_worker_dies_each_steer_is_seen_by_one_recorded_answer(
     stage: Stage, at: int, after: bool
 ) -> None:
-    await work_and_die(Mortal(stage.bus, at, after), stage.runner, work_steered)
+    await work_until_crash(CrashingBus(stage.bus, at, after), stage.runner, work_steered)
 
     await all_of_it(stage)
 
@@ -96,15 +105,15 @@ async def test_whenever_a_worker_dies_each_steer_is_seen_by_one_recorded_answer(
 
 
 async def test_after_a_takeover_it_stands_where_it_stood(stage: Stage) -> None:
-    mortal = Mortal(stage.bus, on="tool")
-    await work_and_die(mortal, stage.runner, work_steered)
-    assert seen(stage.bus) == [(0, "first")]
+    mortal = CrashingBus(stage.bus, on="tool")
+    await work_until_crash(mortal, stage.runner, work_steered)
+    assert seen_steers(stage.bus) == [(0, "first")]
 
     await all_of_it(stage)
 
     last = next(request for request in reversed(stage.requests) if len(results_in(request)) == 2)
-    assert shape(last)[:4] == ["user", "steer", "call", "result"]
-    assert blocks(last)[0] == ("user:ann", "first")
+    assert request_shape(last)[:4] == ["user", "steer", "call", "result"]
+    assert shown_steers(last)[0] == ("user:ann", "first")
 
 
 async def test_a_model_that_is_asked_again_is_shown_the_steer_once(bus: MemoryBus) -> None:
@@ -125,8 +134,8 @@ async def test_a_model_that_is_asked_again_is_shown_the_steer_once(bus: MemoryBu
 
     assert await work_steered(bus, OpenAIAgentsRunner(agent)) is Outcome.ANSWERED
 
-    assert [blocks(request) for request in requests] == [[("user:ann", "listen")]] * 2
-    assert seen(bus) == [(0, "listen")]
+    assert [shown_steers(request) for request in requests] == [[("user:ann", "listen")]] * 2
+    assert seen_steers(bus) == [(0, "listen")]
 
 
 async def test_an_attempt_that_failed_leaves_the_steer_to_the_next(bus: MemoryBus) -> None:
@@ -139,16 +148,16 @@ async def test_an_attempt_that_failed_leaves_the_steer_to_the_next(bus: MemoryBu
             raise ModelUnavailable("the model is away")
         return [assistant_message("done")]
 
-    runner = OpenAIAgentsRunner(Agent[Any](name=AGENT, model=Improviser(say)))
-    async with serving(bus, runner) as service:
+    runner = OpenAIAgentsRunner(Agent[Any](name=AGENT, model=CallbackModel(say)))
+    async with run_worker(bus, runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert [len(blocks(request)) for request in requests] == [1, 1]
-    assert seen(bus) == [(0, "listen")]
+    assert [len(shown_steers(request)) for request in requests] == [1, 1]
+    assert seen_steers(bus) == [(0, "listen")]
     assert len(receipts(bus)) == 1
 
 
-class Counting(Broken):
+class Counting(EngineWrapper):
     """Counts looks into lanes."""
 
     looks = 0
@@ -160,10 +169,10 @@ class Counting(Broken):
 
 async def test_a_run_to_which_nobody_speaks_never_looks_into_its_lane(bus: MemoryBus) -> None:
     counting = Counting(bus)
-    talk = Talk(turns=3)
+    talk = SteerableAgent(turns=3)
     talk.open()
 
-    async with serving(counting, talk.runner) as service:
+    async with run_worker(counting, talk.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
     assert counting.looks == 0
@@ -171,11 +180,11 @@ async def test_a_run_to_which_nobody_speaks_never_looks_into_its_lane(bus: Memor
 
 async def test_a_worker_that_is_called_by_nobody_leaves_steers_in_the_lane(bus: MemoryBus) -> None:
     steer(bus, "hello?", recipient=f"agent:{AGENT}")
-    talk = Talk(turns=0)
+    talk = SteerableAgent(turns=0)
 
     assert await work(bus, talk.runner) is Outcome.ANSWERED
 
-    assert (seen(bus), waiting(bus)) == ([], 1)
+    assert (seen_steers(bus), pending_mail(bus)) == ([], 1)
 
 
 async def test_a_handoff_carries_what_was_said_before_it(bus: MemoryBus) -> None:
@@ -188,18 +197,18 @@ async def test_a_handoff_carries_what_was_said_before_it(bus: MemoryBus) -> None
             return [function_call("transfer_to_bea", {}, call_id="h1")]
         return [assistant_message("done")]
 
-    model = Improviser(say)
+    model = CallbackModel(say)
     bea = Agent[Any](name="Bea", model=model)
     agent = Agent[Any](name=AGENT, model=model, handoffs=[bea])
 
     assert await work_steered(bus, OpenAIAgentsRunner(agent)) is Outcome.ANSWERED
 
-    assert shape(requests[1]) == ["user", "steer", "call", "result"]
+    assert request_shape(requests[1]) == ["user", "steer", "call", "result"]
 
 
 async def test_the_receipt_is_the_event_of_the_contract(bus: MemoryBus) -> None:
     steered = steer(bus, "hello", recipient=f"agent:{AGENT}", sender="user:bob")
-    talk = Talk(turns=0)
+    talk = SteerableAgent(turns=0)
 
     await work_steered(bus, talk.runner)
 
@@ -243,5 +252,5 @@ def test_where_the_request_was_shortened_a_steer_stays_where_that_left_it() -> N
     ledger.shown(items)
     ledger.end_turn(0)
 
-    assert shape(ledger.shown(items[:2])) == ["user", "user", "steer"]
-    assert shape(ledger.shown([*items[:2], {"role": "assistant"}])) == ["user", "user", "steer", "assistant"]
+    assert request_shape(ledger.shown(items[:2])) == ["user", "user", "steer"]
+    assert request_shape(ledger.shown([*items[:2], {"role": "assistant"}])) == ["user", "user", "steer", "assistant"]

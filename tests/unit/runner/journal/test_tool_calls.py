@@ -23,18 +23,18 @@ from magent2.runner.event_mapping import SDK_TOOL_FAILED
 from magent2.runner.journal.tool_calls import RESULT_MAX_BYTES
 from magent2.tools.chat import send_message
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import (
-    Mortal,
-    Shown,
-    asking,
-    letters,
+from tests.support.journaled_runs import (
+    CrashingBus,
+    ToolCallScript,
+    message_contents,
     recorded,
     results_recorded,
-    steps,
+    script_call,
+    tool_steps,
     work,
-    work_and_die,
+    work_until_crash,
 )
-from tests.support.serving import AGENT, dead, send, stream, until
+from tests.support.worker_fixture import AGENT, dead_letters, send, stream, until
 
 # --- side by side
 
@@ -53,7 +53,7 @@ async def test_each_of_two_tools_is_recorded_when_it_is_done(bus: MemoryBus) -> 
         """Do not."""
         return "quick"
 
-    shown = Shown(function_call("slow", {}, call_id="c1"), function_call("quick", {}, call_id="c2"))
+    shown = ToolCallScript(function_call("slow", {}, call_id="c1"), function_call("quick", {}, call_id="c2"))
     working = asyncio.create_task(work(bus, shown.agent(slow, quick)))
 
     await until(lambda: results_recorded(bus) == ["c2"])
@@ -70,7 +70,7 @@ async def test_a_step_has_arguments_result_and_how_long_it_took(bus: MemoryBus) 
         """Double it."""
         return 2 * n
 
-    shown = asking("double", n=4)
+    shown = script_call("double", n=4)
     await work(bus, shown.agent(double))
 
     start, end = (event for event in stream(bus) if event["event"] == "tool_step")
@@ -104,24 +104,24 @@ def sorry(context: RunContextWrapper[Any], error: Exception) -> str:
 async def test_a_tool_that_raises_sends_nothing_and_the_reason_is_told(
     bus: MemoryBus, options: dict[str, Any], seen: str
 ) -> None:
-    shown = asking("break_down")
+    shown = script_call("break_down")
 
     assert await work(bus, shown.agent(raising(**options))) is Outcome.ANSWERED
 
     assert shown.results == {"c1": seen}
     assert recorded(bus)["c1"]["output"] == seen
     assert recorded(bus)["c1"]["sends"] == []
-    assert steps(bus) == [("start", None), ("error", "LookupError: no such shelf")]
-    assert letters(bus, "chat:Cy") == []
+    assert tool_steps(bus) == [("start", None), ("error", "LookupError: no such shelf")]
+    assert message_contents(bus, "chat:Cy") == []
 
 
 async def test_a_tool_that_may_end_the_run_does(bus: MemoryBus) -> None:
-    assert await work(bus, asking("break_down").agent(raising(failure_error_function=None))) is Outcome.BURIED
+    assert await work(bus, script_call("break_down").agent(raising(failure_error_function=None))) is Outcome.BURIED
 
-    assert steps(bus) == [("start", None), ("error", "LookupError: no such shelf")]
+    assert tool_steps(bus) == [("start", None), ("error", "LookupError: no such shelf")]
     assert results_recorded(bus) == []
-    assert letters(bus, "chat:Cy") == []
-    assert "no such shelf" in dead(bus)[0]["reason"]
+    assert message_contents(bus, "chat:Cy") == []
+    assert "no such shelf" in dead_letters(bus)[0]["reason"]
 
 
 async def test_a_tool_that_takes_too_long_is_a_recorded_failure_and_can_send_no_more(bus: MemoryBus) -> None:
@@ -140,25 +140,25 @@ async def test_a_tool_that_takes_too_long_is_a_recorded_failure_and_can_send_no_
         await asyncio.to_thread(linger, context.context)
         return "never"
 
-    shown = asking("dawdle")
+    shown = script_call("dawdle")
     await work(bus, shown.agent(function_tool(dawdle, timeout=0.01)))
     gate.set()
 
     await until(lambda: refused)
     assert "has ended" in refused[0]
     assert shown.results == {"c1": "Tool 'dawdle' timed out after 0.01 seconds."}
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
-    assert "ToolTimeoutError" in (steps(bus)[1][1] or "")
-    assert letters(bus, "chat:Cy") == []
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
+    assert "ToolTimeoutError" in (tool_steps(bus)[1][1] or "")
+    assert message_contents(bus, "chat:Cy") == []
 
 
 async def test_a_call_of_an_unknown_tool_is_answered_recorded_and_told(bus: MemoryBus) -> None:
-    shown = asking("juggle")
+    shown = script_call("juggle")
 
     await work(bus, shown.agent())
 
     assert recorded(bus)["c1"]["output"] == shown.results["c1"]
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
 
 
 async def test_a_result_that_is_too_long_for_the_log_is_an_error_to_the_model(bus: MemoryBus) -> None:
@@ -167,11 +167,11 @@ async def test_a_result_that_is_too_long_for_the_log_is_an_error_to_the_model(bu
         """Say too much."""
         return "A" * RESULT_MAX_BYTES
 
-    shown = asking("shout")
+    shown = script_call("shout")
     await work(bus, shown.agent(shout))
 
     assert f"the limit is {RESULT_MAX_BYTES}" in shown.results["c1"]
-    assert [status for status, _ in steps(bus)] == ["start", "error"]
+    assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
 
 
 # --- results come back as they were
@@ -201,17 +201,17 @@ async def test_a_result_is_the_same_to_the_model_when_it_is_read_from_the_log(bu
         runs += 1
         return result
 
-    shown = asking("give")
-    mortal = Mortal(bus, on="tool", after=True)
-    assert await work_and_die(mortal, shown.agent(give))
+    shown = script_call("give")
+    mortal = CrashingBus(bus, on="tool", after=True)
+    assert await work_until_crash(mortal, shown.agent(give))
     assert results_recorded(bus) == ["c1"]
-    again = asking("give")
+    again = script_call("give")
     await work(bus, again.agent(give))
 
     assert runs == 1
     fresh = MemoryBus()
     send(fresh, "go")
-    plain = asking("give")
+    plain = script_call("give")
     await work(fresh, plain.agent(give))
     assert again.results == plain.results
     assert len(results_recorded(fresh)) == 1
@@ -230,7 +230,7 @@ async def test_later_runs_see_what_a_guardrail_left_of_a_result(bus: MemoryBus) 
         return "the secret"
 
     tell.tool_output_guardrails = [censor]
-    shown = asking("tell")
+    shown = script_call("tell")
     await work(bus, shown.agent(tell))
 
     assert shown.results == {"c1": "[withheld]"}

@@ -21,10 +21,9 @@ from magent2.tools.builtins import BuiltinTools
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import tool
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import Mortal
+from tests.support.journaled_runs import CrashingBus
 from tests.support.model_server import Call, ModelServer, Reply
-from tests.support.runners import Gated
-from tests.support.serving import history, outputs, stream
+from tests.support.runners import GatedRunner
 from tests.support.team import (
     CHIEF,
     DESK,
@@ -37,8 +36,9 @@ from tests.support.team import (
     set_session,
     team_on,
     work,
-    work_and_die,
+    work_until_crash,
 )
+from tests.support.worker_fixture import history, outputs, stream
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_a_run_that_is_taken_over_goes_by_what_it_started_with(bus: Memory
     replies = [Reply(calls=[Call("weather", {"city": "Oslo"})]), Reply("never read"), Reply("Cold.")]
     with ModelServer(replies) as server:
         first, second = (team_on(server.url, lambda: now[0]) for _ in range(2))
-        await work_and_die(Mortal(bus, on="end"), first)
+        await work_until_crash(CrashingBus(bus, on="end"), first)
         now[0] = roster(CHIEF, replace(DESK, instructions="New.", tools=()), SHOP)
         set_session(bus, {"scenario_id": "house", "agents": {}, "overlay": "New overlay."})
 
@@ -96,7 +96,7 @@ async def test_the_result_of_a_tool_that_is_gone_still_counts(bus: MemoryBus) ->
     mail(bus, "dig!")
     with ModelServer([Reply(calls=[Call("dig")]), Reply("x"), Reply("A bone.")]) as server:
         first, second = team_on(server.url, who, tools=tools), team_on(server.url, who)
-        await work_and_die(Mortal(bus, on="tool", after=True), first)
+        await work_until_crash(CrashingBus(bus, on="tool", after=True), first)
 
         assert await work(bus, second) is Outcome.ANSWERED
         await first.aclose()
@@ -110,7 +110,7 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
     mail(bus, "sell me something")
     with ModelServer([Reply(calls=[Call("transfer_to_shop")]), Reply("Gladly."), Reply("Gladly.")]) as server:
         first, second = team_on(server.url), team_on(server.url)
-        await work_and_die(Mortal(bus, on="end"), first)
+        await work_until_crash(CrashingBus(bus, on="end"), first)
         await work(bus, second)
         await first.aclose()
         await second.aclose()
@@ -122,7 +122,7 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
 
 async def test_a_run_that_another_runner_began_goes_by_what_is_there(bus: MemoryBus) -> None:
     mail(bus, "hello")
-    await work_and_die(Mortal(bus, on="start", after=True), Gated())
+    await work_until_crash(CrashingBus(bus, on="start", after=True), GatedRunner())
     assert history(bus)[0]["spec"] == {}
 
     assert await work(bus, TeamRunner(roster(), kind="echo")) is Outcome.ANSWERED

@@ -14,9 +14,9 @@ from magent2.runner.team.runner import TeamRunner
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import tool
 from magent2.worker.lane_run import Outcome
-from tests.support.journalled import Mortal, letters
-from tests.support.serving import dead, history, outputs, stream
-from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, work, work_and_die
+from tests.support.journaled_runs import CrashingBus, message_contents
+from tests.support.team import DESK, ask_tool, mail, replace_tools, roster, work, work_until_crash
+from tests.support.worker_fixture import dead_letters, history, outputs, stream
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ async def test_what_may_not_be_run_is_not(bus: MemoryBus, runner: TeamRunner, na
 
     assert [status for _, status in steps(bus)] == ["start", "error"]
     assert why in outputs(bus)[0]
-    assert letters(bus, "chat:shop") == []
-    assert dead(bus, "desk") == []
+    assert message_contents(bus, "chat:shop") == []
+    assert dead_letters(bus, "desk") == []
 
 
 async def test_metadata_alone_runs_no_tool(bus: MemoryBus, runner: TeamRunner) -> None:
@@ -127,7 +127,7 @@ async def test_a_recorded_result_is_not_run_again(bus: MemoryBus, after: bool) -
     tools.register(count)
     runner = TeamRunner(with_tools("count"), tools, kind="echo")
     ask_tool(bus, "count", {})
-    await work_and_die(Mortal(bus, on="tool", after=after), runner)
+    await work_until_crash(CrashingBus(bus, on="tool", after=after), runner)
 
     assert await work(bus, runner) is Outcome.ANSWERED
 
@@ -138,12 +138,12 @@ async def test_a_recorded_result_is_not_run_again(bus: MemoryBus, after: bool) -
 async def test_what_a_tool_sends_goes_with_its_result(bus: MemoryBus) -> None:
     runner = TeamRunner(with_tools("chat_send"), kind="echo")
     ask_tool(bus, "chat_send", {"recipient": "agent:shop", "content": "news"})
-    await work_and_die(Mortal(bus, on="tool"), runner)
-    assert letters(bus, "chat:shop") == []
+    await work_until_crash(CrashingBus(bus, on="tool"), runner)
+    assert message_contents(bus, "chat:shop") == []
 
     await work(bus, runner)
 
-    assert letters(bus, "chat:shop") == ["news"]
+    assert message_contents(bus, "chat:shop") == ["news"]
     assert json.loads(outputs(bus)[0])["ok"] is True
 
 

@@ -24,8 +24,16 @@ from magent2.tools.messaging.send_file import SendFile
 from magent2.tools.messaging.send_user_message import send_user_message_definition
 from magent2.tools.sending_tool import definition_of
 from tests.contracts.sending_tool import SendingToolContract, World
+from tests.support.directory_fixture import (
+    channel_messages,
+    inbox,
+    message_files,
+    message_texts,
+    open_channel,
+    open_swarm,
+    populate_directory,
+)
 from tests.support.engines import ENGINES, new_engines
-from tests.support.messaging import files_said, inbox, open_channel, open_swarm, said, settle, talk
 
 LONG = "x" * 100_001
 
@@ -51,11 +59,11 @@ class TestSay(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
         return World(
-            settle(bus),
+            populate_directory(bus),
             definition_of(SayTool()),
             good=[{"text": "one"}, {"text": " two "}],
             bad=[{"text": " "}, {"text": LONG}, {}, {"text": "a", "reply_to": "nobody-said"}, {"text": "a", "x": 1}],
-            arrived=lambda: said(bus),
+            arrived=lambda: message_texts(bus),
             wanted=["one", "two"],
         )
 
@@ -64,7 +72,7 @@ class TestFriendSend(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
         return World(
-            settle(bus),
+            populate_directory(bus),
             definition_of(FriendSend()),
             good=[{"nametag": "@bob", "text": "one"}, {"nametag": "Bob", "text": "two"}],
             bad=[
@@ -83,7 +91,7 @@ class TestFriendSend(SendingToolContract):
 class TestChannelSend(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
-        facts = settle(bus)
+        facts = populate_directory(bus)
         open_channel(bus)
         return World(
             facts,
@@ -96,7 +104,7 @@ class TestChannelSend(SendingToolContract):
                 {"channel": "launch", "text": "hi", "mentions": ["@bob"] * 21},
                 {"channel": "two words", "text": "hi"},
             ],
-            arrived=lambda: talk(bus) + inbox(bus, "Bo") + inbox(bus, "Cleo"),
+            arrived=lambda: channel_messages(bus) + inbox(bus, "Bo") + inbox(bus, "Cleo"),
             wanted=[
                 "ann: one",
                 "ann: two",
@@ -121,7 +129,7 @@ class TestSendFile(SendingToolContract):
         (folder / "deep" / "note.txt").write_text("two")
         (folder / "tool.exe").write_bytes(b"MZ")
         return World(
-            settle(bus),
+            populate_directory(bus),
             definition_of(SendFile(tmp_path)),
             good=[{"path": "note.txt"}, {"path": "deep/note.txt", "text": "look"}],
             bad=[
@@ -132,7 +140,7 @@ class TestSendFile(SendingToolContract):
                 {"path": "note.txt", "send_as": "photo"},
                 {"path": "note.txt", "send_as": "boat"},
             ],
-            arrived=lambda: files_said(bus),
+            arrived=lambda: message_files(bus),
             wanted=["note.txt: one", "note.txt: two"],
         )
 
@@ -141,7 +149,7 @@ class TestSendUserMessage(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
         return World(
-            settle(bus),
+            populate_directory(bus),
             send_user_message_definition(),
             good=[{"text": "one"}, {"text": "two"}],
             bad=[{"text": ""}, {"text": "hi", "nametag": "@bob"}, {"text": "hi", "wait": True, "timeout_s": 0}],
@@ -154,7 +162,7 @@ class TestSendUserMessage(SendingToolContract):
 class TestSendUserMessageToASwarm(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
-        facts = settle(bus)
+        facts = populate_directory(bus)
         open_swarm(bus)
         return World(
             facts,
@@ -174,7 +182,7 @@ class TestSendUserMessageToASwarmOnServers(OnServers, TestSendUserMessageToASwar
 class TestSendAgentMessage(SendingToolContract):
     @pytest.fixture
     def world(self, bus: Engine) -> World:
-        facts = settle(bus)
+        facts = populate_directory(bus)
         run_sync(bus, register_agent, "Cleo")
         return World(
             facts,

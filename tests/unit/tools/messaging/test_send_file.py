@@ -18,7 +18,7 @@ from magent2.tools.messaging.rooted_files import folder_of, read_beneath
 from magent2.tools.messaging.send_file import SendFile
 from magent2.tools.sending_tool import definition_of
 from tests.contracts.sending_tool import World
-from tests.support.messaging import files_said, settle
+from tests.support.directory_fixture import message_files, populate_directory
 from tests.support.sending import commit, scope_of
 
 SECRET = "what is nobody's business"  # pragma: allowlist secret
@@ -62,7 +62,7 @@ def bus() -> Iterator[MemoryBus]:
 
 
 def world_of(bus: MemoryBus, root: Path) -> World:
-    return World(settle(bus), definition_of(SendFile(root)), [], [], lambda: files_said(bus), [])
+    return World(populate_directory(bus), definition_of(SendFile(root)), [], [], lambda: message_files(bus), [])
 
 
 ESCAPES = [

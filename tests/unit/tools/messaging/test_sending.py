@@ -33,8 +33,16 @@ from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS
 from magent2.tools.messaging.read_attachment import read_attachment_definition
 from magent2.tools.wait_for_answer import AgentLane, wait_for_answer, with_wait
-from tests.support.messaging import home_of, inbox, open_channel, open_swarm, said, settle, talk
-from tests.support.moody import Absent
+from tests.support.directory_fixture import (
+    channel_messages,
+    home_conversation,
+    inbox,
+    message_texts,
+    open_channel,
+    open_swarm,
+    populate_directory,
+)
+from tests.support.flaky_engine import UnavailableReads
 from tests.support.sending import Facts, commit, scope_of
 from tests.support.waiting import until
 
@@ -50,7 +58,7 @@ def bus() -> Iterator[Engine]:
 
 @pytest.fixture
 def ann(bus: Engine) -> Facts:
-    return settle(bus)
+    return populate_directory(bus)
 
 
 async def call(tool: str, facts: Facts, **arguments: Any) -> dict[str, Any]:
@@ -88,7 +96,7 @@ async def test_a_user_who_is_reached_elsewhere_is_told_there_and_on_the_page(bus
 
     (item,) = run_sync(bus, read_outbox, "hook")
     assert (item.message.text, item.message.target, item.state) == ("hello", "+1", "waiting")
-    assert said(bus) == ["hello"]
+    assert message_texts(bus) == ["hello"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ async def test_a_connector_that_is_removed_after_the_hold_fails_the_send(bus: En
     run_sync(bus, unregister_connector, "hook")
 
     assert [failure.reason for failure in commit(scope)] == ["the connector 'hook' was removed"]
-    assert (said(bus), run_sync(bus, read_outbox, "hook")) == ([], [])
+    assert (message_texts(bus), run_sync(bus, read_outbox, "hook")) == ([], [])
 
 
 # --- revocation between hold and commit: that send fails by name, the others go
@@ -139,10 +147,10 @@ async def test_of_many_held_sends_only_the_revoked_fail(bus: Engine, ann: Facts)
         ("friend_send", "@bob", "not friends"),
         ("channel_send", "#launch", "agent Ada of user ann is not a member of #launch"),
     ]
-    assert (inbox(bus, "Bo"), talk(bus)) == ([], [])
+    assert (inbox(bus, "Bo"), channel_messages(bus)) == ([], [])
     assert inbox(bus, "Cleo") == ["user:ann: to cat"]
     assert inbox(bus, "Desk") == ["user:ann: to desk"]
-    assert said(bus) == ["to ann"]
+    assert message_texts(bus) == ["to ann"]
 
 
 # --- friends
@@ -152,7 +160,7 @@ async def test_a_friends_mail_is_work_for_the_friend_in_their_own_conversation(b
     await call("friend_send", ann, nametag="bob", text="hello")
 
     record = mail(bus, "Bo")
-    home = home_of(bus, "bob")
+    home = home_conversation(bus, "bob")
     assert (record.payload["conversation_id"], record.headers["principal"]) == (home, "user:bob")
     assert record.payload["metadata"] == {"friend": "@ann"}
     assert bus.call(Describe((f"stream:{home}",)))[0].head["owner"] == "user:bob"
@@ -181,7 +189,7 @@ async def test_the_speaker_is_not_told_and_history_keeps_it_all(bus: Engine, ann
     await call("channel_send", bobs, channel="launch", text="I lead")
     await call("channel_send", bobs, channel="launch", text="you", mentions=["@ann"])
 
-    assert talk(bus) == ["bob: I lead", "bob: you"]
+    assert channel_messages(bus) == ["bob: I lead", "bob: you"]
     assert (inbox(bus, "Bo"), inbox(bus, "Ada")) == ([], ["channel:launch: @bob in #launch: you"])
 
 
@@ -199,7 +207,9 @@ async def test_the_foreground_agent_hears_from_another_conversation(bus: Engine,
 
 async def test_the_foreground_agent_itself_is_told_to_say_it(bus: Engine, ann: Facts) -> None:
     with pytest.raises(InvalidInput, match="use `say`"):
-        await call("send_user_message", Facts(bus, home_of(bus, "ann"), "Ada", principal="user:ann"), text="hi")
+        await call(
+            "send_user_message", Facts(bus, home_conversation(bus, "ann"), "Ada", principal="user:ann"), text="hi"
+        )
 
 
 async def finish(bus: Engine, agent: str, text: str) -> None:
@@ -231,7 +241,7 @@ async def test_whoever_waits_does_so_also_over_a_moment_without_the_log(bus: Eng
     message = await call("send_user_message", ann, nametag="@desk", text="where is it?")
     payload = mail(bus, "Desk").payload
     await finish(bus, "Desk", "it is on its way")
-    absent = Absent(bus, f"stream:{payload['conversation_id']}", times=2)
+    absent = UnavailableReads(bus, f"stream:{payload['conversation_id']}", times=2)
     context = ToolExecutionContext(replace(ann, bus=absent), None)
 
     answer = await wait_for_answer(context, AgentLane("Desk", payload["conversation_id"]), message["envelope_id"])
@@ -327,7 +337,7 @@ async def test_a_swarm_that_is_closed_takes_nothing_from_strangers(bus: Engine, 
 async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) -> None:
     """Ann's run waits for the desk; what the desk wants of ann's own agent would close the circle."""
     open_swarm(bus)
-    home = home_of(bus, "ann")
+    home = home_conversation(bus, "ann")
     foreground = Facts(bus, home, "Ada", run_id="run-2", principal="user:ann")
     waiting = Facts(bus, "one", "Ada", run_id="run-1", principal="user:ann")
     lane = AgentLane("Ada", "one")

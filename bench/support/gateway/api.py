@@ -1,0 +1,196 @@
+"""What the session API costs beside the plain routes, and what it costs to know who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import orjson
+
+from bench.support.bus.seek import fill
+from bench.support.bus.wake import PAUSE_S
+from bench.support.gateway.latency import Sample
+from bench.support.gateway.load_client import Caller, Server, all_answered_s
+from bench.support.gateway.service_scale import body, new_names
+from bench.support.gateway.stream_client import following
+from bench.support.gateway.two_gateways import Gates
+from bench.support.processes import ECHO_AGENT, cpu_s, is_told
+from bench.support.report import Measure, Pair, compare, paired, run
+from bench.support.worker.drain import ONE_WORD
+from magent2.models.address import stream_topic
+
+PAGE = 100  # events per request
+
+
+@dataclass(frozen=True, slots=True)
+class ApiScale:
+    """How much is done per measurement."""
+
+    rounds: int
+    sends: int
+    connections: int
+    asks: int
+    pages: int
+    readers: int
+    session_small: int
+    session_large: int
+
+
+FULL = ApiScale(
+    rounds=5, sends=2_000, connections=64, asks=200, pages=400, readers=8, session_small=1_000, session_large=25_000
+)
+QUICK = ApiScale(
+    rounds=1, sends=200, connections=8, asks=10, pages=20, readers=2, session_small=500, session_large=2_000
+)
+
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+def events_per_s(gates: Gates, scale: ApiScale) -> Pair:
+    """Events a second in pages from near the end: `ours` of a long session, `raw` of a short one."""
+    short, long = new_names(2)
+    return run(_events(gates, {short: scale.session_small, long: scale.session_large}, scale))
+
+
+async def _events(gates: Gates, sizes: dict[str, int], scale: ApiScale) -> Pair:
+    bus = gates.connect()
+    caller = await Caller.dial(gates.guarded)
+    try:
+        for session, size in sizes.items():
+            await caller.ask(gates.guarded.post("/send", body(session, ECHO_AGENT, ONE_WORD)))  # who begins it owns it
+            await fill(bus, stream_topic(session), size)
+        short, long = [await _pages(caller, gates.guarded, session, scale) for session in sizes]
+        return await compare(short, long, scale.rounds)
+    finally:
+        caller.close()
+        await bus.aclose()
+
+
+async def _pages(caller: Caller, server: Server, session: str, scale: ApiScale) -> Measure:
+    """Requests for the last full page, once it is known which that is."""
+    path = f"/api/sdk/session/{session}"
+    last = orjson.loads(_content(await caller.ask(server.get(path))))["last_seq"]
+    request = server.get(f"{path}/events?since={last - PAGE}&limit={PAGE}")
+    seen = orjson.loads(_content(await caller.ask(request)))
+    if len(seen["events"]) != PAGE or seen["next_since"] != last:
+        raise RuntimeError(f"{len(seen['events'])} events up to {seen['next_since']}, not {PAGE} up to {last}")
+
+    async def measure() -> float:
+        return scale.pages * PAGE / await all_answered_s(server, [request] * scale.pages, scale.readers)
+
+    return measure
+
+
+def _content(answer: bytes) -> bytes:
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+# --- messages ----------------------------------------------------------------------------------------------------
+
+
+def message(gates: Gates, scale: ApiScale) -> Pair:
+    """Milliseconds, p50 of a turn, from the request until the answer is in the client's hands.
+
+    `ours`: one `POST /api/sdk/session/message`, until its answer is whole. `raw`: a `POST /send`, until the output has
+    come on a `/stream` that was open before. Same person, same agent, one after the other in turns.
+    """
+    return run(_message(gates.guarded, scale))
+
+
+async def _message(server: Server, scale: ApiScale) -> Pair:
+    turns = []
+    for turn in range(scale.rounds + 1):  # the first warms up
+        async with _said(server) as say, _sent(server) as send:
+            samples = [(await say(), await send()) for _ in range(scale.asks)]
+        ours, raw = zip(*samples, strict=True)
+        if turn:
+            turns.append((median(ours), median(raw)))
+    return paired(turns)
+
+
+@asynccontextmanager
+async def _said(server: Server) -> AsyncIterator[Sample]:
+    (session,) = new_names(1)
+    await _begin(server, session)
+    caller = await Caller.dial(server)
+    asked = {"session_id": session, "user_input": ONE_WORD}
+    expected = b'"final_output":' + orjson.dumps(ONE_WORD)
+
+    async def sample() -> float:
+        request = server.post(
+            "/api/sdk/session/message", orjson.dumps({**asked, "client_message_id": str(uuid.uuid4())})
+        )
+        await asyncio.sleep(PAUSE_S)  # so that each begins with everybody asleep
+        begun = time.perf_counter()
+        answer = await caller.ask(request)
+        taken = time.perf_counter() - begun
+        if expected not in answer:
+            raise RuntimeError(f"another answer: {answer[-500:]!r}")
+        return taken * 1e3
+
+    try:
+        yield sample
+    finally:
+        caller.close()
+
+
+async def _begin(server: Server, session: str) -> None:
+    """The first message, which gives it its agent, and its answer; the worker may still be on its way up."""
+    caller = await Caller.dial(server)
+    try:
+        async with following(server, [session]) as (listener,):
+            await caller.ask(server.post("/send", body(session, ECHO_AGENT, ONE_WORD)))
+            await listener.heard(1)
+    finally:
+        caller.close()
+
+
+@asynccontextmanager
+async def _sent(server: Server) -> AsyncIterator[Sample]:
+    (conversation,) = new_names(1)
+    caller = await Caller.dial(server)
+    async with following(server, [conversation]) as (listener,):
+
+        async def sample() -> float:
+            request = server.post("/send", body(conversation, ECHO_AGENT, ONE_WORD))
+            await asyncio.sleep(PAUSE_S)
+            begun, wanted = time.perf_counter(), listener.outputs + 1
+            sending = asyncio.ensure_future(caller.ask(request))
+            answered = await listener.heard(wanted)
+            await sending
+            return (answered - begun) * 1e3
+
+        try:
+            await sample()
+            yield sample
+        finally:
+            caller.close()
+
+
+# --- knowing who asks --------------------------------------------------------------------------------------------
+
+
+def auth(gates: Gates, scale: ApiScale) -> Pair:
+    """Milliseconds of processor time per `POST /send`: `ours` by somebody with a key, counted and held to their own
+    conversations; `raw` at a gateway in the same process that asks nothing.
+
+    It is the time of that whole process, engine included, as Linux tells it; elsewhere the time until all are answered.
+    """
+    return run(compare(_sends(gates.open, scale), _sends(gates.guarded, scale), scale.rounds))
+
+
+def _sends(server: Server, scale: ApiScale) -> Measure:
+    async def measure() -> float:
+        agent, names = f"Nobody-{uuid.uuid4().hex[:12]}", new_names(scale.connections)
+        requests = [server.post("/send", body(names[n % len(names)], agent, ONE_WORD)) for n in range(scale.sends)]
+        begun = cpu_s(server.pid) if is_told() else 0.0
+        seconds = await all_answered_s(server, requests, scale.connections)
+        return (cpu_s(server.pid) - begun if is_told() else seconds) / scale.sends * 1e3
+
+    return measure

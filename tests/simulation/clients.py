@@ -1,0 +1,168 @@
+"""Those who write: they send mail, send it twice, stop what they have begun, and delete a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from magent2.bus.log import Log
+from magent2.bus.operations import Describe
+from magent2.bus.retry import retry_call
+from magent2.errors import IdConflict, TopicDeleted
+from magent2.mail.delivery import SendOptions, deliver
+from magent2.models.address import stream_topic
+from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.store import delete_session
+from magent2.worker.lane_plan import STOP
+from tests.simulation.calls import CALLS, KINDS, SUBAGENT_PLANS
+from tests.simulation.engine_recorder import EngineRecorder
+from tests.simulation.faulty_bus import FaultyBus
+from tests.simulation.plain_runner import FAILS, KILLS, REFUSES
+
+CONVERSATIONS = ("one", "two", "three")
+CLIENTS = 2
+MESSAGES = 6
+STEERS = 0.8  # how often a message to an agent that hears them is followed by a steer to its lane
+STOPS = 0.4  # how often a message is followed by a stop, to its lane or to another
+KILLER = 0.12  # how often there is a message that kills whoever runs it
+STARTS_SUBAGENT = 0.2  # how often a message makes whoever hears it start another agent
+DELETES = 0.2  # how often a conversation is deleted
+PAUSE_MAX_S = 0.8  # between messages of one client
+STOP_MAX_S = 3.0  # after the message that it follows
+STEER_MAX_S = 2.0
+DELETE_MAX_S = 5.0
+
+
+@dataclass(frozen=True)
+class AcknowledgedMessage:
+    """A message whose delivery was acknowledged."""
+
+    id: str
+    agent: str
+    conversation: str
+    text: str
+    unanswerable: bool = False  # the model will say no, or nobody will survive it
+
+    @classmethod
+    def of(cls, envelope: MessageEnvelope) -> AcknowledgedMessage:
+        agent = envelope.recipient.partition(":")[2]
+        unanswerable = bool(envelope.metadata.get(REFUSES) or envelope.metadata.get(KILLS))
+        return cls(envelope.id, agent, envelope.conversation_id, envelope.content or "", unanswerable)
+
+
+class SimulatedClients:
+    """Clients of one world, and what was acknowledged to them."""
+
+    def __init__(
+        self, recorder: EngineRecorder, rng: random.Random, agents: Sequence[str], hearing: Collection[str]
+    ) -> None:
+        self.sent: list[AcknowledgedMessage] = []
+        self.stops: list[AcknowledgedMessage] = []
+        self._recorder = recorder
+        self._rng = rng
+        self._agents = agents
+        self._hearing = hearing
+        self._poison = rng.randrange(MESSAGES) if rng.random() < KILLER else None
+        self._deletes = rng.random() < DELETES
+        self._following: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Until all have written what they had to write."""
+        clients = [self._write(number) for number in range(CLIENTS)]
+        await asyncio.gather(*clients, *([self._delete()] if self._deletes else []))
+        await asyncio.gather(*self._following)
+
+    async def _write(self, client: int) -> None:
+        bus = self.bus()
+        for number in range(client, MESSAGES, CLIENTS):
+            await asyncio.sleep(self._rng.uniform(0, PAUSE_MAX_S))
+            envelope = self._envelope(number)
+            if self._rng.random() < STOPS:
+                self._following.append(asyncio.create_task(self._stop(bus, number, envelope)))
+            if envelope.recipient.partition(":")[2] in self._hearing and self._rng.random() < STEERS:
+                self._following.append(asyncio.create_task(self._steer(bus, number, envelope)))
+            if await self._send(bus, envelope):
+                self.sent.append(AcknowledgedMessage.of(envelope))
+
+    def _envelope(self, number: int) -> MessageEnvelope:
+        return MessageEnvelope(
+            id=f"m{number}",
+            conversation_id=self._rng.choice(CONVERSATIONS),
+            sender="user:ann",
+            recipient=f"agent:{self._rng.choice(self._agents)}",
+            content=f"message {number} of few"[: self._rng.randint(5, 13)],
+            metadata={
+                FAILS: self._rng.choice((0, 0, 0, 1, 2)),
+                REFUSES: self._rng.random() < 0.1,
+                KILLS: number == self._poison,
+                CALLS: self._calls(),
+            },
+        )
+
+    def _calls(self) -> list[list[str]]:
+        if self._rng.random() < STARTS_SUBAGENT:
+            return self._rng.choice(SUBAGENT_PLANS)
+        return [self._rng.choices(KINDS, k=self._rng.randint(1, 3)) for _ in range(self._rng.randint(0, 2))]
+
+    async def _steer(self, bus: FaultyBus, number: int, follows: MessageEnvelope) -> None:
+        await asyncio.sleep(self._rng.uniform(0, STEER_MAX_S))
+        lane = {"conversation_id": follows.conversation_id, "recipient": follows.recipient}
+        steer = self._envelope(number).model_copy(update={"id": f"t{number}", **lane})
+        if await self._send(bus, steer, SendOptions(steer=True)):
+            self.sent.append(AcknowledgedMessage.of(steer))
+            self._recorder.counts["steer sent"] += 1
+
+    async def _stop(self, bus: FaultyBus, number: int, follows: MessageEnvelope) -> None:
+        """Named by its sender, so that the log tells which stop has stopped what."""
+        await asyncio.sleep(self._rng.uniform(0, STOP_MAX_S))
+        follows = self._rng.choice((follows, follows, self._envelope(number)))
+        stop = MessageEnvelope(
+            id=f"s{number}",
+            conversation_id=follows.conversation_id,
+            sender=f"user:s{number}",
+            recipient=follows.recipient,
+            type="control",
+            content=STOP,
+        )
+        self._recorder.begun[stop.id] = len(self._recorder.arrived)
+        if await self._send(bus, stop):
+            self.stops.append(AcknowledgedMessage.of(stop))
+            self._recorder.counts["stop sent"] += 1
+
+    async def _delete(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, DELETE_MAX_S))
+        bus = self.bus()
+        await retry_call(lambda: delete_session(Log(bus), CONVERSATIONS[-1]), "client")
+
+    async def _send(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None = None) -> bool:
+        """Once or several times at once; whether the log has taken it."""
+        times = self._rng.choice((1, 1, 2, 3))
+        taken = await asyncio.gather(*(self._deliver(bus, envelope, sending) for _ in range(times)))
+        return all(taken)
+
+    async def _deliver(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None) -> bool:
+        await asyncio.sleep(self._rng.choice((0.0, self._rng.uniform(0, PAUSE_MAX_S))))
+        try:
+            await retry_call(lambda: deliver(Log(bus), envelope, sending), "client")
+        except TopicDeleted:
+            self._recorder.counts["sent too late"] += 1
+            return False
+        except IdConflict:  # a repeat, after the deletion had erased what the first was
+            if not await self._is_deleted(bus, envelope):
+                raise
+            self._recorder.counts["sent too late"] += 1
+            return False
+        return True
+
+    async def _is_deleted(self, bus: FaultyBus, envelope: MessageEnvelope) -> bool:
+        state = await retry_call(lambda: bus.acall(Describe((stream_topic(envelope.conversation_id),))), "client")
+        return bool(state[0].deleted)
+
+    def bus(self) -> FaultyBus:
+        return FaultyBus(self._recorder, self._rng, loses_appends=True)
+
+
+def by_id(messages: Iterable[AcknowledgedMessage]) -> dict[str, AcknowledgedMessage]:
+    return {message.id: message for message in messages}

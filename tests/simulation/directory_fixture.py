@@ -1,0 +1,102 @@
+"""A town for agents that send: users, friends, a channel, and two places outside that connectors reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from magent2.bus.interface import Engine
+from magent2.bus.log import run_sync
+from magent2.directory.channels import create_channel, join_channel, new_member
+from magent2.directory.connectors import Capabilities, register_connector
+from magent2.directory.friends import accept_friendship, request_friendship
+from magent2.directory.users import create_user
+from magent2.sessions.store import create_session
+from magent2.tools.default_tools import standard_tools
+from magent2.tools.definition import ToolDefinition
+from magent2.tools.messaging.send_file import SendFile
+from magent2.tools.sending_tool import definition_of
+from tests.simulation.calls import stable_choice
+
+FILES = Path(__file__).parent.parent / "fixtures" / "simulation"
+FILE = "note.txt"
+CHANNEL = "launch"
+CONNECTORS: Mapping[str, bool] = {"hook": True, "pager": False}  # whether the receiver takes a key
+SENDER = "Sol"  # the agent whose runs send
+
+
+@dataclass(frozen=True)
+class FixtureUser:
+    """A user: whose conversation it is, who answers for them, and where they are reached."""
+
+    id: str
+    conversation: str
+    agent: str
+    connector: str
+    friend: str
+
+
+USERS = (
+    FixtureUser("ann", "one", "Ada", "hook", "bob"),
+    FixtureUser("bob", "two", "Bob", "pager", "ann"),
+    FixtureUser("cat", "three", "Ada", "hook", "bob"),
+)
+
+
+def populate_directory(bus: Engine) -> None:
+    for connector, takes_key in CONNECTORS.items():
+        run_sync(bus, register_connector, connector, "kept", Capabilities(text=True, files=True, takes_key=takes_key))
+    for user in USERS:
+        facts = {"agent": user.agent, "connector": user.connector, "target": user.id}
+        run_sync(bus, create_user, user.id, user.id, facts)
+        run_sync(bus, create_session, user.conversation, f"user:{user.id}")
+    for name in ("ann", "cat"):
+        run_sync(bus, request_friendship, name, "bob")
+        run_sync(bus, accept_friendship, "bob", name)
+    run_sync(bus, create_channel, CHANNEL, new_member("leader", "bob", "Bob"))
+    for user in USERS:
+        run_sync(bus, join_channel, CHANNEL, new_member(user.id, user.id, SENDER))
+
+
+# --- sends
+
+CHAT, OUTBOX, CHANNEL_LOG = (
+    "chat",
+    "outbox",
+    "channel",
+)  # the logs that tell of a send, by the beginnings of their names
+
+
+@dataclass(frozen=True)
+class SendCall:
+    """A call of a tool that sends, and in which kind of log the send is found once it has left."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    lands: str = CHAT
+
+
+def send_call(name: str, conversation: str) -> SendCall:
+    """One of the sending tools, by the name of the send; the text names the send."""
+    friend = next(user.friend for user in USERS if user.conversation == conversation)
+    sends = (
+        SendCall("say", {"text": name}, OUTBOX),
+        SendCall("say", {"text": name}, OUTBOX),
+        SendCall("send_file", {"path": FILE, "text": name}, OUTBOX),
+        SendCall("send_user_message", {"text": name}),
+        SendCall("send_agent_message", {"text": name, "agent": "Bob"}),
+        SendCall("friend_send", {"text": name, "nametag": f"@{friend}"}),
+        SendCall("channel_send", {"text": name, "channel": CHANNEL}, CHANNEL_LOG),
+        SendCall("chat_send", {"content": name, "recipient": "agent:Ada"}),
+    )
+    return sends[stable_choice(name, len(sends))]
+
+
+@cache
+def sending_tools() -> Mapping[str, ToolDefinition]:
+    registry = standard_tools()
+    names = ("say", "send_user_message", "send_agent_message", "friend_send", "channel_send", "chat_send")
+    return {**{name: registry.get(name) for name in names}, "send_file": definition_of(SendFile(FILES))}

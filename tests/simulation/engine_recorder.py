@@ -1,0 +1,178 @@
+"""Stands before the engine of a simulated world and writes down what was done to its lanes, in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from magent2.bus.interface import Engine
+from magent2.bus.operations import Append, Claim, Delete, Later, Operation, OwnedAppend, Settle, Write
+from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef, NewRecord, Owner
+from magent2.errors import Fenced
+from magent2.mail.headers import RELAY_JOB, TARGET_ENVELOPE
+from magent2.models.address import chat_topic, relay_agent
+from magent2.worker.lane_plan import STOP
+from magent2.worker.settlement import POSTPONED_S
+from tests.support.engine_wrappers import EngineWrapper
+
+Lane = tuple[str, str]
+RELAYS = relay_agent("")
+Step = tuple[str, int, str]  # of a run: (run, turn, call id); an answer has no call id
+
+
+class EngineRecorder(EngineWrapper):
+    """Passes everything on. Knows who holds each lane by what claims have answered, whatever the engine believes."""
+
+    def __init__(self, engine: Engine, now: Callable[[], float], agents: tuple[str, ...]) -> None:
+        super().__init__(engine)
+        self.counts: Counter[str] = Counter()
+        self.unowned_writes: list[str] = []
+        self.settled: dict[MailRef, list[str]] = {}  # mail, and the tokens under which it was taken from its lane
+        self.arrived: dict[MailRef, int] = {}  # mail of the agents, and the place in the order of all mail
+        self.begun: dict[str, int] = {}  # stops, and how much mail had arrived when they were sent
+        self.aimed: dict[MailRef, MailRef | None] = {}  # commands, and what their lane was working on when they came
+        self.pending: dict[MailRef, str] = {}  # mail that is not settled, and its conversation
+        self.deleted: set[str] = set()
+        self.recorded: set[Step] = set()
+        self.decided: dict[Step, str] = {}  # calls that a person was asked about, and what was decided
+        self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
+        self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # in an outbox, of a message
+        self.trace: list[tuple[float, str, str, int, str]] = []
+        self._now = now
+        self._inboxes = {f"{kind}:{agent}" for kind in ("chat", "control") for agent in agents}
+        self._holders: dict[Lane, Owner] = {}
+        self._paused: dict[str, str] = {}  # runs, and the worker that has paused each
+        self._stopped_mail: dict[str, str] = {}  # owner token → the mail that must not be answered under it
+
+    def place(self, ref: MailRef) -> int:
+        """Where mail stands in the order of all mail; a broken engine may have some that never arrived."""
+        return self.arrived.get(ref, len(self.arrived))
+
+    def holds(self, owner: Owner) -> bool:
+        holder = self._holders.get((owner.agent, owner.conversation))
+        return holder is not None and holder.token == owner.token
+
+    def answer(self, operation: Operation[Any]) -> Any:
+        try:
+            answer = self.inner.call(operation)
+        except Exception as error:
+            self._write(operation, type(error).__name__)
+            self.counts["fenced"] += isinstance(error, Fenced) and isinstance(operation, Write)
+            raise
+        self._write(operation, "")
+        if isinstance(operation, Claim):
+            self._note_claims(answer)
+        elif isinstance(operation, Delete) and operation.conversation is not None:
+            self._note_delete(operation.conversation)
+        elif isinstance(operation, Write):
+            self._note_append(operation, answer)
+        return answer
+
+    def _write(self, operation: Operation[Any], outcome: str) -> None:
+        owner: Owner | None = getattr(operation, "owner", None)
+        who = str(getattr(operation, "worker", "") if owner is None else owner.worker)
+        records = len(getattr(operation, "records", ()))
+        self.trace.append((self._now(), who, type(operation).__name__, records, outcome))
+
+    # --- lanes
+
+    def _note_claims(self, claims: ClaimResult) -> None:
+        for claimed in claims.lanes:
+            lane = claimed.owner.agent, claimed.owner.conversation
+            before = self._holders.get(lane)
+            taken = before is not None and before.worker != claimed.owner.worker
+            self.counts["a relay took over" if lane[0].startswith(RELAYS) else "taken over"] += taken
+            self._holders[lane] = claimed.owner
+            self._note_stop(claimed)
+
+    def _note_stop(self, claimed: ClaimedLane) -> None:
+        """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
+        head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
+        if head is None or head.headers.get(RELAY_JOB) is not None:
+            return
+        name = str(head.payload["id"])
+        stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
+        meant = [stop for stop in stops if stop.headers.get(TARGET_ENVELOPE, name) == name]
+        begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # of people, not of other agents
+        if any(seen > self.place(head.ref) for seen in begun):
+            self._stopped_mail[claimed.owner.token] = name
+
+    def _note_delete(self, conversation: str) -> None:
+        self.counts["deleted under way"] += any(lane[1] == conversation for lane in self._holders)
+        self.deleted.add(conversation)
+        self.pending = {ref: name for ref, name in self.pending.items() if name != conversation}
+        self._holders = {lane: owner for lane, owner in self._holders.items() if lane[1] != conversation}
+
+    # --- appends
+
+    def _note_append(self, operation: Write, answer: AppendResult) -> None:
+        """A repeat changes nothing, and is anybody's right."""
+        if answer.repeat:
+            mail = isinstance(operation, Append) and operation.records[0].topic.startswith("chat:")
+            self.counts["repeated"] += mail
+            self.counts["reply was lost"] += not isinstance(operation, Append)
+            return
+        for record, seq in zip(operation.records, answer.seqs, strict=False):
+            self._note_record(record, seq)
+            self._note_mark(record.payload, getattr(operation, "owner", None))
+            if record.topic.startswith(RELAYS):
+                self.on_note(record.payload)
+        if isinstance(operation, OwnedAppend | Settle | Later):
+            self._note_write(operation)
+
+    def _note_record(self, record: NewRecord, seq: int) -> None:
+        if record.topic in self._inboxes and record.lane is not None:
+            ref = MailRef(record.topic, seq)
+            self.arrived.setdefault(ref, len(self.arrived))
+            self.aimed[ref] = self._head(record.topic.partition(":")[2], record.lane)
+            self.pending.setdefault(ref, record.lane)
+
+    def _note_mark(self, mark: Mapping[str, Any], owner: Owner | None) -> None:
+        """What the history says of a run."""
+        kind = mark.get("kind")
+        if owner is None or kind not in ("answer", "tool", "pause", "decision"):
+            return
+        step = mark["run"], mark["turn"], str(mark.get("call_id", ""))
+        if kind == "pause":
+            self.counts["paused"] += 1
+            self._paused[mark["run"]] = owner.worker
+            self.on_pause(mark)
+        elif kind == "decision":
+            self.decided[step] = mark["status"]
+            self.counts[mark["status"]] += 1
+            self.counts["decided elsewhere"] += self._paused.get(mark["run"]) != owner.worker
+        else:
+            self.recorded.add(step)
+
+    def _head(self, agent: str, conversation: str) -> MailRef | None:
+        mail = (ref for ref, lane in self.pending.items() if ref.topic == chat_topic(agent) and lane == conversation)
+        return next(mail, None)
+
+    def _note_write(self, operation: OwnedAppend | Settle | Later) -> None:
+        owner, lane = operation.owner, (operation.owner.agent, operation.owner.conversation)
+        if not self.holds(owner):
+            what = type(operation).__name__
+            self.unowned_writes.append(f"{owner.worker} wrote ({what}) for lane {lane}, which was not its own")
+        if not isinstance(operation, Later):
+            for ref in operation.mail:
+                owners = self.settled.setdefault(ref, [])
+                owners += [owner.token] if owner.token not in owners else []
+                self.pending.pop(ref, None)
+        if isinstance(operation, Settle):
+            self.unowned_writes += self._answered_despite_stop(operation)
+        if isinstance(operation, Later):
+            self._note_later(operation)
+        if not isinstance(operation, OwnedAppend):
+            self._holders.pop(lane, None)
+
+    def _note_later(self, operation: Later) -> None:
+        self.counts["retried"] += not operation.refund
+        self.counts["given back"] += operation.refund and not operation.delay_s
+        self.counts["postponed"] += operation.refund and operation.delay_s == POSTPONED_S
+
+    def _answered_despite_stop(self, settle: Settle) -> Iterator[str]:
+        halted = self._stopped_mail.get(settle.owner.token)
+        for record in settle.records if halted else ():
+            if record.payload.get("status") == "finished" and record.payload.get("envelope_id") == halted:
+                yield f"{halted} was answered by {settle.owner.worker}, which had been handed a stop with it"

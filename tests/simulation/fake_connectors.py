@@ -1,0 +1,109 @@
+"""Outside of a simulated world: places that connectors send to, where things go wrong, and what has arrived there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magent2.bus.interface import Engine
+from magent2.connectors.interface import Connector, DeliveryReceipt, OutgoingMessage
+from magent2.connectors.relay import Relay
+from magent2.directory.connectors import ConnectorRegistration
+from magent2.errors import NotTaken, OutcomeUnknown, TransientError
+from tests.simulation.calls import stable_choice
+from tests.simulation.directory_fixture import FILE, FILES, SENDER
+from tests.simulation.plain_runner import MailFaults
+
+SEND_MAX_S = 1.0  # there, and again so much for the answer
+AWAY, REFUSED, LOST, SILENT = 0.12, 0.06, 0.05, 0.1  # how often an attempt ends so
+UNREACHABLE_ONE_IN = 40  # of so many messages, one is for somebody who is never there
+
+
+class FakeReceivers:
+    """What has arrived, in order; it outlives every process."""
+
+    def __init__(self, counts: Counter[str], rng: random.Random) -> None:
+        self.arrived: list[OutgoingMessage] = []
+        self.findings: list[str] = []
+        self._times: Counter[str] = Counter()  # how often each has arrived since a person sent it, or sent it again
+        self._content = (FILES / SENDER / FILE).read_bytes()
+        self._counts = counts
+        self._rng = rng
+
+    def next_failure(self, message: OutgoingMessage) -> Exception | None:
+        """What an attempt comes to. `OutcomeUnknown` says nothing of whether it has arrived."""
+        if stable_choice(message.key, UNREACHABLE_ONE_IN) == 0:
+            return TransientError("nobody is ever there")
+        fallen = self._rng.random()
+        ends = ((AWAY, TransientError), (REFUSED, NotTaken), (LOST + SILENT, OutcomeUnknown))
+        for share, error in ends:
+            if fallen < share:
+                return error(f"{error.__name__} on purpose")
+            fallen -= share
+        return None
+
+    def is_lost(self) -> bool:
+        return self._rng.random() < LOST / (LOST + SILENT)
+
+    def take(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> None:
+        self._counts["arrived outside"] += 1
+        self._counts["arrived again"] += self._times[message.key] > 0
+        self._times[message.key] += 1
+        self.arrived.append(message)
+        if [files.get(attachment.sha256) for attachment in message.attachments] not in ([], [self._content]):
+            self.findings.append(f"{message.key} has arrived with {files}")
+
+    def note(self, note: Mapping[str, Any]) -> None:
+        """What an outbox says of a message: only what has not arrived can be said not to be sent."""
+        name, event = str(note.get("of")), note["event"]
+        self._counts[f"outbox: {event}"] += 1
+        if event == "retried":
+            self._times[name] = 0
+        if event == "dead" and self._times[name]:
+            self.findings.append(f"{name} is said not to be sent, and has arrived {self._times[name]} times")
+
+
+class FakeConnector:
+    """A connector of one process."""
+
+    def __init__(self, registration: ConnectorRegistration, faults: MailFaults, receivers: FakeReceivers) -> None:
+        self.capabilities = registration.capabilities
+        self._faults = faults
+        self._receivers = receivers
+
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
+        await self._transfer()
+        error = self._receivers.next_failure(message)
+        if error is None or (isinstance(error, OutcomeUnknown) and not self._receivers.is_lost()):
+            self._receivers.take(message, files)
+        await self._transfer()
+        if error is not None:
+            raise error
+        return DeliveryReceipt(message.key)
+
+    async def _transfer(self) -> None:
+        """As long as it takes. Only a process that lives and is awake sends, or hears the answer."""
+        await asyncio.sleep(self._faults.rng.uniform(0, SEND_MAX_S))
+        await self._faults.bus.checkpoint()
+
+    async def aclose(self) -> None:
+        return None
+
+
+def relay_maker(
+    faults: MailFaults, receivers: FakeReceivers, lease_s: float, names: Callable[[], str], now_s: Callable[[], float]
+) -> Callable[[Engine], Relay]:
+    """How a process makes its relays; each has a name of its own."""
+
+    def connector(registration: ConnectorRegistration) -> Connector:
+        return FakeConnector(registration, faults, receivers)
+
+    def make(bus: Engine) -> Relay:
+        return Relay(
+            bus, connector, concurrency=2, lease_s=lease_s, worker=names(), chance=faults.rng.random, now_s=now_s
+        )
+
+    return make

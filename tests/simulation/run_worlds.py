@@ -1,0 +1,132 @@
+"""Worlds by the hundred, each decided by its seed, and the proof that things happened in them.
+
+A failing seed is named with the command that runs it alone; it fails again in the same way.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from tests.simulation.world import Breakage, SimulationResult, simulate
+from tests.support.audit import assert_clean
+
+SEEDS, SEEDS_SOAK = 1000, 20_000
+SEED = "SIM_SEED"
+REPEATED_BY = "tests/simulation/test_worlds_first.py"
+
+# How often, per world, each of these must have happened; about half of what is usual.
+EVENTS_PER_WORLD: Mapping[str, float] = {
+    "crash": 0.8,
+    "freeze": 0.4,
+    "taken over": 1.2,
+    "fenced": 0.3,
+    "retried": 1.7,
+    "repeated": 3.0,
+    "lost": 6.0,
+    "reply was lost": 0.6,
+    # stops
+    "stopped": 0.75,
+    "stopped before a word": 0.3,
+    "stopped after takeover": 0.4,
+    "stop came too late": 0.4,
+    # the clock on the wall
+    "clock set forward": 0.3,
+    "clock set back": 0.25,
+    # mail that kills
+    "buried as a killer": 0.03,
+    "postponed": 0.02,
+    # deletion
+    "deleted under way": 0.05,
+    "sent too late": 0.1,
+    # workers that go home
+    "drained": 0.35,
+    "given back": 0.07,
+    # runs on the SDK
+    "worlds with a model": 0.07,
+    "an answer was asked for": 0.7,
+    "an answer was replayed": 0.14,
+    "a call was asked for": 0.25,
+    # what is said to them
+    "steer sent": 0.15,
+    "a steer was shown": 0.35,
+    "a steer was seen": 0.1,
+    # what they send
+    "a block has sent": 0.05,
+    "a block has failed": 0.08,
+    # what goes outside
+    "worlds with a town": 0.12,
+    "arrived outside": 0.3,
+    "arrived again": 0.025,
+    "a relay took over": 0.08,
+    "outbox: sent": 0.25,
+    "outbox: failed": 0.16,
+    "outbox: unknown": 0.05,
+    "outbox: dead": 0.02,
+    "outbox: retried": 0.04,
+    "outbox: dropped": 0.02,
+    "a clerk came too late": 0.025,
+    # what people are asked
+    "paused": 0.06,
+    "approved": 0.02,
+    "rejected": 0.02,
+    "expired": 0.015,
+    "decided already": 0.02,
+    "decided elsewhere": 0.02,
+    # agents that start others
+    "a subagent's result was shown": 0.018,
+}
+
+
+@contextmanager
+def _freeze_imported_objects() -> Iterator[None]:
+    """Worlds leave much garbage; to look for it among all that was imported takes a sixth of their time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@_freeze_imported_objects()
+def run_worlds(seeds: Iterable[int], breakage: Breakage | None = None) -> None:
+    """Every world of these seeds keeps its promises, and enough happens in them to say so."""
+    chosen = os.environ.get(SEED)
+    happened: Counter[str] = Counter()
+    worlds = 0
+    for seed in seeds if chosen is None else [int(chosen)]:
+        result = _simulate(seed, breakage)
+        happened += result.counts
+        worlds += 1
+        if chosen is not None:
+            print("\n".join(result.trace))
+        assert_clean(result.findings, f"in the world of seed {seed}; repeat it: {_repeat_command(seed)}")
+    print(f"{worlds} worlds: {dict(happened.most_common())}")
+    if chosen is None:
+        check_event_counts(happened, worlds)
+
+
+def _simulate(seed: int, breakage: Breakage | None) -> SimulationResult:
+    try:
+        return simulate(seed, breakage)
+    except Exception as error:
+        error.add_note(f"in the world of seed {seed}; repeat it: {_repeat_command(seed)}")
+        raise
+
+
+def _repeat_command(seed: int) -> str:
+    return f'{SEED}={seed} make test ARGS="-s {REPEATED_BY}"'
+
+
+def check_event_counts(happened: Mapping[str, int], worlds: int) -> None:
+    """Nothing is shown by worlds in which nothing happens."""
+    rare = {
+        what: happened.get(what, 0)
+        for what, share in EVENTS_PER_WORLD.items()
+        if happened.get(what, 0) < share * worlds
+    }
+    assert not rare, f"too rare in {worlds} worlds: {rare}"

@@ -1,0 +1,111 @@
+"""Receivers of messages: a connector that keeps what it gets and fails as told, and a real HTTP server for webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from magent2.connectors.interface import DeliveryReceipt, OutgoingMessage
+from magent2.directory.connectors import Capabilities
+
+
+@dataclass
+class FakeConnector:
+    """A connector that keeps messages; before each it raises the next of `failures`, if there is one."""
+
+    takes_key: bool = False
+    failures: list[Exception | None] = field(default_factory=list)
+    arrived: list[OutgoingMessage] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(text=True, files=True, reply_to=True, takes_key=self.takes_key)
+
+    async def send(self, message: OutgoingMessage, files: Mapping[str, bytes]) -> DeliveryReceipt:
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        self.arrived.append(message)
+        if self.gate is not None:
+            await self.gate.wait()
+        return DeliveryReceipt(f"r{len(self.arrived)}")
+
+    async def aclose(self) -> None:
+        return None
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.arrived]
+
+
+@dataclass
+class ReceivedPost:
+    headers: dict[str, str]
+    body: bytes
+
+    def is_signed_by(self, secret: str) -> bool:
+        """As `docs/writing-a-connector.md` tells a stranger to look at it, with nothing of ours."""
+        timestamp, key = self.headers["x-magent2-timestamp"], self.headers["idempotency-key"]
+        text = b".".join([b"v1", timestamp.encode(), key.encode(), self.body])
+        wanted = f"v1={hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()}"
+        return hmac.compare_digest(wanted, self.headers["x-magent2-signature"])
+
+    @property
+    def text(self) -> str:
+        return str(json.loads(self.body)["text"])
+
+
+@dataclass
+class WebhookReceiver:
+    """Answers each POST with the next of `answers` (a status, headers and a body), then with 200."""
+
+    port: int = 0
+    posts: list[ReceivedPost] = field(default_factory=list)
+    answers: list[bytes | None] = field(default_factory=list)  # `None`: hangs up without a word
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            self.posts.append(await _read_post(reader))
+            answer = self.answers.pop(0) if self.answers else ok()
+            if answer is not None:
+                writer.write(answer)
+                await writer.drain()
+        finally:
+            writer.close()
+
+
+async def _read_post(reader: asyncio.StreamReader) -> ReceivedPost:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return ReceivedPost(headers, await reader.readexactly(int(headers["content-length"])))
+
+
+def ok(body: bytes = b'{"id": "theirs-1"}') -> bytes:
+    return answer("200 OK", body)
+
+
+def answer(status: str, body: bytes = b"", headers: Sequence[str] = ()) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
+    receiver = WebhookReceiver()
+    server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
+    receiver.port = server.sockets[0].getsockname()[1]
+    try:
+        yield receiver
+    finally:
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,150 @@
+"""A newcomer: an empty home, a clone, and what the README, the program and compose.yaml say."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.support.forked_processes import ROOT
+from tests.support.http.service import answers_at
+from tests.support.waiting import eventually
+
+BIN = f"{Path(sys.executable).parent}/"
+START_DEADLINE_S = 60.0
+END_DEADLINE_S = 60.0
+OUR_BIN = re.compile(r"(?<![\w/])\.venv/bin/")  # as the README writes it; not the end of a longer path
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.S)
+VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
+
+
+def section(page: str, title: str) -> list[tuple[str, str]]:
+    """The blocks of code under a title, as (language, text)."""
+    text = (ROOT / page).read_text()
+    start = text.index(f"## {title}\n")
+    end = text.find("\n## ", start + 1)
+    return BLOCK.findall(text[start : end if end > 0 else len(text)])
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeService:
+    """A service of compose.yaml."""
+
+    command: list[str]
+    environment: dict[str, str]
+    health: list[str]
+
+    @classmethod
+    def read(cls, name: str) -> ComposeService:
+        found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"][name]
+        variables = {key: _filled_in(str(value)) for key, value in found.get("environment", {}).items()}
+        return cls(found["command"], variables, found.get("healthcheck", {}).get("test", ["CMD"])[1:])
+
+
+def _filled_in(text: str) -> str:
+    """As in a shell where nothing is set."""
+    return VARIABLE.sub(lambda match: match[2] or "", text)
+
+
+class RunningProgram:
+    """A program that goes on until it is told to stop; what it says is in a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self._output = output
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def await_words(self, words: str) -> str:
+        """All that it said, once these words are there."""
+
+        def there() -> bool:
+            assert self.process.poll() is None or words in self.said, f"it ended: {self.said}"
+            return words in self.said
+
+        eventually(there, START_DEADLINE_S)
+        return self.said
+
+    def await_gateway(self, port: str) -> None:
+        """Wait until it answers there; a program that has ended is shown with its last words."""
+
+        def answers() -> bool:
+            assert self.process.poll() is None, f"it ended: {self.said}"
+            return answers_at(int(port))
+
+        eventually(answers, START_DEADLINE_S)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_DEADLINE_S)
+
+
+class NewUser:
+    """Runs programs with nothing in the environment but a home; each in a group of its own, ended with the test."""
+
+    def __init__(self, home: Path, **variables: str) -> None:
+        self.home = home
+        self.variables = {
+            "PATH": os.defpath,
+            "HOME": str(home),
+            "PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache"),
+            **variables,
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str], **variables: str) -> RunningProgram:
+        output = self.home.with_name(f"output-{len(self._started)}")
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [*_found(command[0]), *command[1:]],
+                cwd=ROOT,
+                env={**self.variables, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return RunningProgram(process, output)
+
+    def enter(self, lines: str, stdin: str = "", **variables: str) -> str:
+        """Run lines of shell as they are printed; what they print."""
+        done = subprocess.run(
+            ["/bin/sh", "-e", "-c", OUR_BIN.sub(BIN, lines)],
+            cwd=ROOT,
+            env={**self.variables, **variables},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=END_DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{lines}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(END_DEADLINE_S)
+
+
+def _found(program: str) -> list[str]:
+    """A program of the package where this test's Python is; `python` is that Python."""
+    name = program.removeprefix(".venv/bin/")
+    return [sys.executable] if name == "python" else [f"{BIN}{name}"]

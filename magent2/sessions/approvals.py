@@ -1,8 +1,8 @@
-"""Approvals: calls of tools that wait for a person, and what is decided on them.
+"""Approvals: tool calls that wait for a person, and the decisions on them.
 
-A decision is control mail to the agent whose run waits, under an id that only the call decides: the log takes the first
-and refuses any other, also the one that says that nobody decided in time. So there is one decision on each call, and
-whoever wrote it knows at once that it counts.
+A decision is control mail to the agent whose run waits. Its id is derived from the call alone, so the log accepts the
+first decision on a call and refuses every other one, including the expiry. The writer therefore knows at once whether
+its decision counts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.folds import approvable_calls
 from magent2.sessions.history import HistoryReader, RunRecord, read_history
 
-APPROVAL_MAX_S = 86_400.0  # how long a call waits for a person, unless a limit says otherwise
-EXPIRY_SENDER = "system"  # who decides when nobody does
+APPROVAL_MAX_S = 86_400.0  # how long a call waits for a decision by default
+EXPIRY_SENDER = "system"  # sender of the decision `expire`
 
 APPROVE, REJECT, EXPIRE = "approve", "reject", "expire"
 DECISIONS = (APPROVE, REJECT, EXPIRE)
-CALL = "call"  # in the metadata of a decision: `{run, turn, call_id}`
+CALL = "call"  # metadata field of a decision: `{run, turn, call_id}`
 
 ApprovalDecision: TypeAlias = Literal["approve", "reject", "expire"]
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
@@ -39,10 +39,10 @@ STATUS_OF: Mapping[str, ApprovalStatus] = {APPROVE: "approved", REJECT: "rejecte
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that waits, or has waited, for a person."""
+    """A tool call that waits, or has waited, for a decision."""
 
     run_id: str
-    agent: str  # whose run it is; after a handoff `speaker` is another
+    agent: str  # agent of the run; after a handoff `speaker` is a different one
     turn: int
     call_id: str
     name: str
@@ -63,7 +63,7 @@ class Approval:
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments; those that are no object, under `text`."""
+        """The arguments as an object; text that is not a JSON object is put under `text`."""
         try:
             found = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):  # a model may write anything
@@ -81,7 +81,7 @@ def now_ms() -> int:
 
 
 def run_approvals(run: RunRecord) -> list[Approval]:
-    """The calls of a run that a person was asked about, in order. Pure."""
+    """The calls of a run that need or needed approval, in order. Pure."""
     return [_approval(run, turn, call) for (turn, _), call in run.asked.items()]
 
 
@@ -105,14 +105,17 @@ def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
 
 
 async def find_approvals(log: Log, conversation: str, history_reader: HistoryReader = read_history) -> list[Approval]:
-    """All calls that a person was asked about, oldest first. One that is decided on says so before a worker knows."""
+    """All calls that need or needed approval, oldest first.
+
+    A decision that lies in the agent's inbox is included before a worker has read it.
+    """
     history = await history_reader(log, conversation)
     found: list[Approval] = []
     for run in history.runs.values():
         for approval in run_approvals(run):
             if approval.status == "pending":
                 if run.end is not None:
-                    continue  # the run was stopped: nobody waits any more
+                    continue  # the run was stopped: the call does not wait any more
                 found.append(await _with_decision(log, approval))
             else:
                 found.append(approval)
@@ -120,13 +123,13 @@ async def find_approvals(log: Log, conversation: str, history_reader: HistoryRea
 
 
 async def _with_decision(log: Log, approval: Approval) -> Approval:
-    """The call with the decision that lies in the agent's inbox, if one does."""
+    """The call with the decision from the agent's inbox, if there is one."""
     record = await log.find(control_topic(approval.agent), approval.decision_id)
     return approval if record is None or record.erased else apply_decision(approval, record.payload)
 
 
 def apply_decision(approval: Approval, letter: Mapping[str, Any]) -> Approval:
-    """The call with what this letter decides. Pure."""
+    """The call with the decision in this control mail. Pure."""
     reason = (letter.get("metadata") or {}).get("reason")
     status = STATUS_OF[str(letter.get("content"))]
     return replace(approval, status=status, decided_by=str(letter.get("sender")), reason=reason)
@@ -158,9 +161,14 @@ async def decide_approval(
     options: SendOptions | None = None,
     history_reader: HistoryReader = read_history,
 ) -> Approval:
-    """Decide on a call, once: the same again changes nothing, something else is `AlreadyDecided`."""
+    """Decide on a call, once. The same decision again changes nothing.
+
+    Raises `AlreadyDecided` for a different one, `UnknownCall` if no such call exists.
+    """
     if reason is not None and len(reason) > DECISION_REASON_MAX_CHARS:
-        raise LimitError(f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, not {len(reason)}")
+        raise LimitError(
+            f"a reason has at most {DECISION_REASON_MAX_CHARS} characters, this one has {len(reason)}; shorten it"
+        )
     approval = await _find_call(log, conversation, call_id, history_reader)
     if approval.status == "pending":
         letter = decision_envelope(conversation, approval, decision, by, reason)
@@ -175,7 +183,7 @@ async def decide_approval(
 
 
 async def expire_approval(log: Log, conversation: str, approval: Approval) -> Mapping[str, Any]:
-    """Say that nobody has decided in time; the letter that counts, which is another where somebody was quicker."""
+    """Expire a call and return the decision that counts: an earlier one, if a person decided at the last moment."""
     letter = decision_envelope(conversation, approval, "expire", EXPIRY_SENDER, None)
     try:
         await deliver(log, letter)
@@ -187,7 +195,7 @@ async def expire_approval(log: Log, conversation: str, approval: Approval) -> Ma
 
 
 async def _find_call(log: Log, conversation: str, call_id: str, history_reader: HistoryReader) -> Approval:
-    """The last call of that id: one that waits before one that does not."""
+    """The call of that id: a pending one if there is one, else the last."""
     found = await find_approvals(log, conversation, history_reader)
     named = [approval for approval in found if approval.call_id == call_id]
     if not named:

@@ -1,4 +1,4 @@
-"""Pure folds of a conversation's logs: what a model is shown, and what a reader sees."""
+"""Folds of a conversation's logs: the input of a model, the transcript, the usage. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magent2.sessions.history import History, RunRecord
 from magent2.sessions.stream import REPLY_TO, flat_event
 
 InputItem: TypeAlias = dict[str, Any]
-SteerFormat: TypeAlias = Callable[[str, str], str]  # source and text of a steer, as a model is shown them
+SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
 
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
@@ -19,9 +19,9 @@ STOPPED_CALL = "[no result: the run ended before this call was answered]"
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """What a run sends to the model before its own turns.
+    """The input of a model before the run's own turns.
 
-    `runs`: how many earlier runs are in it; `left_out`: how many of the oldest are not.
+    `runs`: number of earlier runs in it; `left_out`: number of the oldest runs that are not.
     """
 
     items: list[InputItem]
@@ -36,9 +36,9 @@ def label_sender(source: str, text: str) -> str:
 def model_input(
     history: History, agent: str, run: RunRecord, runs_max: int, block: SteerFormat = label_sender
 ) -> ModelInput:
-    """The conversation as the agent remembers it up to the start of the run, then what the run was asked.
+    """The earlier runs that the agent may see, up to the start of this run, then the question of this run.
 
-    Agents of one scenario share the conversation; one from elsewhere remembers what it was asked and did itself.
+    Agents of one scenario see each other's runs. An agent outside a scenario sees its own runs only.
     """
     earlier = [
         other for other in history.runs.values() if 0 < other.ended <= run.seen and _is_shared(other, run, agent)
@@ -49,7 +49,7 @@ def model_input(
 
 
 def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
-    """A tool that somebody ran by hand is nobody's memory, and who was routed where only the supervisor's."""
+    """Manual tool runs are never part of the input; routing runs only of that of other routing runs."""
     kind = other.spec.get("kind")
     if kind == "tool" or kind != run.spec.get("kind"):
         return False
@@ -58,7 +58,7 @@ def _is_shared(other: RunRecord, run: RunRecord, agent: str) -> bool:
 
 
 def run_items(run: RunRecord, block: SteerFormat = label_sender) -> list[InputItem]:
-    """A run as the model would have seen it: the question, what was said on the way, its answers, their results."""
+    """A run as input items: the question, then per turn the steers, the model's output and the tool results."""
     items = [question_item(run)]
     answered = False
     for turn in sorted(run.answers):
@@ -77,16 +77,17 @@ def steer_items(steers: Iterable[Mapping[str, Any]], block: SteerFormat) -> list
 
 
 def question_item(run: RunRecord) -> InputItem:
-    """What the run was asked; whoever is not a person is named."""
+    """The message that the run answers. If an agent sent it, the text names the agent."""
     sender = str(run.envelope.get("sender", ""))
     text = str(run.envelope.get("content") or "")
     return {"role": "user", "content": label_sender(sender, text) if sender.startswith("agent:") else text}
 
 
 def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What any model can be shown again. A tool that the provider ran is told by the text that came of it.
+    """The output items that any model accepts as input again.
 
-    A thought that led to such a call goes with it: providers refuse one without the other.
+    Calls of tools that the provider ran are left out; the text after them tells their results. Reasoning items right
+    before such a call are left out too, because providers refuse a reasoning item without the item it led to.
     """
     kept: list[Mapping[str, Any]] = []
     for item in output:
@@ -99,7 +100,7 @@ def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _as_input(item: Mapping[str, Any]) -> InputItem:
-    """An output item as the next request wants it: without what only the answer has."""
+    """An output item as an input item: without the fields that only answers have."""
     return {
         name: value for name, value in item.items() if name not in ("status", "parsed_arguments") and value is not None
     }
@@ -117,12 +118,12 @@ def function_calls(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str,
 
 
 def mcp_approval_requests(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Calls that the provider would make on an MCP server of its own, once somebody has approved them."""
+    """Calls that the provider makes on a hosted MCP server after they were approved."""
     return [item for item in output if item.get("type") == "mcp_approval_request"]
 
 
 def approvable_calls(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Name and arguments of all that a person may be asked about in an answer, by the id that is decided on."""
+    """Name and arguments of every call in an answer that can need approval, by the id of the decision."""
     items = list(output)
     calls = {
         str(call["call_id"]): (str(call["name"]), str(call.get("arguments") or "")) for call in function_calls(items)
@@ -134,11 +135,8 @@ def approvable_calls(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str
     return {**calls, **hosted}
 
 
-# --- Folds of a session for its readers: what was said, and what it has used. Pure.
-
-
 def transcript_line(session_id: str, record: Record) -> dict[str, Any] | None:
-    """The record as a line of the transcript, if it is one: something that a person or an agent has said."""
+    """The record as a line of the transcript; `None` if it is not a text of a person or an agent."""
     event = flat_event(session_id, record)
     if event is None or event["type"] != "message" or not event["text"]:
         return None
@@ -152,7 +150,7 @@ def transcript(session_id: str, records: Iterable[Record]) -> list[dict[str, Any
 
 
 def session_usage(history: History) -> dict[str, Any]:
-    """What all runs that have ended have used: `{usage, runs, by_agent}`."""
+    """The usage of all ended runs: `{usage, runs, by_agent}`."""
     total: dict[str, Any] = {}
     by_agent: dict[str, dict[str, Any]] = {}
     runs = 0
@@ -166,7 +164,7 @@ def session_usage(history: History) -> dict[str, Any]:
 
 
 def sum_usage(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers added up, also those inside; what is no number is left out."""
+    """Add up the numbers of two usage objects, nested ones too. Values that are not numbers are left out."""
     summed = dict(total)
     for name, value in more.items():
         known = summed.get(name)

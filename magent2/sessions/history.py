@@ -1,10 +1,10 @@
-"""The door for `history:{conversation}`: the journal of runs and the memory of the conversation, in one log.
+"""The topic `history:{conversation}`: the journal of its runs, and at the same time the memory of its agents.
 
-Each run leaves a `start` (what it was asked, pinned), an `answer` per turn (the model's response, as it came, and the
-steers that it has seen), a `tool` per call, and an `end`; a call that sends before it ends, or runs what must not be
-run twice, leaves a `sent` or a `begun` on the way; calls that wait for a person a `pause`, and a `decision` each. A
-`settings` record, whole each time, says how the conversation is to be held from there on. Nothing
-else is remembered of a conversation, and nothing of a run lies elsewhere.
+Each run writes a `start` (the message it answers and its agent's specification), an `answer` per turn (the model's
+response and the steers it has seen), a `tool` per call, and an `end`. A call that sends before it ends writes a `sent`;
+a call that must not run twice writes a `begun` before it runs. Calls that wait for a person write a `pause`, and each
+decision on them a `decision`. A `settings` record replaces the settings of the conversation from there on. All records
+of this topic are built here.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from magent2.mail.headers import TRACE
 from magent2.models.address import history_topic
 
 HISTORY_PAGE = 1000
-RELEASE = "release"  # header of a start: which release began the run
-RECORDS_KEPT_MAX = 50_000  # of histories that a process keeps in memory
+RELEASE = "release"  # header of a start: the release that started the run
+RECORDS_KEPT_MAX = 50_000  # records of all histories that a process caches
 
 EndStatus = Literal["finished", "failed", "stopped"]
 
 
 def run_id_of(agent: str, conversation: str, envelope_id: str) -> str:
-    """The same for every attempt at the same mail, by any worker."""
+    """The id of a run: the same for every attempt at the same message, on any worker."""
     text = "\x1f".join((agent, conversation, envelope_id))
     return "run-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def message_id_of(run_id: str, turn: int) -> str:
-    """Joins the tokens of a turn to the text that will contain them."""
+    """The id that the tokens of a turn share with the text that replaces them."""
     return f"{run_id}/{turn}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Which run a record belongs to."""
+    """Identifies a run and builds its history records."""
 
     conversation: str
     run: str
@@ -60,9 +60,9 @@ class RunKey:
         trace: str | None = None,
         release: str = "",
     ) -> NewRecord:
-        """`seen`: the last seq of the history that this run knows of. `trace` names the span of the first attempt.
+        """The run starts. `seen`: the last seq of the history that its input contains.
 
-        `release` is the one whose workers can go on with it.
+        `trace` is the `traceparent` of the first attempt. Only workers of the same `release` continue the run.
         """
         payload = self._payload("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen})
         headers = {name: value for name, value in ((TRACE, trace), (RELEASE, release)) if value}
@@ -74,38 +74,38 @@ class RunKey:
     def answer(
         self, turn: int, response: Mapping[str, Any], speaker: str, steers: Sequence[Mapping[str, Any]] = ()
     ) -> NewRecord:
-        """`steers`: what the model was shown for the first time in this turn, each `{id, source, text, seq}`."""
+        """The model answered. `steers` are those it saw first in this turn, each `{id, source, text, seq}`."""
         seen = {"steers": [dict(steer) for steer in steers]} if steers else {}
         return self.record("answer", turn=turn, response=dict(response), speaker=speaker, **seen)
 
     def tool(
         self, turn: int, call_id: str, name: str, output: Any, sends: Iterable[str] = (), **value: Any
     ) -> NewRecord:
-        """`output` is what the model is shown; `value=`, where it is not the same, what the tool returned."""
+        """A call has a result. `output` is what the model sees; `value=` is the tool's return value, if it differs."""
         return self.record("tool", turn=turn, call_id=call_id, name=name, output=output, sends=list(sends), **value)
 
     def sent(self, turn: int, call_id: str, place: int, facts: Mapping[str, Any]) -> NewRecord:
-        """A message that left before its call has a result, by its place among those of the call."""
+        """A message was sent before its call has a result. `place` is its number within the call."""
         return self.record("sent", turn=turn, call_id=call_id, place=place, **facts)
 
     def begun(self, turn: int, call_id: str, place: int, name: str, digest: str) -> NewRecord:
-        """A tool that must not be run twice is about to be run."""
+        """A tool that must not run twice is about to run."""
         return self.record("begun", turn=turn, call_id=call_id, place=place, name=name, digest=digest)
 
     def pause(self, turn: int, attempt: int, calls: Sequence[Mapping[str, Any]]) -> NewRecord:
-        """Calls that wait for a person, each `{call_id, name, speaker, expires_ms}`; the attempt ends here."""
+        """Calls wait for approval, each `{call_id, name, speaker, expires_ms}`; the attempt ends here."""
         return self.record("pause", turn=turn, attempt=attempt, calls=[dict(call) for call in calls])
 
     def decision(self, turn: int, call_id: str, status: str, by: str, reason: str | None = None) -> NewRecord:
-        """What was decided on a call that waited."""
+        """A waiting call was decided on."""
         return self.record("decision", turn=turn, call_id=call_id, status=status, by=by, reason=reason)
 
     def retry(self, attempt: int) -> NewRecord:
-        """This attempt has failed, and another will follow."""
+        """This attempt failed; another one will follow."""
         return self.record("retry", attempt=attempt)
 
     def give_back(self, attempt: int) -> NewRecord:
-        """The worker of this attempt went home; the next one goes on."""
+        """The worker of this attempt shut down; the next one continues."""
         return self.record("give_back", attempt=attempt)
 
     def end(self, status: EndStatus, output: str | None = None, usage: Mapping[str, Any] | None = None) -> NewRecord:
@@ -113,14 +113,14 @@ class RunKey:
 
 
 def settings_record(conversation: str, settings: Mapping[str, Any]) -> NewRecord:
-    """How the conversation is held from here on: `{scenario_id, agents: {name: {instructions?, model?}}, overlay?}`."""
+    """The settings from here on: `{scenario_id, agents: {name: {instructions?, model?}}, overlay?}`."""
     payload = {"kind": "settings", "conversation_id": conversation, "settings": dict(settings)}
     return NewRecord(history_topic(conversation), payload)
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """All that is recorded of one run."""
+    """Everything recorded of one run."""
 
     run: str
     agent: str
@@ -131,23 +131,23 @@ class RunRecord:
     tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
     sent: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by turn, call and place
     begun: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)
-    asked: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # calls that wait for a person
+    asked: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # calls that need approval
     decisions: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # on them
     end: Mapping[str, Any] | None = None
-    ended: int = 0  # the seq of its end
-    retries: int = 0  # attempts that failed; those that are in no record were cut short by the end of their worker
-    returns: int = 0  # attempts that were given back
-    trace: str | None = None  # the span of the first attempt
-    release: str = ""  # that began it
+    ended: int = 0  # seq of its end
+    retries: int = 0  # attempts that failed; an attempt whose worker crashed leaves no record
+    returns: int = 0  # attempts that a worker gave back
+    trace: str | None = None  # `traceparent` of the first attempt
+    release: str = ""  # the release that started it
 
     def steers(self, turn: int) -> Sequence[Mapping[str, Any]]:
-        """What the answer of this turn saw that was said while the run was under way."""
+        """The steers that the answer of this turn saw first."""
         found: Sequence[Mapping[str, Any]] = self.answers[turn].get("steers", ())
         return found
 
     @property
     def undecided(self) -> list[tuple[int, str]]:
-        """The calls that the run waits for; none when it is not paused."""
+        """The calls whose approval the run waits for; empty if it is not paused."""
         return [key for key in self.asked if key not in self.decisions] if self.end is None else []
 
     def copy(self) -> RunRecord:
@@ -164,9 +164,9 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The runs of a conversation in the order they started, and the seq up to which they were read. Never changed.
+    """The runs of a conversation in the order of their starts, read up to the seq `last`. Immutable.
 
-    `settings` are the last that were written.
+    `settings` are the last ones written.
     """
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class History:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def followed_by(self, records: Sequence[Record]) -> History:
-        """The history with these records after it. A record of a run that did not start here is passed over."""
+        """The history extended by these records. Records of a run whose start is not in the history are ignored."""
         if not records:
             return self
         runs, own, settings = dict(self.runs), set[str](), self.settings
@@ -189,7 +189,7 @@ class History:
 
 
 def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
-    """`own` are the runs that may be changed; the others belong to the history before."""
+    """Apply one record to `runs`. Runs not in `own` belong to the previous history, so they are copied first."""
     payload = record.payload
     name, kind = payload["run"], payload["kind"]
     if kind == "start" and name not in runs:
@@ -204,22 +204,22 @@ def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
     if name not in own:
         runs[name] = runs[name].copy()
         own.add(name)
-    _note(runs[name], kind, record)
+    _apply(runs[name], kind, record)
 
 
-def _note(run: RunRecord, kind: str, record: Record) -> None:
+def _apply(run: RunRecord, kind: str, record: Record) -> None:
     payload = record.payload
     if kind == "answer":
         run.answers.setdefault(payload["turn"], payload)
     elif kind == "tool":
-        run.tools[payload["turn"], payload["call_id"]] = payload  # a later one says what a guardrail made of it
+        run.tools[payload["turn"], payload["call_id"]] = payload  # a later record holds the output after a guardrail
     elif kind == "sent":
         run.sent.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
     elif kind == "begun":
         run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
     elif kind == "pause":
         run.returns += 1
-        run.end, run.ended = None, 0  # one that had failed was begun again
+        run.end, run.ended = None, 0  # a failed run was retried
         run.asked.update({(payload["turn"], call["call_id"]): call for call in payload["calls"]})
     elif kind == "decision":
         run.decisions.setdefault((payload["turn"], payload["call_id"]), payload)
@@ -231,12 +231,12 @@ def _note(run: RunRecord, kind: str, record: Record) -> None:
         run.end, run.ended = payload, record.seq
 
 
-# Reads the history of a conversation: `read_history`, or one that has part of it cached.
+# Reads the history of a conversation: `read_history`, or `HistoryCache.read_with`
 HistoryReader: TypeAlias = Callable[[Log, str], Coroutine[Any, Any, "History"]]
 
 
 async def read_history(log: Log, conversation: str, known: History | None = None) -> History:
-    """The history as it stands. What is known of it is not read again."""
+    """Read the current history. Only records after `known` are read."""
     topic = history_topic(conversation)
     history = known or History()
     while True:
@@ -245,7 +245,7 @@ async def read_history(log: Log, conversation: str, known: History | None = None
         except UnknownCursor:
             if not history.last:
                 raise
-            history = History()  # the log was trimmed under what was known
+            history = History()  # retention has removed the record that `known` ends with
             continue
         if page.deleted:
             return History()
@@ -255,9 +255,9 @@ async def read_history(log: Log, conversation: str, known: History | None = None
 
 
 class HistoryCache:
-    """Histories that were read lately, so that the next run of a conversation reads only what is new.
+    """Caches histories, so that the next run of a conversation reads only the new records.
 
-    Bounded by the records that they were made of; whoever was not asked for longest goes first.
+    Bounded by the number of records; the least recently used history is removed first.
     """
 
     def __init__(self, bus: Engine, records_max: int = RECORDS_KEPT_MAX) -> None:
@@ -272,7 +272,7 @@ class HistoryCache:
     async def read_with(self, log: Log, conversation: str) -> History:
         known = self._forget(conversation)
         history = await read_history(log, conversation, known)
-        self._forget(conversation)  # another run of it may have been quicker
+        self._forget(conversation)  # a concurrent read of the same history may have stored its own
         self._kept[conversation] = history
         self._records += history.last
         while self._records > self._records_max:

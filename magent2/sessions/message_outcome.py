@@ -1,4 +1,4 @@
-"""What became of one message, folded from the conversation's stream as it is read. Pure."""
+"""The outcome of one message, folded from the conversation's stream while it is read. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from magent2.bus.records import Record
 
 ENDS = ("finished", "failed", "stopped")
-EVENTS_MAX = 5000  # of one answer; beyond that its tokens are left out, which are drafts of what the texts say
+EVENTS_MAX = 5000  # records kept per message; further tokens are left out, because the final text contains them
 
 
 class MessageOutcome:
-    """Takes records in order and keeps those that belong to the message: itself, and all of the run that answers it.
+    """Takes the records of a stream in order and keeps the message and everything of the run that answers it.
 
-    A message that was retried has several ends; the last one counts.
+    The run of a retried message has several ends; the last one counts.
     """
 
     def __init__(self, envelope_id: str) -> None:
         self.envelope_id = envelope_id
         self.records: list[Record] = []
         self.run_id: str | None = None
-        self.status: str | None = None  # of the run, once it is over
+        self.status: str | None = None  # of the run, once it has ended
         self.reason: str | None = None
         self.output: Mapping[str, Any] | None = None
 
@@ -47,8 +47,6 @@ class MessageOutcome:
     def _is_of_run(self, payload: Mapping[str, Any]) -> bool:
         return self.run_id is not None and payload.get("run_id") == self.run_id
 
-    # --- what it came to
-
     @property
     def text(self) -> str:
         return "" if self.output is None else str(self.output.get("text", ""))
@@ -60,18 +58,18 @@ class MessageOutcome:
 
     @property
     def message_id(self) -> str | None:
-        """Of the answer; the question has its own."""
+        """The id of the answer, not of the question."""
         found = None if self.output is None else self.output.get("message_id")
         return found if isinstance(found, str) else None
 
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Each call once, in the order of their starts, with what came of it."""
+        """Each tool call once, in the order of their starts, with its result."""
         calls: dict[str, dict[str, Any]] = {}
         for record in self.records:
             payload = record.payload
             if payload.get("event") == "tool_step":
                 name = f"{payload.get('turn')}/{payload.get('tool_call_id') or record.seq}"
-                calls.setdefault(name, _empty_call(payload)).update(_told(payload))
+                calls.setdefault(name, _empty_call(payload)).update(_step_fields(payload))
         return list(calls.values())
 
 
@@ -88,8 +86,8 @@ def _empty_call(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What this step adds to what is known of its call."""
+def _step_fields(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this step adds to its call."""
     names = {
         "args": "args",
         "status": "status",

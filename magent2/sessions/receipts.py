@@ -1,4 +1,4 @@
-"""What became of mail, folded from the history: accepted, seen, answered, or dead."""
+"""Progress of a message, folded from the history: accepted, seen, answered, or dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from magent2.models.address import chat_topic
 from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 ProgressStatus: TypeAlias = Literal["accepted", "seen", "answered", "dead"]
-STATUS_RANK: Sequence[ProgressStatus] = ("accepted", "seen", "dead", "answered")  # the furthest of several counts
+STATUS_RANK: Sequence[ProgressStatus] = (
+    "accepted",
+    "seen",
+    "dead",
+    "answered",
+)  # of several agents the furthest counts
 
 _ENDS: dict[str, tuple[ProgressStatus, str | None]] = {
     "finished": ("answered", None),
@@ -23,7 +28,7 @@ _ENDS: dict[str, tuple[ProgressStatus, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class RunReceipt:
-    """One agent has it: in a turn of a run under way, or, without a `turn`, as what a run of its own answers."""
+    """One run has the message: as a steer seen in `turn`, or, without a turn, as the message that it answers."""
 
     agent: str
     run_id: str
@@ -34,7 +39,7 @@ class RunReceipt:
 
 @dataclass(frozen=True, slots=True)
 class MessageProgress:
-    """What became of a message. `waiting`: how many of the agents that it went to have not seen it."""
+    """The progress of a message. `waiting`: the number of its recipients that have not seen it."""
 
     status: ProgressStatus
     waiting: int
@@ -59,7 +64,7 @@ def _status_of(run: RunRecord) -> tuple[ProgressStatus, str | None]:
 async def find_message_progress(
     log: Log, conversation: str, envelope_id: str, history_reader: HistoryReader = read_history
 ) -> MessageProgress | None:
-    """What became of a message of the conversation; `None` when it has none of this id."""
+    """The progress of a message of the conversation; `None` if the conversation has no message of this id."""
     record = await log.find(chat_topic(conversation), envelope_id)
     if record is None or record.erased:
         return None

@@ -1,7 +1,8 @@
-"""How a session is held: its scenario, what its agents are told instead of their own words, and what all are told.
+"""Settings of a session: its scenario, instructions and models of its agents, and an overlay for all of them.
 
-Settings lie in the history, which a worker reads before each run anyway. Each record is whole, so the last one counts.
-The same append tells the stream what has changed, by name: instructions are nobody's business but the agents'.
+Settings are records of the history, which a worker reads before each run anyway. Each record is complete, so the last
+one counts. The same append adds an event to the stream that names the changed settings but not their values, because
+readers of the stream may not see instructions.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ CREATED_ID = "session-created"
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """What somebody wants to be so. What is None stays as it is; an empty text takes back what was said before.
+    """A requested change. A field that is None stays as it is; an empty text removes the setting.
 
-    `agent` is whom instructions and model are for; `takes_over`, that it is to have the conversation from now on.
+    `agent` is the agent that instructions and model are for; with `takes_over` it also becomes the active agent.
     """
 
     agent: str
@@ -40,7 +41,7 @@ class SessionChange:
     takes_over: bool = False
 
     def applied(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with this change. Another scenario has other agents: what was said to the old ones goes."""
+        """The settings after this change. A change of scenario removes the settings of the old scenario's agents."""
         same = settings.get("scenario_id") in (None, self.scenario_id)
         agents = {name: dict(said) for name, said in (settings.get("agents") or {}).items()} if same else {}
         said = agents.pop(self.agent, {}) | _given(instructions=self.instructions, model=self.model)
@@ -55,7 +56,7 @@ class SessionChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigureResult:
-    """The settings as they are now, whether the session is new, and what this call has changed."""
+    """The settings after the call, whether the session is new, and the names of the changed settings."""
 
     settings: Mapping[str, Any]
     created: bool
@@ -64,9 +65,9 @@ class ConfigureResult:
 
 
 async def configure_session(log: Log, session_id: str, principal: Principal, change: SessionChange) -> ConfigureResult:
-    """Create a session that is held so, or hold one so from its next run on; no change writes nothing.
+    """Create a session with these settings, or change them from its next run on. Writes nothing if they are set.
 
-    A new session is the principal's own; one that is somebody else's is refused.
+    The principal owns a new session. Raises `NameTaken` for a session of another owner or the name of an agent.
     """
     check_name(session_id, "session id")
     check_name(principal.name, "owner")
@@ -95,7 +96,7 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
 
 
 def _check_free(session_id: str, state: tuple[TopicInfo, ...], principal: Principal) -> None:
-    """Whether this can be a session of the principal's."""
+    """Check that the id can be a session of the principal."""
     own, agent = state
     if own.deleted:
         raise TopicDeleted(f"session {session_id!r} was deleted")
@@ -113,7 +114,7 @@ def _append(
     wanted: dict[str, Any],
     head: Mapping[str, Any] | None,
 ) -> Append:
-    """The append that is the change. `head` is what the session's head said before; None for a new session."""
+    """The append that makes the change. `head` is the session's head before it; None for a new session."""
     topic = stream_topic(session_id)
     facts = {"changed": list(changed), "scenario_id": after["scenario_id"], ACTIVE_AGENT: wanted[ACTIVE_AGENT]}
     event = SessionEvent(conversation_id=session_id, status="created" if head is None else "updated", data=facts)
@@ -131,7 +132,7 @@ def _append(
 
 
 def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs, by name: `scenario_id`, `overlay`, `desk.instructions`."""
+    """The names of the settings that differ: `scenario_id`, `overlay`, `desk.instructions`."""
     found = [name for name in ("scenario_id", "overlay") if before.get(name) != after.get(name)]
     old, new = before.get("agents") or {}, after.get("agents") or {}
     for agent in sorted({*old, *new}):

@@ -1,8 +1,9 @@
-"""Steering: mail for runs under way, delivered where it can still be seen.
+"""Steering: messages for runs in progress.
 
-To an agent (`agent:X`) it goes into that agent's inbox. To the conversation (`chat:C`) it goes to every agent that has
-a run under way there, after a handoff too; when nobody is at work, to whoever is active. An agent's own words never
-come back to it. The append holds only while no run has begun or ended since it was decided where to.
+A steer to an agent (`agent:X`) goes into that agent's inbox. A steer to the conversation (`chat:C`) goes to every agent
+with a run in progress there, after a handoff too; if there is none, to the active agent. It never goes to its sender.
+The append is conditional on the head fields of the last run, so no run can start or end between the choice of the
+inboxes and the delivery.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 STEER_MAX_CHARS = 20_000
-STEERS_WAITING_MAX = 64  # for one run
-OTHERS_READ_MAX = 256  # messages among which steers that wait are counted
+STEERS_WAITING_MAX = 64  # steers that may wait for one run
+OTHERS_READ_MAX = 256  # messages read to count the waiting steers
 
-NON_CHAT_KINDS = ("tool", "route")  # kinds of runs that ask no model twice
+NON_CHAT_KINDS = ("tool", "route")  # kinds of runs that call no model in turns
 
 
 async def steer(
@@ -39,10 +40,10 @@ async def steer(
     require_active: bool = False,
     history_reader: HistoryReader = read_history,
 ) -> DeliveryResult:
-    """Deliver a steer once; a repeat answers as the first time did, whatever has become of the run.
+    """Deliver a steer, once per envelope id. A repeat returns the first result, also when the run has ended since.
 
-    `NoActiveRun`: no run is under way, and only one under way was wanted, or nobody would begin one. `QueueFull`: too
-    many steers wait for it.
+    Raises `NoActiveRun` if no run is in progress and `require_active` is set or no agent would start one, and
+    `QueueFull` if too many steers wait for the run.
     """
     recipient = check_steer(envelope)
     chosen = options or SendOptions()
@@ -55,7 +56,7 @@ async def steer(
 
 
 async def plan_steer(log: Log, envelope: MessageEnvelope, options: SendOptions | None = None) -> Append:
-    """The append that would deliver a steer as things stand; refuses what `steer` would refuse."""
+    """Return the append that would deliver a steer now, without running it. Raises what `steer` raises."""
     recipient = check_steer(envelope)
     state, aimed = await _aim(log, envelope, recipient, options or SendOptions(), False, read_history)
     _, append = await plan_append(log, envelope, recipient, state, aimed)
@@ -70,7 +71,7 @@ async def _aim(
     require_active: bool,
     history_reader: HistoryReader,
 ) -> tuple[ConversationState, SendOptions]:
-    """The conversation's state, and the steer addressed to the runs that it shows."""
+    """Read the conversation's state, and add the inboxes of its active runs to the options."""
     state = await read_state(log, envelope, options.principal)
     history = await history_reader(log, envelope.conversation_id)
     runs = active_runs(history, state.head or {})
@@ -90,9 +91,9 @@ def check_steer(envelope: MessageEnvelope) -> Address:
 
 
 def active_runs(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]:
-    """The runs that have begun and not ended, by agent: those that a model is asked in.
+    """The runs in progress that call a model, by agent.
 
-    The history does not say that one that had failed was begun again; the head does.
+    A retried run has an `end` in the history although it is in progress again; only the head says so.
     """
     talk = [run for run in history.runs.values() if run.spec.get("kind") not in NON_CHAT_KINDS]
     again = (head.get(RUN_AGENT), head.get(RUN_ENVELOPE)) if head.get(RUN_STATUS) == RUNNING else None
@@ -108,15 +109,15 @@ async def _find_targets(
     runs: dict[str, RunRecord],
     require_active: bool,
 ) -> SendOptions:
-    """Where it goes; or why it cannot, unless it has gone there before."""
+    """Add the inboxes to the options. A refusal is raised unless the steer is a repeat of one delivered before."""
     targets = steer_targets(envelope, recipient, options, state, runs)
     try:
         if not targets:
             raise NoActiveRun(
-                f"nobody is at work in {envelope.conversation_id!r}, and nobody would begin; name an agent"
+                f"no run is in progress in {envelope.conversation_id!r} and no agent is active; address an agent"
             )
         if require_active and not any(agent in runs for agent in targets):
-            raise NoActiveRun(f"no run is under way in {envelope.conversation_id!r}; send a message, it begins one")
+            raise NoActiveRun(f"no run is in progress in {envelope.conversation_id!r}; send a message to start one")
         for agent in targets:
             if agent in runs:
                 await _check_capacity(log, envelope.conversation_id, runs[agent])
@@ -134,7 +135,7 @@ def steer_targets(
     state: ConversationState,
     runs: dict[str, RunRecord],
 ) -> tuple[str, ...]:
-    """Whose inboxes a steer goes to. Pure."""
+    """The agents whose inboxes a steer goes to. Pure."""
     if recipient.kind == "agent":
         return (recipient.name,)
     at_work = tuple(agent for agent in runs if envelope.sender != f"agent:{agent}")
@@ -145,22 +146,25 @@ def steer_targets(
 
 
 def _unchanged(conversation: str, state: ConversationState) -> tuple[Condition, ...]:
-    """That no run has begun or ended in the conversation: whoever does either writes its head."""
+    """Conditions that no run has started or ended in the conversation: both write its head."""
     head, topic = state.head or {}, stream_topic(conversation)
     return tuple(HeadIs(topic, name, head.get(name)) for name in (RUN_STATUS, RUN_AGENT, RUN_ENVELOPE))
 
 
 async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:
-    """Steers are seen in order, so all after the last that was seen, or after what the run answers, wait."""
+    """Check that the run can take another steer.
+
+    Runs see steers in order, so all steers after the last one seen, or after the run's own message, are waiting.
+    """
     last = last_seen_message(run)
     try:
         page = await log.read(chat_topic(conversation), last, OTHERS_READ_MAX)
-    except UnknownCursor:  # retention went by, or the run was not begun by delivered mail
+    except UnknownCursor:  # retention removed it, or the run was not started by delivered mail
         return
     waiting = sum(is_waiting_steer(run.agent, record) for record in page.records)
     if waiting >= STEERS_WAITING_MAX:
         raise QueueFull(
-            f"{waiting} messages wait for the run of {run.agent!r} already, the limit is {STEERS_WAITING_MAX};"
+            f"{waiting} messages already wait for the run of {run.agent!r}, the limit is {STEERS_WAITING_MAX};"
             " wait until it has seen some"
         )
 
@@ -171,6 +175,6 @@ def last_seen_message(run: RunRecord) -> str:
 
 
 def is_waiting_steer(agent: str, record: Record) -> bool:
-    """Whether a message of the conversation's log is a steer that may have gone to this agent."""
+    """Whether a record of the conversation's log is a steer that may have gone to this agent."""
     recipient = str(record.payload.get("recipient", ""))
     return bool(record.headers.get(STEER)) and recipient in (f"agent:{agent}", f"chat:{record.topic.partition(':')[2]}")

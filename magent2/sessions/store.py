@@ -1,4 +1,4 @@
-"""Sessions over the bus: a conversation is its `stream:` log, and its head is what a list of conversations shows."""
+"""Sessions over the bus. A session is a conversation: its `stream:` topic, whose head holds what lists show."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 TITLE_MAX_CHARS = 80
 EVENTS_PAGE = 1000
-CLIENT_MESSAGE_ID = "client_message_id"  # in the metadata of mail: the key under which its sender knows it
-HIDDEN = "hidden"  # on the head of a conversation that no list shows
+CLIENT_MESSAGE_ID = "client_message_id"  # metadata field of mail: the id that the client gave the message
+HIDDEN = "hidden"  # head field: lists leave the conversation out
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation as its head tells it."""
+    """A conversation, from the head of its stream."""
 
     session_id: str
     last: int
@@ -59,12 +59,12 @@ class Session:
 
     @property
     def place(self) -> tuple[int, str]:
-        """Where it stands in the list of sessions: a list goes on after it."""
+        """Its position in the list of sessions, from which the next page continues."""
         return self.active_ms, stream_topic(self.session_id)
 
 
 async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
-    """Create a session, once: a repeat by the same owner finds the first, another owner is refused."""
+    """Create a session, once: a repeat by the same owner returns it. Raises `NameTaken` for another owner."""
     check_name(session_id, "session id")
     check_name(owner, "owner")
     topic = stream_topic(session_id)
@@ -81,7 +81,7 @@ async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[
 
 
 async def find_session(log: Log, session_id: str) -> Session | None:
-    """The session, or `None` when nobody has begun it; `TopicDeleted` when it is gone."""
+    """The session, or `None` if it does not exist. Raises `TopicDeleted` if it was deleted."""
     found = await log.describe(stream_topic(session_id))
     if found[0].deleted:
         raise TopicDeleted(f"session {session_id!r} was deleted")
@@ -96,7 +96,7 @@ async def post_message(
 ) -> DeliveryResult:
     """Deliver mail together with the `user_message` event that shows it, in one append; once per envelope id.
 
-    A command is not part of the conversation and shows only by what it does.
+    A command is not part of the conversation, so no event shows it.
     """
     chosen = options or SendOptions()
     if envelope.type == "control":
@@ -105,7 +105,7 @@ async def post_message(
 
 
 def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer: bool = False) -> SendOptions:
-    """The sending with the event that shows the message in the conversation."""
+    """The options extended by the event that shows the message in the conversation."""
     head = SetHead(stream_topic(envelope.conversation_id), {LAST_TEXT: short_title(envelope.content)})
     return replace(
         options,
@@ -115,7 +115,7 @@ def with_user_message(envelope: MessageEnvelope, options: SendOptions, *, steer:
 
 
 def user_message_record(envelope: MessageEnvelope, steer: bool = False) -> NewRecord:
-    """The event, built as JSON at once: every message has one. It is `UserMessageEvent`, as a test sees to."""
+    """The event `UserMessageEvent`, built as JSON because every message has one. A test compares the two."""
     key = envelope.metadata.get(CLIENT_MESSAGE_ID)
     return payload_record(
         {
@@ -134,21 +134,21 @@ def user_message_record(envelope: MessageEnvelope, steer: bool = False) -> NewRe
 
 
 def short_title(text: str | None) -> str:
-    """The first line, short enough for a list."""
+    """The first line of a text, shortened for lists."""
     line = (text or "").strip().partition("\n")[0]
     return line if len(line) <= TITLE_MAX_CHARS else line[: TITLE_MAX_CHARS - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchResult:
-    """Whether the active agent is another now, and the seq of the event that says so; else of the last event."""
+    """Whether the active agent changed, and the seq of the event that reports it, or else of the last event."""
 
     changed: bool
     seq: int
 
 
 async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> SwitchResult:
-    """Make another agent active and say so."""
+    """Make an agent active and append a handoff event."""
     check_name(agent, "agent name")
     topic = stream_topic(session_id)
 
@@ -171,7 +171,7 @@ async def switch_agent(log: Log, session_id: str, agent: str, reason: str) -> Sw
 
 
 async def set_title(log: Log, session_id: str, title: str) -> Session:
-    """Give a session a title, or, with an empty one, take it back; a change is one event, no change none."""
+    """Set the title of a session, or remove it with an empty one. Appends an event only if the title changes."""
     topic = stream_topic(session_id)
     wanted = title.strip() or None
 
@@ -201,31 +201,33 @@ async def _existing_session(log: Log, session_id: str) -> Session:
 
 
 def routing_id(session_id: str) -> str:
-    """The conversation in which a supervisor decides for this session: a history of its own, beside the talk."""
+    """The conversation in which a supervisor routes the messages of this session. It has its own history."""
     return "routing-" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
 
 
 async def delete_session(log: Log, session_id: str) -> None:
-    """Delete a conversation: its logs, its copies elsewhere, its lanes, its subagents, and what was decided on it."""
+    """Delete a conversation: its topics, its mail in inboxes, its lanes, its subagents and its routing conversation."""
     await _delete_subagents(log, session_id)
     beside = routing_id(session_id)
     found = await log.describe(stream_topic(beside), chat_topic(beside))
     if any(info.last and not info.deleted for info in found):
         await log.run(Delete(conversation_topics(beside), conversation=beside))
     await log.run(Delete(conversation_topics(session_id), conversation=session_id))
-    await _delete_subagents(log, session_id)  # one may have been started meanwhile; from now on none can be
+    await _delete_subagents(
+        log, session_id
+    )  # one may have been started meanwhile; now that the conversation is deleted, none can be
 
 
 async def _delete_subagents(log: Log, session_id: str) -> None:
-    """What they were told came from this conversation."""
+    """Delete the conversations of its subagents: they hold text from this conversation."""
     for info in await find_subagents(log, session_id):
         await delete_session(log, info.topic.partition(":")[2])
 
 
 class SessionStore:
-    """Sessions on an event loop. Everything is on the bus; any number of stores may share one.
+    """Sessions on an event loop. All state is on the bus, so any number of stores may share one.
 
-    `deliveries` sees the messages that go out.
+    `deliveries` observes the messages that are delivered.
     """
 
     def __init__(self, bus: Engine, deliveries: DeliveryObserver | None = None) -> None:
@@ -240,13 +242,13 @@ class SessionStore:
         return await find_session(Log(self.bus), session_id)
 
     async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """Deliver mail that is part of the talk."""
+        """Deliver a message and show it in the conversation."""
         return await self._seen(
             lambda log, known: post_message(log, envelope, known, self._active_agents), envelope, options
         )
 
     async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """Deliver mail that does not show in the conversation: a call of a tool, a question of who answers."""
+        """Deliver mail that is not shown in the conversation, such as a manual tool call or a routing question."""
         return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, options)
 
     async def _seen(
@@ -270,7 +272,7 @@ class SessionStore:
         require_active: bool = False,
         history_reader: HistoryReader = read_history,
     ) -> DeliveryResult:
-        """Say something to the runs under way; see `magent2.sessions.steering.steer`."""
+        """Send a steer to the runs in progress and show it; see `magent2.sessions.steering.steer`."""
         chosen = with_user_message(envelope, options or SendOptions(), steer=True)
         return await steer(
             Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader
@@ -289,14 +291,17 @@ class SessionStore:
         return await set_title(Log(self.bus), session_id, title)
 
     async def events(self, session_id: str, since: int = 0, limit: int = EVENTS_PAGE) -> tuple[Record, ...]:
-        """Events after `since`, in order; `UnknownCursor` when they are no longer there."""
+        """The events after `since`, in order. Raises `UnknownCursor` if retention removed them."""
         page: Page = await self.bus.acall(Read(stream_topic(session_id), since, limit))
         return page.records
 
     async def sessions(
         self, owner: str | None = None, before: tuple[int, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Session, ...], tuple[int, str] | None]:
-        """Sessions, most recently active first, and where to go on. A page may have fewer and not be the last."""
+        """One page of sessions, most recently active first, and the position of the next page.
+
+        A page may have fewer than `limit` sessions and still not be the last: hidden ones are left out.
+        """
         page: TopicList = await self.bus.acall(Topics("stream:", owner, before, limit))
         visible = (info for info in page.topics if not info.head.get(HIDDEN))
         return tuple(Session.of(info) for info in visible), page.next
@@ -306,7 +311,7 @@ class SessionStore:
 
 
 class InMemorySessionStore(SessionStore):
-    """The same on the memory engine, for tests and for trying things out."""
+    """A store on the memory engine, for tests and experiments."""
 
     def __init__(self) -> None:
         from magent2.bus.memory import MemoryBus

@@ -1,4 +1,4 @@
-"""The door for `stream:{conversation}`: every record there is built here."""
+"""The topic `stream:{conversation}`: builds its records from events, and renders records as flat events. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CLOSING = ("output", "message")
 
 
 def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[str, Any] | None = None) -> NewRecord:
-    """An event as a record. `fields` are v1.1 facts of the run; what the event says itself comes first.
+    """An event as a record. `fields` are v1.1 fields of the run; fields of the event itself take precedence.
 
-    A token is a draft of its message; the output or message of that id closes it. An event that names no message is
-    neither, and is kept.
+    A token is a draft of its message, and the output or message of the same id closes it: retention may then drop the
+    drafts. An event without a message id is neither.
     """
     return payload_record(event_payload(event) if fields is None else {**fields, **event_payload(event)})
 
 
 def payload_record(payload: dict[str, Any]) -> NewRecord:
-    """An event that is JSON already, and nobody else's."""
+    """The record of an event that is JSON already. The record keeps the dict, so the caller must not change it."""
     topic = stream_topic(str(payload["conversation_id"]))
     message, kind = payload.get("message_id"), payload.get("event")
     if kind == "token":
@@ -32,88 +32,88 @@ def payload_record(payload: dict[str, Any]) -> NewRecord:
 
 
 def event_payload(event: BaseStreamEvent | Mapping[str, Any]) -> dict[str, Any]:
-    """An event as JSON, whichever way a runner gives it; a field that is not set is left out of v1.1 events."""
-    if isinstance(event, dict):  # tokens are many, and come like this
+    """An event as JSON, from a model or a mapping. Fields of v1.1 events that are not set are left out."""
+    if isinstance(event, dict):  # the frequent case: tokens
         return dict(event)
     if isinstance(event, BaseStreamEvent):
         return event.model_dump(mode="json", exclude_none=isinstance(event, RunFields))
     return dict(event)
 
 
-# --- The second rendering of a conversation's records: flat events, as a chat wants them. Pure.
+# Flat events: the second form of a conversation's records, made for chat pages
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 KIND_MAX_CHARS = 64
-UNNAMED = "record"  # a record that does not say what it is
+UNNAMED = "record"  # type of a record without a usable event name
 REPLY_TO = "reply_to"
-RUN_KIND = "run_kind"  # of events of runs that are no part of the talk: a tool run by hand, a decision who answers
+RUN_KIND = "run_kind"  # field of events of manual tool runs and routing runs
 
-# What has a field of its own, or says nothing to a reader; all else is data.
+# Fields that a flat event has at its top level, or leaves out. All others go into `data`.
 _LIFTED = frozenset(
     {"event", "id", "conversation_id", "created_at", "message_id", "index", "agent", "text", "reason", "seq"}
 )
 
 
-# Where an event's text and reason are, if not in fields of that name.
+# Where an event has its text and reason, if not in fields of that name
 _TEXTS = {"tool_step": "result_summary", "error": "message"}
 _REASONS = {"session": "status", "error": "code", "tool_step": "error"}
 _LIFTED_FROM = {"tool_step": _LIFTED | {"result_summary", "error"}, "error": _LIFTED | {"message", "code"}}
 
 
-class _Sort(NamedTuple):
-    """What a record becomes."""
+class _FlatType(NamedTuple):
+    """Type, role and finality of a flat event."""
 
     type: str
     role: str | None = None
     final: bool | None = None
 
 
-_SORTS = {
-    "token": _Sort("token", ASSISTANT, False),
-    "user_message": _Sort("message", USER, True),
-    "message": _Sort("message", ASSISTANT, True),
-    "output": _Sort("message", ASSISTANT, True),
+_FLAT_TYPES = {
+    "token": _FlatType("token", ASSISTANT, False),
+    "user_message": _FlatType("message", USER, True),
+    "message": _FlatType("message", ASSISTANT, True),
+    "output": _FlatType("message", ASSISTANT, True),
 }
 
 
 def flat_event(session_id: str, record: Record) -> dict[str, Any] | None:
-    """The event, or nothing for a record that was erased."""
+    """The flat event of a record; `None` if the record was erased."""
     if record.erased:
         return None
     payload = record.payload
-    sort = _sort_of(payload)
+    flat = _flat_type(payload)
     return {
         "session_id": session_id,
         "seq": record.seq,
-        "type": sort.type,
+        "type": flat.type,
         "message_id": payload.get("message_id"),
-        "token_seq": payload.get("index") if sort.type == "token" else None,
-        "role": sort.role,
+        "token_seq": payload.get("index") if flat.type == "token" else None,
+        "role": flat.role,
         "agent_id": _agent_of(payload),
         "text": _text_of(payload),
-        "final": sort.final,
+        "final": flat.final,
         "reason": _reason_of(payload),
         "data": _data_of(payload),
         "timestamp_ms": record.at_ms,
     }
 
 
-def _sort_of(payload: Mapping[str, Any]) -> _Sort:
+def _flat_type(payload: Mapping[str, Any]) -> _FlatType:
     kind = payload.get("event")
     if kind == "output" and payload.get(RUN_KIND):
-        return _Sort("output", TOOL, True)
-    if isinstance(kind, str) and kind in _SORTS:
-        return _SORTS[kind]
+        return _FlatType("output", TOOL, True)
+    if isinstance(kind, str) and kind in _FLAT_TYPES:
+        return _FLAT_TYPES[kind]
     if kind == "tool_step":
-        return _Sort("tool_call" if _is_call(payload) else "tool_result", TOOL)
+        return _FlatType("tool_call" if _is_call(payload) else "tool_result", TOOL)
     if kind == "run":
-        return _Sort("run", None, payload.get("status") in ("finished", "failed", "stopped"))
+        return _FlatType("run", None, payload.get("status") in ("finished", "failed", "stopped"))
     named = isinstance(kind, str) and 0 < len(kind) <= KIND_MAX_CHARS and kind.isprintable()
-    return _Sort(str(kind) if named else UNNAMED)
+    return _FlatType(str(kind) if named else UNNAMED)
 
 
 def _is_call(payload: Mapping[str, Any]) -> bool:
-    """Whether a step is the call; an event of v1 may leave its status out and only have a result."""
+    """Whether a tool step is the call. A v1 event may have no status; then a result or error marks it as the result."""
     status = payload.get("status")
     if status is None:
         return payload.get("result_summary") is None and payload.get("error") is None
@@ -121,7 +121,7 @@ def _is_call(payload: Mapping[str, Any]) -> bool:
 
 
 def _agent_of(payload: Mapping[str, Any]) -> str | None:
-    """Who speaks or acts; of a handoff, who goes on."""
+    """The agent that speaks or acts; for a handoff, the agent that continues."""
     agent = payload.get("target") if payload.get("event") == "handoff" else payload.get("agent")
     return agent if isinstance(agent, str) else None
 
@@ -132,13 +132,13 @@ def _text_of(payload: Mapping[str, Any]) -> str | None:
 
 
 def _reason_of(payload: Mapping[str, Any]) -> str | None:
-    """Why: of a handoff or a run as it says; of a change of the session what it was; of an error its code."""
+    """The reason of a handoff or run, the status of a session change, or the code of an error."""
     reason = payload.get(_REASONS.get(str(payload.get("event")), "reason"))
     return reason if isinstance(reason, str) else None
 
 
 def _data_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left; of a change of the session, what has changed."""
+    """The remaining fields; for a session change, the changed settings."""
     kind = payload.get("event")
     if kind == "session":
         data = payload.get("data")

@@ -1,8 +1,8 @@
-"""Subagents by their conversations: whose they are, how many a run has started, and how a stop reaches them.
+"""Conversations of subagents: who started them, how many a run may start, and how a stop reaches them.
 
-The conversation of a subagent says on its head who has started it. That of the starter says, for each agent, which of
-its runs was the last to start any, and how many: a run that has started too many is refused, also when it starts two
-at once, and an agent that has started none costs a stop nothing.
+The head of a subagent's conversation names its starter. The head of the starter's conversation holds, per agent, the
+last run that started subagents and their number. The number is a condition of the append that starts one, so a run
+cannot exceed the limit by starting two at once; and a stop of an agent without subagents reads nothing else.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.receipts import find_message_progress
 
 SUBAGENTS_PER_RUN_MAX = 16
-DEPTH_MAX = 4  # subagents of subagents, and so on
+DEPTH_MAX = 4  # nesting of subagents
 CHILDREN_PAGE = 100
 DONE = ("answered", "dead")
 
-# Fields of the head of a subagent's conversation: whose it is, by whom, how far down, and what it answers
+# Head fields of a subagent's conversation: parent conversation, starting agent, depth, and the message it answers
 PARENT, STARTER, DEPTH, TASK = "parent", "starter", "depth", "task"
-STARTED = "started_"  # how fields of the starter's head begin
+STARTED = "started_"  # prefix of the counters in the starter's head
 
 
 def started_field(agent: str) -> str:
-    """The field that says how many subagents the agent's last run to start any has started in the conversation."""
+    """The head field with the last run of the agent that started subagents, and their number."""
     return STARTED + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
 
 
 def depth_below(head: Mapping[str, Any]) -> int:
-    """How far down a subagent of this conversation is; `Refused` when that is too far. Pure."""
+    """The depth of a subagent of this conversation. Raises `Refused` above the limit. Pure."""
     depth = int(head.get(DEPTH) or 0) + 1
     if depth > DEPTH_MAX:
         raise Refused(f"subagents go at most {DEPTH_MAX} deep; do the task here")
@@ -47,14 +47,14 @@ def depth_below(head: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StartCount:
-    """One more subagent of a run: the condition under which it may be started, and what the head says then."""
+    """The condition under which a run may start one more subagent, and the head with the new count."""
 
     only_if: HeadIs
     head: SetHead
 
 
 def count_start(conversation: str, agent: str, run_id: str, head: Mapping[str, Any]) -> StartCount:
-    """Count a subagent that this run is about to start; `Refused` when it has started as many as it may. Pure."""
+    """Count a subagent that this run is about to start. Raises `Refused` at the limit. Pure."""
     name, topic = started_field(agent), stream_topic(conversation)
     before = head.get(name)
     run, _, number = str(before or "").rpartition(" ")
@@ -68,7 +68,7 @@ def count_start(conversation: str, agent: str, run_id: str, head: Mapping[str, A
 
 
 async def find_subagents(log: Log, conversation: str) -> list[TopicInfo]:
-    """The conversations of all subagents that were started in this one, but for those that were deleted."""
+    """The conversations of all subagents started in this one, without deleted ones."""
     found: list[TopicInfo] = []
     before: tuple[int, str] | None = None
     while True:
@@ -80,9 +80,9 @@ async def find_subagents(log: Log, conversation: str) -> list[TopicInfo]:
 
 
 async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, cause: str) -> tuple[str, ...]:
-    """Pass a stop on to the subagents that this agent has started here, unless they are done; to which ones.
+    """Pass a stop on to the unfinished subagents that this agent started here; returns their conversations.
 
-    `cause` is the id of the stop: passed on again, it reaches nobody twice.
+    `cause` is the id of the stop. The ids of the new stops are derived from it, so a repeat delivers each one once.
     """
     state = await log.describe(stream_topic(conversation))
     if started_field(agent) not in state[0].head:
@@ -99,7 +99,7 @@ async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, ca
 
 
 async def _is_done(log: Log, info: TopicInfo) -> bool:
-    """Whether nothing runs there, nothing waits, and nothing was started from there."""
+    """Whether no run is in progress there, no mail waits, and no subagent was started from there."""
     head = info.head
     if head.get(RUN_STATUS) in (None, RUNNING) or any(name.startswith(STARTED) for name in head):
         return False
@@ -112,7 +112,7 @@ async def _is_done(log: Log, info: TopicInfo) -> bool:
 
 
 def _workers(head: Mapping[str, Any]) -> Sequence[str]:
-    """Who may have mail there: after a handoff the run is one agent's, and what comes next another's."""
+    """The agents that may have mail there: after a handoff, the agent of the run and the active agent differ."""
     found = (head.get(ACTIVE_AGENT), head.get(RUN_AGENT) if head.get(RUN_STATUS) == RUNNING else None)
     return list(dict.fromkeys(agent for agent in found if isinstance(agent, str)))
 

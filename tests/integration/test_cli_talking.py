@@ -206,7 +206,7 @@ def test_steer_waits_until_an_agent_has_read_it(magent2: CommandLine, client: Cl
     waited = magent2.run("steer", "steered", "second", "--wait", "--timeout", "30", "--target", "general")
 
     assert (refused.code, refused.out) == (1, "")
-    assert "no run is under way" in refused.err
+    assert "no run is in progress" in refused.err
     assert plain.json == again.json
     assert waited.code == 0
     assert waited.out.startswith("general ")

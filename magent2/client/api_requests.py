@@ -38,6 +38,7 @@ from magent2.models.json_types import JsonObject
 T = TypeVar("T")
 
 DETAIL_MAX_CHARS = 500
+_RECORDS = {"format": "record"}  # the response as it is stored, not in the form for pages
 
 ERRORS: Mapping[int, type[GatewayProblem]] = {
     401: Unauthorized,
@@ -142,7 +143,8 @@ def receipt(conversation_id: str, receipt_id: str, wait_s: float) -> ApiRequest[
 
 def stop(conversation_id: str, agent: str | None, sender: str | None) -> ApiRequest[StopResponse]:
     body = _given(agent=agent, sender=sender)
-    return ApiRequest("POST", f"{_conversation(conversation_id)}/stop", StopResponse.model_validate, body=body)
+    path = f"{_session(conversation_id)}/stop"
+    return ApiRequest("POST", path, StopResponse.model_validate, _RECORDS, body)
 
 
 def approvals(conversation_id: str) -> ApiRequest[tuple[ApprovalInfo, ...]]:
@@ -186,12 +188,12 @@ def create_session(session_id: str | None, agent: str | None) -> ApiRequest[str]
 
 
 def conversations(limit: int, before: str | None, owner: str | None) -> ApiRequest[ConversationPage]:
-    params = _params(limit=limit, before=before, owner=owner)
-    return ApiRequest("GET", "/conversations", ConversationPage.model_validate, params)
+    params = _params(limit=limit, before=before, owner=owner, format="record")
+    return ApiRequest("GET", "/api/sdk/sessions", ConversationPage.model_validate, params)
 
 
 def conversation(conversation_id: str) -> ApiRequest[Conversation]:
-    return ApiRequest("GET", _conversation(conversation_id), Conversation.model_validate)
+    return ApiRequest("GET", _session(conversation_id), Conversation.model_validate, _RECORDS)
 
 
 def events(conversation_id: str, since: int, limit: int) -> ApiRequest[EventPage]:
@@ -200,11 +202,12 @@ def events(conversation_id: str, since: int, limit: int) -> ApiRequest[EventPage
         found = tuple(ConversationEvent(row["seq"], str(row.get("event", "")), row) for row in page.events)
         return EventPage(found, page.next_since, page.has_more)
 
-    return ApiRequest("GET", f"{_conversation(conversation_id)}/events", parse, _params(since=since, limit=limit))
+    params = _params(since=since, limit=limit, format="record")
+    return ApiRequest("GET", f"{_session(conversation_id)}/events", parse, params)
 
 
 def delete(conversation_id: str) -> ApiRequest[None]:
-    return ApiRequest("DELETE", _conversation(conversation_id), _nothing)
+    return ApiRequest("DELETE", _session(conversation_id), _nothing)
 
 
 # --- administration
@@ -214,19 +217,19 @@ def agents() -> ApiRequest[tuple[AgentInfo, ...]]:
     def parse(data: object) -> tuple[AgentInfo, ...]:
         return tuple(AgentList.model_validate(data).agents)
 
-    return ApiRequest("GET", "/agents", parse)
+    return ApiRequest("GET", "/api/workers", parse)
 
 
 def dead(agent: str | None, after: int | None) -> ApiRequest[DeadLetterPage]:
-    return ApiRequest("GET", "/dead", DeadLetterPage.model_validate, _params(agent=agent, after=after))
+    return ApiRequest("GET", "/api/dead", DeadLetterPage.model_validate, _params(agent=agent, after=after))
 
 
 def retry_dead(agent: str, seq: int) -> ApiRequest[None]:
-    return ApiRequest("POST", f"/dead/{_quoted(agent)}/{seq}/retry", _nothing, repeatable=False)
+    return ApiRequest("POST", f"/api/dead/{_quoted(agent)}/{seq}/retry", _nothing, repeatable=False)
 
 
 def drop_dead(agent: str, seq: int) -> ApiRequest[None]:
-    return ApiRequest("DELETE", f"/dead/{_quoted(agent)}/{seq}", _nothing, repeatable=False)
+    return ApiRequest("DELETE", f"/api/dead/{_quoted(agent)}/{seq}", _nothing, repeatable=False)
 
 
 def health() -> ApiRequest[JsonObject]:
@@ -238,10 +241,6 @@ def ready() -> ApiRequest[JsonObject]:
 
 
 # --- paths, parameters and bodies
-
-
-def _conversation(conversation_id: str) -> str:
-    return f"/conversations/{_quoted(conversation_id)}"
 
 
 def _session(session_id: str) -> str:

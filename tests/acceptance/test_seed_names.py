@@ -261,8 +261,9 @@ def openapi() -> Mapping[str, Any]:
 
 
 def properties_of(part: Mapping[str, Any]) -> set[str]:
-    """The fields of a request or a response, through references."""
+    """The fields of a request or a response, through references. Without `format`, the first alternative holds."""
     schema = part.get("content", {}).get("application/json", {}).get("schema", {})
+    schema = schema["anyOf"][0] if "anyOf" in schema else schema
     if "$ref" in schema:
         schema = openapi()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return set(schema.get("properties", ()))

@@ -65,7 +65,7 @@ def test_no_list_shows_what_is_anothers(server: ApiServer) -> None:
             ann.get("/api/sdk/sessions").text,
             ann.get("/api/sdk/sessions", params={"q": "only bob"}).text,
             ann.get("/api/sdk/sessions", params={"owner": "user:bob"}).text,
-            ann.get("/conversations").text,
+            ann.get("/api/sdk/sessions", params={"format": "record"}).text,
             ann.get("/api/stream", params={"session": "bobs:0", "max_events": 2}).text,
         ]
 

@@ -270,7 +270,7 @@ async def test_a_session_without_a_title_is_called_by_its_first_message(client: 
     await answer_to(client, "and the lake?")
 
     (listed,) = (await client.get("/api/sdk/sessions", params={"q": "SEA"})).json()["sessions"]
-    whole = (await client.get("/conversations/s1")).json()
+    whole = (await client.get("/api/sdk/session/s1", params={"format": "record"})).json()
 
     assert (listed["title"], listed["last_text"], whole["title"]) == (
         "how deep is the sea?",

@@ -53,7 +53,7 @@ def test_a_running_gateway_honours_a_created_and_a_revoked_key(process_group: Pr
         assert cli.run("keys", "revoke", made["id"]).code == 0
 
         headers = {"authorization": f"Bearer {made['key']}"}
-        eventually(lambda: httpx2.get(f"{server.url}/conversations", headers=headers).status_code == 401)
+        eventually(lambda: httpx2.get(f"{server.url}/api/sdk/sessions", headers=headers).status_code == 401)
 
 
 def test_erase_needs_confirmation_and_reports_what_it_deleted(process_group: ProcessGroup, tmp_path: Path) -> None:

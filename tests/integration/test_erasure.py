@@ -187,7 +187,7 @@ async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) ->
         mail = {"conversation_id": "gone", "sender": "user:ann", "recipient": f"agent:{GRUMPY}", "content": SECRET}
         await client.post("/send", json=mail)
         await until(begun.is_set)
-        assert (await client.delete("/conversations/gone")).status_code == 204
+        assert (await client.delete("/api/sdk/session/gone")).status_code == 204
         ended.set()
         await until(lambda: sum(service.outcomes.values()) == 1)
 

@@ -43,7 +43,7 @@ async def test_a_full_disk_refuses_a_send_whole_and_takes_it_once_there_is_room(
         assert (refusal.status_code, refusal.json()["code"]) == (507, "storage_full")
         assert refusal.headers["retry-after"] == "1"
         assert (await house.client.get("/health")).status_code == 200
-        page = (await house.client.get("/conversations/one/events")).json()
+        page = (await house.client.get("/api/sdk/session/one/events", params={"format": "record"})).json()
         assert len(page["events"]) == taken
     bus.close()
 

@@ -68,7 +68,7 @@ async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_com
             )
             assert sorted(answer.status_code for answer in answers) == [200, 404]
             shown = [
-                (await site.client.get(f"/conversations/{talk}", headers=who.headers)).status_code
+                (await site.client.get(f"/api/sdk/session/{talk}", headers=who.headers)).status_code
                 for site, who in ((two, ann), (one, bob))
             ]
             assert shown == [answer.status_code for answer in answers]
@@ -106,7 +106,7 @@ async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log
     await bus.aclose()
 
 
-@pytest.mark.parametrize("path", ["/health", "/agents"])
+@pytest.mark.parametrize("path", ["/health", "/api/workers"])
 async def test_answers_of_the_server_itself_are_safe_too(log_url: str, path: str) -> None:
     bus = connect(log_url)
     async with serve_gateway(bus, ACCESS) as site:

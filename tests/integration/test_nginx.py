@@ -171,18 +171,18 @@ def test_the_page_its_files_and_the_schema_are_below_the_sub_path(site: Site) ->
         script = client.get("page/page.js")
         schema = client.get("openapi.json").json()
         bare = client.get(f"https://127.0.0.1:{site.nginx.port}{ROOT_PATH}")
-        missing = client.get("conversations/none").json()
+        missing = client.get("api/sdk/session/none").json()
 
     assert (page.status_code, script.status_code, bare.status_code) == (200, 200, 301)
     assert schema["servers"] == [{"url": ROOT_PATH}]
-    assert missing["type"] == f"{ROOT_PATH}/problems/unknown_conversation"
+    assert missing["type"] == f"{ROOT_PATH}/problems/unknown_session"
 
 
 def test_a_page_of_the_public_name_may_call(site: Site) -> None:
     with site.client() as client:
-        own = client.get("conversations", headers={"origin": f"https://{NAME}"})
-        plain = client.get("conversations", headers={"origin": f"http://{NAME}"})
-        other = client.get("conversations", headers={"host": "evil.example"})
+        own = client.get("api/sdk/sessions", headers={"origin": f"https://{NAME}"})
+        plain = client.get("api/sdk/sessions", headers={"origin": f"http://{NAME}"})
+        other = client.get("api/sdk/sessions", headers={"host": "evil.example"})
 
     assert (own.status_code, plain.status_code, other.status_code) == (200, 403, 421)
 
@@ -190,10 +190,10 @@ def test_a_page_of_the_public_name_may_call(site: Site) -> None:
 def test_a_name_with_a_slash_comes_through(site: Site) -> None:
     with site.client() as client:
         client.post("send", json=message(conversation="a/b c"))
-        found = client.get("conversations/a%2Fb%20c")
+        found = client.get("api/sdk/session/a%2Fb%20c")
         stream = client.get("stream/a%2Fb%20c", params={"max_events": 1})
 
-    assert found.json()["conversation_id"] == "a/b c"
+    assert found.json()["session_id"] == "a/b c"
     assert [event.data["conversation_id"] for event in parse_frames(stream.text)] == ["a/b c"] * 2
 
 

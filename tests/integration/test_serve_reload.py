@@ -59,7 +59,7 @@ class Serving:
         return {one["name"]: one["alive"] for one in self.http.get("/api/agents").json()["agents"]}
 
     def served(self) -> list[str]:
-        return [one["name"] for one in self.http.get("/agents").json()["agents"] if one["alive"]]
+        return [one["name"] for one in self.http.get("/api/workers").json()["agents"] if one["alive"]]
 
     def send(self, agent: str, text: str, conversation: str) -> dict[str, Any]:
         body = {"conversation_id": conversation, "sender": "user:me", "recipient": f"agent:{agent}", "content": text}

@@ -37,7 +37,7 @@ def let_in(url: str, key: str) -> int:
     """How many requests pass until one is told to come again."""
     with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=DEADLINE_S) as client:
         for number in range(2 * BURST):
-            answer = client.get("/conversations")
+            answer = client.get("/api/sdk/sessions")
             if answer.status_code == 429:
                 return number
             assert answer.status_code == 200, answer.text

@@ -42,20 +42,12 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/ready"): OPEN,
     ("GET", "/openapi.json"): OPEN,
     ("HEAD", "/openapi.json"): OPEN,
-    ("GET", "/agents"): Row("admin"),
     ("GET", "/metrics"): Row("admin"),
-    ("GET", "/dead"): Row("admin"),
-    ("POST", "/dead/{agent:path}/{seq}/retry"): Row("admin", 404, path="/dead/Ada/1/retry"),
-    ("DELETE", "/dead/{agent:path}/{seq}"): Row("admin", 404, path="/dead/Ada/1"),
+    ("GET", "/api/workers"): Row("admin"),
     ("POST", "/send"): own(
         body={"conversation_id": CONVERSATION, "recipient": "agent:Ada", "content": "more", "id": "m2"}
     ),
     ("GET", "/stream/{conversation_id:path}"): own(),
-    ("GET", "/conversations"): ALL,
-    ("GET", "/conversations/{conversation_id:path}"): own(),
-    ("DELETE", "/conversations/{conversation_id:path}"): own(204),
-    ("GET", "/conversations/{conversation_id:path}/events"): own(),
-    ("POST", "/conversations/{conversation_id:path}/stop"): own(202),
     ("GET", "/api/me"): ALL,
     ("GET", "/api/agents"): ALL,
     ("GET", "/api/scenarios"): ALL,
@@ -115,9 +107,24 @@ TABLE: dict[tuple[str, str], Row] = {
 }
 
 
+# Paths of 0.1.x. Whoever may not use the new path is refused at the old one as well.
+MOVED_TABLE: dict[str, Row] = {
+    "/conversations": Row("all", 308),
+    "/conversations/{rest:path}": Row("all", 308, path=f"/conversations/{CONVERSATION}"),
+    "/dead": Row("admin", 308),
+    "/dead/{rest:path}": Row("admin", 308, path="/dead/Ada/1"),
+    "/agents": Row("admin", 308),
+}
+
+
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     """Methods and paths, those of routers within routers included."""
     return {(method, route.path) for route in _flat(app.routes) for method in route.methods or ()}
+
+
+def redirects_of(app: FastAPI) -> set[str]:
+    """Paths that answer every method."""
+    return {route.path for route in _flat(app.routes) if route.methods is None}
 
 
 def _flat(routes: Iterable[Any]) -> Iterable[Any]:

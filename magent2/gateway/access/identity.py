@@ -10,6 +10,7 @@ from magent2.bus.records import TopicInfo
 from magent2.errors import NotYours
 from magent2.gateway.problems import Problem
 from magent2.mail.headers import OWNER
+from magent2.models.address import check_name
 from magent2.models.principal import ADMIN, Principal
 
 IDENTITY_KEY = "magent2.identity"
@@ -53,7 +54,7 @@ def may_read(principal: Principal, info: TopicInfo) -> bool:
 
 def check_sender(principal: Principal, sender: str | None) -> str:
     """The sender of what a principal sends: itself, unless it is an admin, who may send for anybody."""
-    if sender is None or sender == principal.name:
+    if sender is None or check_name(sender, "sender") == principal.name:
         return principal.name
     if not principal.admin:
         raise Problem(

@@ -21,7 +21,7 @@ from magent2.telemetry import Metrics
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/openapi.json"})
 OPEN_PREFIX = "/page/"  # the status page's own files
-ADMIN_PATHS = ("/agents", "/dead", "/metrics", "/api/dead")  # and all below them
+ADMIN_PATHS = ("/metrics", "/api/dead", "/api/workers", "/agents", "/dead")  # and all below; the last two have moved
 ADMIN_PREFIXES = tuple(f"{place}/" for place in ADMIN_PATHS)
 UNKNOWN_ROUTE = "unknown"
 

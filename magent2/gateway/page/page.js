@@ -55,8 +55,8 @@ function explain(agents) {
 
 async function look() {
   try {
-    const { agents } = await ask("agents");
-    const { conversations } = await ask("conversations");
+    const { agents } = await ask("api/workers");
+    const { conversations } = await ask("api/sdk/sessions?format=record");
     show("agents", agents.map((one) => [one.name, one.alive ? "yes" : "no", String(one.pending)]));
     show("conversations", conversations.map((one) => [
       one.conversation_id, one.title || "", one.active_agent || "", one.run_status || "",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from magent2.gateway.routes import (
     agents,
     approvals,
     channels,
     control,
-    conversations,
     dead,
     events,
     files,
     me,
     messages,
+    moved,
     multi_stream,
     outbox,
     page,
@@ -28,12 +28,11 @@ from magent2.gateway.routes import (
     tools,
     workers,
 )
-from magent2.gateway.routes.dependencies import API, admins_only
 from magent2.gateway.services import Services
 
 # Order matters within /api/sdk/session/{id:path}: routes with a fixed last word come before the route of the id alone.
 MODULES = (
-    send, stream, conversations, workers, dead, probes, page,
+    send, stream, moved, workers, dead, probes, page,
     messages, routing, multi_stream, me, tools, agents, people, channels, outbox, control, files, steering, approvals,
     events, sessions,
 )  # fmt: skip
@@ -44,5 +43,4 @@ def all_routes(services: Services) -> APIRouter:
     routes = APIRouter()
     for module in MODULES:
         routes.routes.extend(module.router(services).routes)
-    routes.routes.extend(dead.router(services, API, [Depends(admins_only)]).routes)
     return routes

@@ -15,6 +15,7 @@ from magent2.bus.operations import OLDEST, Find, Read
 from magent2.bus.records import Page, Record
 from magent2.errors import UnknownCursor
 from magent2.gateway.access import audit
+from magent2.gateway.access.identity import check_sender
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -22,6 +23,7 @@ from magent2.gateway.routes.dependencies import (
     API,
     BODY_ERRORS,
     SESSION_ERRORS,
+    ResponseFormat,
     SessionId,
     caller,
     get_session,
@@ -32,9 +34,9 @@ from magent2.gateway.routes.messages import JSON
 from magent2.gateway.services import Services
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
-from magent2.models.address import dead_topic, stream_topic
+from magent2.models.address import check_name, dead_topic, stream_topic
 from magent2.models.api.messages import AcceptedResponse, RetryRequest
-from magent2.models.api.sessions import SessionStopRequest, SessionStopResponse
+from magent2.models.api.sessions import SessionStopResponse, StopRequest, StopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import RunEvent
 from magent2.models.principal import Principal
@@ -59,25 +61,29 @@ def _stopping(routes: APIRouter, services: Services) -> None:
         "/sdk/session/{session_id:path}/stop",
         status_code=202,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
-        openapi_extra=json_body(SessionStopRequest, required=False),
+        openapi_extra=json_body(StopRequest, required=False),
     )
-    async def stop(session_id: SessionId, request: Request) -> SessionStopResponse:
-        """Stop what the session's agent is doing: at once, or once its turn is recorded. The body may be left out."""
-        wanted = await parse_body(request, services, SessionStopRequest, may_be_empty=True)
+    async def stop(
+        session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
+    ) -> SessionStopResponse | StopResponse:
+        """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
+        wanted = await parse_body(request, services, StopRequest, may_be_empty=True)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        agent = _at_work(session)
+        agent = _at_work(session) if wanted.agent is None else check_name(wanted.agent, "agent name")
         if agent is None:
-            raise Problem(409, "no_active_agent", "no agent is active in this session, so there is nothing to stop")
+            raise Problem(409, "no_active_agent", "no agent is active in this session; name one in 'agent'")
         command = MessageEnvelope(
             conversation_id=session_id,
-            sender=principal.name,
+            sender=check_sender(principal, wanted.sender),
             recipient=f"agent:{agent}",
             type="control",
             content=COMMANDS[wanted.mode],
         )
-        await services.sessions.post(command, SendOptions(principal=principal.bound))
-        audit.add_ids(request.scope, agent=agent, envelope_id=command.id)
+        audit.add_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
+        delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
+        if response_format == "record":
+            return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
         return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
 

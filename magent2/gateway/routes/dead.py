@@ -1,12 +1,11 @@
-"""`/dead`: mail that nobody could answer, to be tried again or dropped."""
+"""`/api/dead`: list, retry and drop dead letters. For administrators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from magent2.bus.interface import Engine
@@ -16,6 +15,7 @@ from magent2.bus.records import Page
 from magent2.errors import UnknownCursor
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
+from magent2.gateway.routes.dependencies import API, admins_only
 from magent2.gateway.routes.workers import known_agents
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import CURSOR_MAX
@@ -28,8 +28,8 @@ AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
 
 
-def router(services: Services, prefix: str = "", dependencies: Sequence[Any] = ()) -> APIRouter:
-    routes = APIRouter(prefix=f"{prefix}/dead", tags=["dead letters"], dependencies=list(dependencies))
+def router(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=f"{API}/dead", tags=["dead letters"], dependencies=[Depends(admins_only)])
     _listing(routes, services)
     _deciding(routes, services)
     return routes

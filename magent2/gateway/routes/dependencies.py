@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Path, Query, Request
 from pydantic import BaseModel, ValidationError
@@ -23,6 +23,10 @@ B = TypeVar("B", bound=BaseModel)
 API = "/api"  # before the path of every route here
 SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
+ResponseFormat = Annotated[
+    Literal["api", "record"],
+    Query(alias="format", description="`record`: as it is stored, with the field names of the log"),
+]
 
 # What a route may refuse; each names what it can answer and nothing else.
 ACCESS_ERRORS = (401, 403, 429, 503)  # at the door, of every route

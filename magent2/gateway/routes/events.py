@@ -17,6 +17,7 @@ from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     API,
     SESSION_ERRORS,
+    ResponseFormat,
     SessionId,
     Since,
     caller,
@@ -30,7 +31,7 @@ from magent2.gateway.streaming.response import EventStream
 from magent2.gateway.streaming.session_frames import EVENT_FORMAT
 from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
-from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, Transcript
+from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, RecordPage, Transcript
 from magent2.models.principal import Principal
 from magent2.sessions.folds import transcript_line
 from magent2.sessions.stream import flat_event
@@ -84,7 +85,7 @@ def _stream(routes: APIRouter, services: Services) -> None:
 def _events(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/events",
-        response_model=ApiEventPage,
+        response_model=ApiEventPage | RecordPage,
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422),
     )
     async def events(
@@ -92,11 +93,15 @@ def _events(routes: APIRouter, services: Services) -> None:
         request: Request,
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 100,
+        response_format: ResponseFormat = "api",
     ) -> Response:
-        """What was recorded after `since`, a page at a time, in order."""
+        """Return the events after `since`, in order, one page at a time."""
         page = await read_page(services, session_id, caller(request), parse_since(since), limit)
+        if response_format == "record":
+            records = [{**record.payload, "seq": record.seq} for record in page.records if not record.erased]
+            return _paged("conversation_id", session_id, records, page)
         shown = (flat_event(session_id, record) for record in page.records)
-        return _paged(session_id, "events", [event for event in shown if event is not None], page)
+        return _paged("session_id", session_id, [event for event in shown if event is not None], page)
 
 
 def _transcript(routes: APIRouter, services: Services) -> None:
@@ -135,9 +140,9 @@ def _say(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -
     return (page.records[-1].seq if page.records else page.last), page.last
 
 
-def _paged(session_id: str, name: str, items: list[dict[str, Any]], page: Page) -> Response:
+def _paged(id_field: str, session_id: str, events: list[dict[str, Any]], page: Page) -> Response:
     next_since = page.records[-1].seq if page.records else page.last
-    body = {"session_id": session_id, name: items, "next_since": next_since, "has_more": next_since < page.last}
+    body = {id_field: session_id, "events": events, "next_since": next_since, "has_more": next_since < page.last}
     return Response(orjson.dumps(body), media_type=JSON)
 
 

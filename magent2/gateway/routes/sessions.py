@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import uuid
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from magent2.gateway.access import audit
 from magent2.gateway.openapi import problems
-from magent2.gateway.routes.conversations import CURSOR_MAX_CHARS, decode_list_cursor, encode_list_cursor
+from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     API,
     BODY_ERRORS,
     SESSION_ERRORS,
+    ResponseFormat,
     SessionId,
     caller,
     get_session,
@@ -27,6 +32,8 @@ from magent2.gateway.streaming.session_list import session_summary
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT
 from magent2.models.address import NAME_MAX_CHARS, check_name
 from magent2.models.api.sessions import (
+    Conversation,
+    ConversationPage,
     LastRun,
     SessionInfo,
     SessionList,
@@ -41,7 +48,8 @@ from magent2.sessions.folds import session_usage
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import Session
 
-LIST_MAX = 200
+LIST_MAX = 500
+CURSOR_MAX_CHARS = 2000
 SCAN_PAGE = 500
 SCAN_PAGES_MAX = 10  # of the list that one search may look at
 
@@ -126,15 +134,15 @@ def _listing(routes: APIRouter, services: Services) -> None:
         owner: Annotated[
             str | None, Query(max_length=NAME_MAX_CHARS, description="for admins: only of this owner")
         ] = None,
-    ) -> SessionList:
+        response_format: ResponseFormat = "api",
+    ) -> SessionList | ConversationPage:
         """The caller's sessions, most recently active first. A page of a search may be short and not be the last."""
         principal = caller(request)
+        if owner is not None and not principal.owns(owner):
+            return session_page([], None, response_format)
         whose = owner if principal.admin else principal.name
         found, more = await _search(services, whose, q, None if before is None else decode_list_cursor(before), limit)
-        return SessionList(
-            sessions=[SessionSummary(**session_summary(session)) for session in found],
-            next=None if more is None else encode_list_cursor(more),
-        )
+        return session_page(found, more, response_format)
 
 
 async def _search(
@@ -176,10 +184,12 @@ def _usage(routes: APIRouter, services: Services) -> None:
 
 def _one(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/session/{session_id:path}", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
-    async def show(session_id: SessionId, request: Request) -> SessionInfo:
-        """A session as it stands."""
+    async def show(
+        session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
+    ) -> SessionInfo | Conversation:
+        """Return a session."""
         session = await get_session(services, session_id, caller(request))
-        return await shown(services, session)
+        return conversation_info(session) if response_format == "record" else await session_info(services, session)
 
     @routes.patch(
         "/sdk/session/{session_id:path}",
@@ -190,7 +200,7 @@ def _one(routes: APIRouter, services: Services) -> None:
         """Give a session a title."""
         wanted = await parse_body(request, services, TitleRequest)
         await get_session(services, session_id, caller(request))
-        return await shown(services, await services.sessions.retitle(session_id, wanted.title))
+        return await session_info(services, await services.sessions.retitle(session_id, wanted.title))
 
     @routes.delete(
         "/sdk/session/{session_id:path}",
@@ -205,7 +215,7 @@ def _one(routes: APIRouter, services: Services) -> None:
         return Response(status_code=204)
 
 
-async def shown(services: Services, session: Session) -> SessionInfo:
+async def session_info(services: Services, session: Session) -> SessionInfo:
     history = await services.histories.read(session.session_id)
     head = session.head
     status = head.get("run_status")
@@ -218,3 +228,45 @@ async def shown(services: Services, session: Session) -> SessionInfo:
         overlay=history.settings.get("overlay"),
         usage=session_usage(history)["usage"],
     )
+
+
+def conversation_info(session: Session) -> Conversation:
+    head = session.head
+    usage = head.get("usage")
+    return Conversation(
+        conversation_id=session.session_id,
+        last_seq=session.last,
+        active_agent=session.active_agent,
+        title=_text(head.get("title")) or _text(head.get(FIRST_TEXT)) or _text(head.get(LAST_TEXT)),
+        run_status=_text(head.get("run_status")),
+        last_active_at=datetime.fromtimestamp(session.active_ms / 1000, UTC),
+        usage=usage if isinstance(usage, dict) else None,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def session_page(
+    found: list[Session], more: tuple[int, str] | None, response_format: Literal["api", "record"]
+) -> SessionList | ConversationPage:
+    cursor = None if more is None else encode_list_cursor(more)
+    if response_format == "record":
+        return ConversationPage(conversations=[conversation_info(session) for session in found], next=cursor)
+    return SessionList(sessions=[SessionSummary(**session_summary(session)) for session in found], next=cursor)
+
+
+def encode_list_cursor(place: tuple[int, str]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
+
+
+def decode_list_cursor(text: str) -> tuple[int, str]:
+    try:
+        place = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        place = None
+    match place:
+        case [int(moment), str(topic)] if 0 <= moment <= 2**53:
+            return moment, topic
+    raise Problem(422, "bad_cursor", "'before' must be the 'next' of an earlier page")

@@ -1,16 +1,17 @@
-"""`/agents`: who exists, who is served, and what waits for them."""
+"""`/api/workers`: agents, their live workers and their lanes. For administrators."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Lanes, Topics, Workers
 from magent2.bus.records import LaneInfo, TopicList, WorkerInfo
 from magent2.gateway.openapi import problems
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, admins_only
 from magent2.gateway.services import Services, served_agents
 from magent2.models.api.administration import AgentInfo, AgentList, LaneCounts
 
@@ -19,15 +20,15 @@ AGENT_PREFIX = "agent:"
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter(tags=["agents"])
+    routes = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
 
-    @routes.get("/agents", responses=problems(401, 403, 429, 501, 503))
-    async def agents() -> AgentList:
-        """Agents that are known or served, with their lanes."""
-        workers = await services.bus.acall(Workers())
-        names = await known_agents(services.bus, workers)
+    @routes.get("/workers", responses=problems(*ACCESS_ERRORS, 501))
+    async def workers() -> AgentList:
+        """List registered agents and agents with a live worker, with the state of their lanes."""
+        live = await services.bus.acall(Workers())
+        names = await known_agents(services.bus, live)
         lanes = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
-        return AgentList(agents=[_agent(name, workers, found) for name, found in zip(names, lanes, strict=True)])
+        return AgentList(agents=[_agent(name, live, found) for name, found in zip(names, lanes, strict=True)])
 
     return routes
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from magent2.models.api.base import ApiModel, StrictRequest, example
+from magent2.models.json_types import JsonObject
 
 
 class HealthResponse(ApiModel):
@@ -32,6 +33,12 @@ class LaneCounts(ApiModel):
     parked: int = 0
 
 
+AGENT_EXAMPLE: JsonObject = {
+    "name": "general", "alive": True, "workers": ["w-1"], "pending": 1,
+    "lanes": {"ready": 1, "held": 0, "later": 0, "parked": 0},
+}  # fmt: skip
+
+
 class AgentInfo(ApiModel):
     """A registered agent, or one that a worker serves now.
 
@@ -46,7 +53,9 @@ class AgentInfo(ApiModel):
 
 
 class AgentList(ApiModel):
-    """All registered or served agents."""
+    """All registered agents and all agents with a live worker."""
+
+    model_config = example(agents=[AGENT_EXAMPLE])
 
     agents: list[AgentInfo]
 

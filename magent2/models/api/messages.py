@@ -94,7 +94,14 @@ class ApiEventPage(ApiModel):
 
 
 class RecordPage(ApiModel):
-    """Events of a conversation as they were recorded, in order."""
+    """Events of a session as they were recorded, in order (`format=record`)."""
+
+    model_config = example(
+        conversation_id="s-1",
+        events=[{"event": "token", "conversation_id": "s-1", "text": "it is ", "index": 2, "seq": 8}],
+        next_since=8,
+        has_more=False,
+    )
 
     conversation_id: str
     events: list[JsonObject] = Field(description="each event as it was recorded, with its `seq`")

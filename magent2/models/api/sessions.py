@@ -21,9 +21,16 @@ SUMMARY_EXAMPLE: JsonObject = {
     "last_active_ms": 1790000000000, "owner": "user:local",
 }  # fmt: skip
 
+CONVERSATION_EXAMPLE: JsonObject = {
+    "conversation_id": "s-1", "last_seq": 9, "active_agent": "general", "title": "Oslo", "run_status": "finished",
+    "last_active_at": "2026-11-16T12:00:00Z", "usage": {"total_tokens": 42},
+}  # fmt: skip
+
 
 class Conversation(ApiModel):
-    """A conversation and its last run."""
+    """A session as it is stored, with its last run (`format=record`)."""
+
+    model_config = example(**CONVERSATION_EXAMPLE)
 
     conversation_id: str
     last_seq: int
@@ -35,21 +42,18 @@ class Conversation(ApiModel):
 
 
 class ConversationPage(ApiModel):
-    """Conversations, most recently active first."""
+    """Sessions as they are stored, most recently active first (`format=record`)."""
+
+    model_config = example(conversations=[CONVERSATION_EXAMPLE], next=None)
 
     conversations: list[Conversation]
     next: str | None = Field(description="pass it as `before` to get the next page; null on the last page")
 
 
-class StopRequest(ApiModel):
-    """Stop the run of an agent: of the conversation's active agent, if none is named."""
-
-    agent: str | None = None
-    sender: str = "user:local"
-
-
 class StopResponse(ApiModel):
-    """The stop was sent to the agent."""
+    """The stop was sent to the agent (`format=record`)."""
+
+    model_config = example(status="accepted", agent="general", envelope_id="0f4c…", seq=1)
 
     status: Literal["accepted"] = "accepted"
     agent: str
@@ -176,12 +180,14 @@ class TitleRequest(ApiModel):
     title: str = Field(max_length=TITLE_MAX_CHARS, description="an empty text removes the title")
 
 
-class SessionStopRequest(ApiModel):
+class StopRequest(ApiModel):
     """Stop the run of a session, at once or after the current turn."""
 
     model_config = example(mode="now")
 
     mode: Literal["now", "after_turn"] = "now"
+    agent: str | None = Field(default=None, description="the agent to stop; the agent that runs if omitted")
+    sender: str | None = Field(default=None, description="for administrators: send the command as this sender")
 
 
 class SessionStopResponse(ApiModel):

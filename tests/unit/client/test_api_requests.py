@@ -48,8 +48,8 @@ def test_a_recipient_that_cannot_be_is_refused_here() -> None:
 
 
 def test_names_are_quoted_in_paths() -> None:
-    assert api_requests.conversation("a/b c?ü").path == "/conversations/a%2Fb%20c%3F%C3%BC"
-    assert api_requests.retry_dead("a/b", 7).path == "/dead/a%2Fb/7/retry"
+    assert api_requests.conversation("a/b c?ü").path == "/api/sdk/session/a%2Fb%20c%3F%C3%BC"
+    assert api_requests.retry_dead("a/b", 7).path == "/api/dead/a%2Fb/7/retry"
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ async def test_keys_end_and_conversations_go_and_nothing_is_left_but_ids(bus: Me
         erased = await erase_user(Log(bus), ANN)
 
         async with asyncio.timeout(DEADLINE_S):  # the gateway hears of it from the log
-            while (await client.get("/conversations", headers=ann.headers)).status_code != 401:
+            while (await client.get("/api/sdk/sessions", headers=ann.headers)).status_code != 401:
                 await asyncio.sleep(0)
-        answers = [await client.get("/conversations", headers=who) for who in (bob.headers, ADMIN)]
-        gone = await client.get("/conversations/a1", headers=ADMIN)
+        answers = [await client.get("/api/sdk/sessions", headers=who) for who in (bob.headers, ADMIN)]
+        gone = await client.get("/api/sdk/session/a1", headers=ADMIN)
 
     assert (erased.keys, sorted(erased.conversations)) == ((ann.id,), ["a0", "a1", "a2"])
     assert [answer.status_code for answer in answers] == [200, 200]
-    assert [one["conversation_id"] for one in answers[1].json()["conversations"]] == ["b0"]
+    assert [one["session_id"] for one in answers[1].json()["sessions"]] == ["b0"]
     assert gone.status_code == 410
     left = await everything(bus)
     assert "a secret" not in left

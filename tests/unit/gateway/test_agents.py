@@ -28,7 +28,7 @@ async def test_agents_are_those_that_enlisted_and_those_that_are_served(
     await client.post("/send", json=message("other", "two"))
     bus.call(Claim(worker="w1", agents=("Ada",), limit=0, lease_s=60))
 
-    ada, idle = (await client.get("/agents")).json()["agents"]
+    ada, idle = (await client.get("/api/workers")).json()["agents"]
 
     assert (ada["name"], ada["alive"], ada["workers"]) == ("Ada", True, ["w1"])
     assert (ada["lanes"], ada["pending"]) == ({"ready": 1, "held": 1, "later": 0, "parked": 0}, 3)
@@ -38,8 +38,8 @@ async def test_agents_are_those_that_enlisted_and_those_that_are_served(
 async def test_a_dead_letter_is_shown_of_one_agent_and_of_all(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     await bury_one(bus, client)
 
-    of_all = (await client.get("/dead")).json()
-    of_ada = (await client.get("/dead", params={"agent": "Ada"})).json()
+    of_all = (await client.get("/api/dead")).json()
+    of_ada = (await client.get("/api/dead", params={"agent": "Ada"})).json()
 
     (letter,) = of_all["letters"]
     assert letter.pop("buried_at").endswith("Z")
@@ -54,37 +54,37 @@ async def test_a_dead_letter_is_shown_of_one_agent_and_of_all(bus: MemoryBus, cl
     }
     assert len(of_ada["letters"]) == 1
     assert of_ada["next"] is None
-    assert (await client.get("/dead", params={"agent": "Bob"})).json()["letters"] == []
+    assert (await client.get("/api/dead", params={"agent": "Bob"})).json()["letters"] == []
 
 
 async def test_a_letter_is_retried_once(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     await bury_one(bus, client)
 
-    first = await client.post("/dead/Ada/1/retry")
-    again = await client.post("/dead/Ada/1/retry")
+    first = await client.post("/api/dead/Ada/1/retry")
+    again = await client.post("/api/dead/Ada/1/retry")
 
     assert (first.status_code, first.json()) == (200, {"status": "ok"})
     assert (again.status_code, again.json()["code"]) == (404, "unknown_letter")
     assert [record.payload["content"] for record in bus.read("chat:Ada")] == ["hard", "hard"]
-    assert (await client.get("/dead")).json()["letters"] == []
+    assert (await client.get("/api/dead")).json()["letters"] == []
 
 
 async def test_a_letter_is_dropped(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     await bury_one(bus, client)
 
-    assert (await client.delete("/dead/Ada/1")).status_code == 204
-    assert (await client.delete("/dead/Ada/1")).status_code == 404
-    assert (await client.get("/dead")).json()["letters"] == []
+    assert (await client.delete("/api/dead/Ada/1")).status_code == 204
+    assert (await client.delete("/api/dead/Ada/1")).status_code == 404
+    assert (await client.get("/api/dead")).json()["letters"] == []
 
 
 async def test_a_page_of_letters_goes_on_although_some_were_dropped(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     for number in range(101):
         await bury_one(bus, client, str(number))
-    await client.delete("/dead/Ada/5")
+    await client.delete("/api/dead/Ada/5")
 
-    first = (await client.get("/dead", params={"agent": "Ada"})).json()
-    rest = (await client.get("/dead", params={"agent": "Ada", "after": first["next"]})).json()
+    first = (await client.get("/api/dead", params={"agent": "Ada"})).json()
+    rest = (await client.get("/api/dead", params={"agent": "Ada", "after": first["next"]})).json()
 
     assert (len(first["letters"]), first["next"]) == (99, 100)
     assert [letter["seq"] for letter in rest["letters"]] == [101]
-    assert (await client.get("/dead", params={"after": 1})).status_code == 422
+    assert (await client.get("/api/dead", params={"after": 1})).status_code == 422

@@ -12,6 +12,13 @@ from magent2.models.envelope import MessageEnvelope
 from tests.support.gateway import message
 
 
+@pytest.fixture
+def client(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """A client that asks for records instead of events."""
+    client.params = httpx2.QueryParams({"format": "record"})
+    return client
+
+
 async def send(client: httpx2.AsyncClient, *conversations: str) -> None:
     for conversation in conversations:
         assert (await client.post("/send", json=message(f"to {conversation}", conversation))).status_code == 200
@@ -24,7 +31,7 @@ async def test_conversations_are_listed_page_by_page(client: httpx2.AsyncClient)
 
     while True:
         asked = {"limit": "2", **({"before": before} if before else {})}
-        page = (await client.get("/conversations", params=asked)).json()
+        page = (await client.get("/api/sdk/sessions", params=asked)).json()
         seen += [one["conversation_id"] for one in page["conversations"]]
         before = page["next"]
         if before is None:
@@ -38,7 +45,7 @@ async def test_a_conversation_shows_its_head(bus: MemoryBus, client: httpx2.Asyn
     head = {"run_status": "finished", "usage": {"total_tokens": 7}}
     bus.call(Append(records=(NewRecord("stream:a", {"event": "run"}),), heads=(SetHead("stream:a", head),)))
 
-    shown = (await client.get("/conversations/a")).json()
+    shown = (await client.get("/api/sdk/session/a")).json()
 
     assert shown.pop("last_active_at").endswith("Z")
     assert shown == {
@@ -55,43 +62,43 @@ async def test_conversations_are_listed_by_owner(bus: MemoryBus, client: httpx2.
     await send(client, "a", "b")
     bus.call(Append(records=(NewRecord("stream:a", {}),), heads=(SetHead("stream:a", {"owner": "ann"}),)))
 
-    listed = (await client.get("/conversations", params={"owner": "ann"})).json()["conversations"]
+    listed = (await client.get("/api/sdk/sessions", params={"owner": "ann"})).json()["conversations"]
 
     assert [one["conversation_id"] for one in listed] == ["a"]
 
 
 @pytest.mark.parametrize("before", ["", "x", "bnVsbA", "WzEsMl0", "!!!!", "W10"])
 async def test_a_cursor_that_is_none_of_ours_is_refused(client: httpx2.AsyncClient, before: str) -> None:
-    answer = await client.get("/conversations", params={"before": before})
+    answer = await client.get("/api/sdk/sessions", params={"before": before})
 
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_cursor")
 
 
 async def test_an_unknown_conversation_is_404_and_a_deleted_one_410(client: httpx2.AsyncClient) -> None:
     await send(client, "a")
-    assert (await client.delete("/conversations/a")).status_code == 204
+    assert (await client.delete("/api/sdk/session/a")).status_code == 204
 
-    for path in ("/conversations/{}", "/conversations/{}/events"):
+    for path in ("/api/sdk/session/{}", "/api/sdk/session/{}/events"):
         unknown, gone = await client.get(path.format("never")), await client.get(path.format("a"))
-        assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_conversation")
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_session")
         assert (gone.status_code, gone.json()["code"]) == (410, "conversation_deleted")
-    assert (await client.delete("/conversations/never")).status_code == 404
-    assert (await client.delete("/conversations/a")).status_code == 410
+    assert (await client.delete("/api/sdk/session/never")).status_code == 404
+    assert (await client.delete("/api/sdk/session/a")).status_code == 410
 
 
 async def test_an_id_with_a_slash_is_found(client: httpx2.AsyncClient) -> None:
     await send(client, "team/one two")
 
-    assert (await client.get("/conversations/team%2Fone%20two")).json()["last_seq"] == 1
-    page = (await client.get("/conversations/team%2Fone%20two/events")).json()
+    assert (await client.get("/api/sdk/session/team%2Fone%20two")).json()["last_seq"] == 1
+    page = (await client.get("/api/sdk/session/team%2Fone%20two/events")).json()
     assert page["conversation_id"] == "team/one two"
 
 
 async def test_events_are_read_page_by_page(client: httpx2.AsyncClient) -> None:
     await send(client, "a", "a", "a")
 
-    first = (await client.get("/conversations/a/events", params={"limit": 2})).json()
-    rest = (await client.get("/conversations/a/events", params={"since": first["next_since"]})).json()
+    first = (await client.get("/api/sdk/session/a/events", params={"limit": 2})).json()
+    rest = (await client.get("/api/sdk/session/a/events", params={"since": first["next_since"]})).json()
 
     assert [event["seq"] for event in first["events"]] == [1, 2]
     assert (first["next_since"], first["has_more"]) == (2, True)
@@ -105,9 +112,9 @@ async def test_a_cursor_below_the_floor_is_gone_and_one_beyond_the_end_is_bad(
     await send(client, *["a"] * 5)
     bus.call(Trim("stream:a", keep=2))
 
-    below = await client.get("/conversations/a/events", params={"since": 1})
-    beyond = await client.get("/conversations/a/events", params={"since": 9})
-    all_there_is = await client.get("/conversations/a/events")
+    below = await client.get("/api/sdk/session/a/events", params={"since": 1})
+    beyond = await client.get("/api/sdk/session/a/events", params={"since": 9})
+    all_there_is = await client.get("/api/sdk/session/a/events")
 
     assert (below.status_code, below.json()["code"], below.json()["floor"]) == (410, "cursor_gone", 3)
     assert (beyond.status_code, beyond.json()["code"]) == (422, "bad_cursor")
@@ -120,7 +127,7 @@ async def test_stopping_sends_a_command_to_the_agent(
 ) -> None:
     await send(client, "a")
 
-    answer = await client.post("/conversations/a/stop", json=body)
+    answer = await client.post("/api/sdk/session/a/stop", json=body)
 
     (command,) = bus.read("control:Ada")
     assert answer.status_code == 202
@@ -132,9 +139,9 @@ async def test_stopping_needs_an_agent_and_a_conversation(bus: MemoryBus, client
     note = MessageEnvelope(conversation_id="quiet", sender="user:ann", recipient="chat:quiet", content="hm")
     await deliver(Log(bus), note, SendOptions(with_records=(NewRecord("stream:quiet", {"event": "user_message"}),)))
 
-    nobody = await client.post("/conversations/quiet/stop")
-    unknown = await client.post("/conversations/never/stop")
-    bad = await client.post("/conversations/quiet/stop", json={"agent": 7})
+    nobody = await client.post("/api/sdk/session/quiet/stop")
+    unknown = await client.post("/api/sdk/session/never/stop")
+    bad = await client.post("/api/sdk/session/quiet/stop", json={"agent": 7})
 
     assert (nobody.status_code, nobody.json()["code"]) == (409, "no_active_agent")
     assert unknown.status_code == 404

@@ -33,7 +33,7 @@ async def test_a_gateway_that_goes_home_is_not_ready(app: FastAPI, client: httpx
 async def test_metrics_count_by_route_and_never_name_what_a_client_sent(client: httpx2.AsyncClient) -> None:
     await client.post("/send", json=message("a secret", "private-conversation", id="m1"))
     await client.post("/send", json=message("a secret", "private-conversation", id="m1"))
-    await client.get("/conversations/private-conversation")
+    await client.get("/api/sdk/session/private-conversation")
     await client.get("/nowhere/private-conversation")
     await client.request("INVENTED", "/send")
 

@@ -26,7 +26,7 @@ from tests.support.worker_fixture import until
 R = TypeVar("R")
 
 # One of each kind that is counted apart.
-SPENDING = (("POST", "/send"), ("DELETE", "/conversations/no"), ("GET", "/conversations"), ("GET", "/stream/no"))
+SPENDING = (("POST", "/send"), ("DELETE", "/api/sdk/session/no"), ("GET", "/api/sdk/sessions"), ("GET", "/stream/no"))
 
 TALK = "one"
 QUICK = GatewayLimits(wait_max_s=0.01, route_max_s=0.01)
@@ -45,8 +45,7 @@ NEED_NO_BUS = {
 }  # fmt: skip
 # Those that append something when there is nothing in their way.
 WRITE = {
-    ("POST", "/send"), ("DELETE", "/conversations/{conversation_id:path}"),
-    ("POST", "/conversations/{conversation_id:path}/stop"), ("POST", "/api/sdk/session/create"),
+    ("POST", "/send"), ("POST", "/api/sdk/session/create"),
     ("POST", "/api/sdk/session/message"), ("POST", "/api/sdk/session/set_active_agent"),
     ("PATCH", "/api/sdk/session/{session_id:path}"), ("DELETE", "/api/sdk/session/{session_id:path}"),
     ("POST", "/api/sdk/session/{session_id:path}/stop"),

@@ -203,7 +203,7 @@ def below(bus: MemoryBus, access: Access = ACCESS) -> Any:
 async def test_routes_answer_below_the_sub_path(bus: MemoryBus, root: str) -> None:
     async with below(bus) as client:
         sent = await client.post(f"{root}/send", json=message(), headers=ADMIN)
-        answers = [await client.get(f"{root}{path}", headers=ADMIN) for path in ("/health", "/conversations/one")]
+        answers = [await client.get(f"{root}{path}", headers=ADMIN) for path in ("/health", "/api/sdk/session/one")]
         listed = await client.get(f"{root}/api/sdk/sessions", headers=ADMIN)
         streamed = await client.get(f"{root}/stream/one?max_events=1", headers=ADMIN)
 
@@ -212,7 +212,7 @@ async def test_routes_answer_below_the_sub_path(bus: MemoryBus, root: str) -> No
 
 async def test_the_door_is_as_shut_below_the_sub_path(bus: MemoryBus) -> None:
     async with below(bus) as client:
-        shut = [await client.get(f"/magent2{path}") for path in ("/agents", "/conversations", "/metrics")]
+        shut = [await client.get(f"/magent2{path}") for path in ("/api/workers", "/api/sdk/sessions", "/metrics")]
         door = await client.post("/magent2/send", json=message())
         opened = [await client.get(f"/magent2{path}") for path in ("/health", "/", "/page/page.js")]
 
@@ -224,9 +224,9 @@ async def test_problems_and_the_schema_name_the_sub_path(bus: MemoryBus) -> None
     async with below(bus) as client:
         problems = [
             await client.get("/magent2/nowhere", headers=ADMIN),
-            await client.get("/magent2/conversations"),
-            await client.get("/magent2/conversations/none", headers=ADMIN),
-            await client.get("/magent2/conversations?limit=no", headers=ADMIN),
+            await client.get("/magent2/api/sdk/sessions"),
+            await client.get("/magent2/api/sdk/session/none", headers=ADMIN),
+            await client.get("/magent2/api/sdk/sessions?limit=no", headers=ADMIN),
             await client.post("/magent2/send", json={}, headers=ADMIN),
         ]
         schema = (await client.get("/magent2/openapi.json")).json()
@@ -255,11 +255,11 @@ async def test_the_audit_names_the_client_that_the_proxy_saw(bus: MemoryBus, cap
     caplog.set_level(logging.INFO, "magent2.audit")
     async with below(bus) as client:
         await client.post("/magent2/send", json=message(), headers={**ADMIN, **PUBLIC})
-        await client.get("/magent2/agents", headers={"authorization": "Bearer wrong", **PUBLIC})
+        await client.get("/magent2/api/workers", headers={"authorization": "Bearer wrong", **PUBLIC})
 
     acted, refused = (fields_of(line) for line in caplog.records)
     assert (acted["client"], refused["client"]) == (VISITOR, VISITOR)
-    assert refused["path"] == "/agents"
+    assert refused["path"] == "/api/workers"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ async def test_the_audit_names_the_client_that_the_proxy_saw(bus: MemoryBus, cap
 async def test_a_page_of_the_public_name_may_call_and_no_other(bus: MemoryBus, origin: str, status: int) -> None:
     access = Access(loopback=True, same_origin=True, hosts=frozenset({"chat.example.org"}))
     async with below(bus, access) as client:
-        answer = await client.get("/magent2/conversations", headers={"origin": origin, **PUBLIC})
+        answer = await client.get("/magent2/api/sdk/sessions", headers={"origin": origin, **PUBLIC})
 
     assert answer.status_code == status
 

@@ -78,15 +78,15 @@ async def test_a_command_reaches_the_agent_and_what_the_bus_cannot_do_is_told() 
     bus = V1Bus()
     async with asgi_client(bus) as client:
         await client.post("/send", json=message("hello"))
-        stop = await client.post("/conversations/one/stop")
-        delete = await client.delete("/conversations/one")
+        stop = await client.post("/api/sdk/session/one/stop")
+        delete = await client.delete("/api/sdk/session/one")
 
         assert stop.status_code == 202
         assert [record.payload["content"] for record in bus.read("control:Ada")] == ["stop"]
         assert (delete.status_code, delete.json()["code"]) == (501, "needs_engine")
         assert (await client.get("/ready")).json()["engine"] == "v1"
-        listed = (await client.get("/conversations")).json()["conversations"]
-        assert [one["conversation_id"] for one in listed] == ["one"]
+        listed = (await client.get("/api/sdk/sessions")).json()["sessions"]
+        assert [one["session_id"] for one in listed] == ["one"]
 
 
 async def test_a_session_is_held_titled_and_handed_over() -> None:

@@ -132,7 +132,7 @@ async def test_more_runs_of_more_people_make_no_more_labels() -> None:
         async with app_client(app) as client:
             await client.post("/send", json=_mail(conversation))
             await client.post("/send", json={"nonsense": conversation})
-            await client.get(f"/conversations/{uuid.uuid4().hex}")
+            await client.get(f"/api/sdk/session/{uuid.uuid4().hex}")
             await client.get(f"/{conversation}")
             await client.request(conversation[:6].upper(), "/send")
             await work(bus, calling("dig", f"invented_{conversation}"), metrics)
@@ -181,11 +181,11 @@ async def test_refusals_are_counted_by_their_code() -> None:
 async def test_routes_are_told_apart_by_their_whole_path() -> None:
     bus = MemoryBus()
     async with app_client(create_app(bus)) as client:
-        for path in ("/agents", "/api/agents", "/api/sdk/session/one"):
+        for path in ("/api/workers", "/api/agents", "/api/sdk/session/one"):
             await client.get(path)
         text = (await client.get("/metrics")).content
 
-    for route, status in (("/agents", "200"), ("/api/agents", "200"), ("/api/sdk/session/{session_id}", "404")):
+    for route, status in (("/api/workers", "200"), ("/api/agents", "200"), ("/api/sdk/session/{session_id}", "404")):
         assert value(text, "magent2_requests_total", route=route, method="GET", status=status) == 1.0
     bus.close()
 

@@ -50,7 +50,25 @@ export type components = {
         };
         /**
          * AgentList
-         * @description All registered or served agents.
+         * @description All registered agents and all agents with a live worker.
+         * @example {
+         *       "agents": [
+         *         {
+         *           "name": "general",
+         *           "alive": true,
+         *           "workers": [
+         *             "w-1"
+         *           ],
+         *           "lanes": {
+         *             "ready": 1,
+         *             "held": 0,
+         *             "later": 0,
+         *             "parked": 0
+         *           },
+         *           "pending": 1
+         *         }
+         *       ]
+         *     }
          */
         AgentList: {
             /** Agents */
@@ -405,7 +423,18 @@ export type components = {
         };
         /**
          * Conversation
-         * @description A conversation and its last run.
+         * @description A session as it is stored, with its last run (`format=record`).
+         * @example {
+         *       "conversation_id": "s-1",
+         *       "last_seq": 9,
+         *       "active_agent": "general",
+         *       "title": "Oslo",
+         *       "run_status": "finished",
+         *       "last_active_at": "2026-11-16T12:00:00Z",
+         *       "usage": {
+         *         "total_tokens": 42
+         *       }
+         *     }
          */
         Conversation: {
             /** Active Agent */
@@ -430,7 +459,23 @@ export type components = {
         };
         /**
          * ConversationPage
-         * @description Conversations, most recently active first.
+         * @description Sessions as they are stored, most recently active first (`format=record`).
+         * @example {
+         *       "conversations": [
+         *         {
+         *           "conversation_id": "s-1",
+         *           "last_seq": 9,
+         *           "active_agent": "general",
+         *           "title": "Oslo",
+         *           "run_status": "finished",
+         *           "last_active_at": "2026-11-16T12:00:00Z",
+         *           "usage": {
+         *             "total_tokens": 42
+         *           }
+         *         }
+         *       ],
+         *       "next": null
+         *     }
          */
         ConversationPage: {
             /** Conversations */
@@ -814,7 +859,21 @@ export type components = {
         };
         /**
          * RecordPage
-         * @description Events of a conversation as they were recorded, in order.
+         * @description Events of a session as they were recorded, in order (`format=record`).
+         * @example {
+         *       "conversation_id": "s-1",
+         *       "events": [
+         *         {
+         *           "conversation_id": "s-1",
+         *           "event": "token",
+         *           "index": 2,
+         *           "seq": 8,
+         *           "text": "it is "
+         *         }
+         *       ],
+         *       "next_since": 8,
+         *       "has_more": false
+         *     }
          */
         RecordPage: {
             /** Conversation Id */
@@ -1194,7 +1253,13 @@ export type components = {
         };
         /**
          * StopResponse
-         * @description The stop was sent to the agent.
+         * @description The stop was sent to the agent (`format=record`).
+         * @example {
+         *       "status": "accepted",
+         *       "agent": "general",
+         *       "envelope_id": "0f4c…",
+         *       "seq": 1
+         *     }
          */
         StopResponse: {
             /** Agent */

@@ -31,9 +31,9 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
     ann = await create_key_holder(bus, "user:ann")
     async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(SECRET_TEXT, id="m1"), headers=ann.headers)
-        await client.post("/conversations/one/stop", headers=ann.headers)
-        await client.get("/conversations/one", headers=ann.headers)
-        await client.delete("/conversations/one", headers=ADMIN)
+        await client.post("/api/sdk/session/one/stop", headers=ann.headers)
+        await client.get("/api/sdk/session/one", headers=ann.headers)
+        await client.delete("/api/sdk/session/one", headers=ADMIN)
 
     told = audited(lines)
     who = {"principal": "user:ann", "admin": False, "key": ann.id, "client": "127.0.0.1"}
@@ -41,11 +41,11 @@ async def test_sends_stops_and_deletions_are_told_with_who_and_what_and_no_text(
     ids = {"conversation_id": "one", "envelope_id": "m1", "sender": "user:ann"}
     assert told[1] == {"text": "acted", "act": "POST /send", "status": 200, "ids": ids, **who}
     assert [(one["act"], one["status"]) for one in told[2:]] == [
-        ("POST /conversations/{conversation_id}/stop", 202),
-        ("DELETE /conversations/{conversation_id}", 204),
+        ("POST /api/sdk/session/{session_id}/stop", 202),
+        ("DELETE /api/sdk/session/{session_id}", 204),
     ]
     assert told[2]["ids"]["agent"] == "Ada"
-    assert (told[3]["key"], told[3]["admin"], told[3]["ids"]) == (None, True, {"conversation_id": "one"})
+    assert (told[3]["key"], told[3]["admin"], told[3]["ids"]) == (None, True, {"session_id": "one"})
     assert SECRET_TEXT not in repr(told)
 
 
@@ -53,7 +53,7 @@ async def test_a_refused_act_is_told_too(bus: MemoryBus, lines: pytest.LogCaptur
     ann = await create_key_holder(bus, "user:ann")
     async with asgi_client(bus, ACCESS) as client:
         await client.post("/send", json=message(), headers=ADMIN)
-        await client.delete("/conversations/one", headers=ann.headers)
+        await client.delete("/api/sdk/session/one", headers=ann.headers)
 
     assert [one["status"] for one in audited(lines) if one["text"] == "acted"] == [200, 404]
 
@@ -64,9 +64,9 @@ async def test_a_credential_that_is_refused_is_told_by_its_id_alone(
     ann = await create_key_holder(bus, "user:ann")
     await ann.revoke()
     async with asgi_client(bus, ACCESS) as client:
-        await client.get("/conversations", headers=ann.headers)
-        await client.get("/conversations", headers={"authorization": "Bearer a-wrong-token-of-some-length"})
-        await client.get("/conversations")
+        await client.get("/api/sdk/sessions", headers=ann.headers)
+        await client.get("/api/sdk/sessions", headers={"authorization": "Bearer a-wrong-token-of-some-length"})
+        await client.get("/api/sdk/sessions")
 
     told = [one for one in audited(lines) if one["text"] == "refused"]
     assert [one["key"] for one in told] == [ann.id, None]
@@ -98,11 +98,11 @@ async def test_every_answer_carries_what_keeps_a_browser_safe(bus: MemoryBus) ->
             await client.get("/page/page.js"),
             await client.get("/health"),
             await client.get("/nowhere", headers=ADMIN),
-            await client.get("/agents"),
+            await client.get("/api/workers"),
             await client.post("/send", json=message(), headers=ADMIN),
             await client.post("/send", json={}, headers=ADMIN),
             await client.get("/stream/one", params={"max_events": 1}, headers=ADMIN),
-            await client.delete("/conversations/one", headers=ADMIN),
+            await client.delete("/api/sdk/session/one", headers=ADMIN),
         ]
 
     for answer in answers:

@@ -60,7 +60,7 @@ def test_access_does_not_print_its_token() -> None:
 
 async def test_without_the_token_nothing_but_the_doors_is_open(bus: MemoryBus) -> None:
     async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
-        for path in ("/agents", "/conversations", "/dead", "/metrics", "/stream/one", "/nowhere"):
+        for path in ("/api/workers", "/api/sdk/sessions", "/api/dead", "/metrics", "/stream/one", "/nowhere"):
             answer = await client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), path
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -73,16 +73,16 @@ async def test_without_the_token_nothing_but_the_doors_is_open(bus: MemoryBus) -
 )
 async def test_a_wrong_token_is_refused(bus: MemoryBus, given: str) -> None:
     async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
-        answer = await client.get("/agents", headers={b"authorization": given.encode()})
+        answer = await client.get("/api/workers", headers={b"authorization": given.encode()})
 
         assert answer.status_code == 401
-        assert (await client.get("/agents", headers=BEARER)).status_code == 200
+        assert (await client.get("/api/workers", headers=BEARER)).status_code == 200
 
 
 async def test_on_loopback_a_foreign_host_is_refused_even_with_the_token(bus: MemoryBus) -> None:
     async with asgi_client(bus, Access.by_token(TOKEN, loopback=True)) as client:
-        foreign = await client.get("/agents", headers={**BEARER, "host": "rebound.example:8700"})
-        own = await client.get("/agents", headers={**BEARER, "host": "localhost:8700"})
+        foreign = await client.get("/api/workers", headers={**BEARER, "host": "rebound.example:8700"})
+        own = await client.get("/api/workers", headers={**BEARER, "host": "localhost:8700"})
 
         assert (foreign.status_code, foreign.json()["code"]) == (421, "foreign_host")
         assert own.status_code == 200
@@ -90,8 +90,8 @@ async def test_on_loopback_a_foreign_host_is_refused_even_with_the_token(bus: Me
 
 async def test_a_page_of_another_origin_is_refused(bus: MemoryBus) -> None:
     async with asgi_client(bus, Access.by_token(TOKEN, loopback=False)) as client:
-        foreign = await client.get("/agents", headers={**BEARER, "origin": "http://evil.example"})
-        own = await client.get("/agents", headers={**BEARER, "origin": "http://testserver"})
+        foreign = await client.get("/api/workers", headers={**BEARER, "origin": "http://evil.example"})
+        own = await client.get("/api/workers", headers={**BEARER, "origin": "http://testserver"})
 
         assert (foreign.status_code, foreign.json()["code"]) == (403, "foreign_origin")
         assert own.status_code == 200
@@ -99,7 +99,7 @@ async def test_a_page_of_another_origin_is_refused(bus: MemoryBus) -> None:
 
 async def test_an_app_alone_is_open(bus: MemoryBus) -> None:
     async with asgi_client(bus) as client:
-        answer = await client.get("/agents", headers={"host": "any.example", "origin": "http://other.example"})
+        answer = await client.get("/api/workers", headers={"host": "any.example", "origin": "http://other.example"})
 
         assert answer.status_code == 200
 
@@ -110,12 +110,12 @@ async def test_a_new_token_in_the_file_is_good_at_the_next_request_and_the_old_o
     file = TokenFile.within(tmp_path)
     old = file.obtain()
     async with asgi_client(bus, Access.by_file(file, loopback=False)) as client:
-        assert (await client.get("/agents", headers={"authorization": f"Bearer {old}"})).status_code == 200
+        assert (await client.get("/api/workers", headers={"authorization": f"Bearer {old}"})).status_code == 200
 
         new = file.rotate()
 
-        assert (await client.get("/agents", headers={"authorization": f"Bearer {old}"})).status_code == 401
-        assert (await client.get("/agents", headers={"authorization": f"Bearer {new}"})).status_code == 200
+        assert (await client.get("/api/workers", headers={"authorization": f"Bearer {old}"})).status_code == 401
+        assert (await client.get("/api/workers", headers={"authorization": f"Bearer {new}"})).status_code == 200
 
 
 async def test_a_token_file_that_goes_or_is_spoiled_leaves_the_last_token_standing(
@@ -125,13 +125,13 @@ async def test_a_token_file_that_goes_or_is_spoiled_leaves_the_last_token_standi
     token = file.obtain()
     async with asgi_client(bus, Access.by_file(file, loopback=False)) as client:
         bearer = {"authorization": f"Bearer {token}"}
-        assert (await client.get("/agents", headers=bearer)).status_code == 200
+        assert (await client.get("/api/workers", headers=bearer)).status_code == 200
 
         file.path.write_text("short")
-        assert (await client.get("/agents", headers=bearer)).status_code == 200
-        assert (await client.get("/agents", headers={"authorization": "Bearer short"})).status_code == 401
+        assert (await client.get("/api/workers", headers=bearer)).status_code == 200
+        assert (await client.get("/api/workers", headers={"authorization": "Bearer short"})).status_code == 401
         file.path.unlink()
-        assert (await client.get("/agents", headers=bearer)).status_code == 200
+        assert (await client.get("/api/workers", headers=bearer)).status_code == 200
 
 
 def settings(tmp_path: Path, **variables: str) -> Settings:

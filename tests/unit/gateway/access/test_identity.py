@@ -104,7 +104,7 @@ async def test_a_body_that_lacks_more_than_its_sender_is_told_all_of_it(
 async def test_a_stop_is_signed_too(client: httpx2.AsyncClient, ann: KeyHolder, body: dict[str, str]) -> None:
     await send(client, ann)
 
-    answer = await client.post("/conversations/one/stop", json=body, headers=ann.headers)
+    answer = await client.post("/api/sdk/session/one/stop", json=body, headers=ann.headers)
 
     assert (answer.status_code, answer.json()["code"]) == (403, "foreign_sender")
 
@@ -112,8 +112,8 @@ async def test_a_stop_is_signed_too(client: httpx2.AsyncClient, ann: KeyHolder, 
 async def test_a_stop_without_a_sender_is_ones_own(bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder) -> None:
     await send(client, ann)
 
-    bare = await client.post("/conversations/one/stop", headers=ann.headers)
-    named = await client.post("/conversations/one/stop", json={"agent": "Ada"}, headers=ann.headers)
+    bare = await client.post("/api/sdk/session/one/stop", headers=ann.headers)
+    named = await client.post("/api/sdk/session/one/stop", json={"agent": "Ada"}, headers=ann.headers)
 
     assert bare.status_code == named.status_code == 202
     assert [record.payload["sender"] for record in bus.read("control:Ada")] == ["user:ann"] * 2
@@ -138,14 +138,15 @@ async def test_whoever_begins_a_conversation_owns_it_and_others_do_not_find_it(
 
     assert owner(bus, "one") == "user:ann"
     for method, path in (
-        ("GET", "/conversations/one"),
-        ("GET", "/conversations/one/events"),
+        ("GET", "/api/sdk/session/one"),
+        ("GET", "/api/sdk/session/one/events"),
         ("GET", "/stream/one"),
-        ("POST", "/conversations/one/stop"),
-        ("DELETE", "/conversations/one"),
+        ("POST", "/api/sdk/session/one/stop"),
+        ("DELETE", "/api/sdk/session/one"),
     ):
         answer = await client.request(method, path, headers=bob.headers)
-        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_conversation"), path
+        code = "unknown_conversation" if path == "/stream/one" else "unknown_session"
+        assert (answer.status_code, answer.json()["code"]) == (404, code), path
     beyond = await client.get("/stream/one", params={"since": 7}, headers=bob.headers)
     assert beyond.status_code == 404
     refused = await send(client, bob)
@@ -159,9 +160,9 @@ async def test_a_conversation_without_an_owner_is_the_admins(
 ) -> None:
     await client.post("/send", json=message(), headers=ADMIN)
 
-    assert (await client.get("/conversations/one", headers=ann.headers)).status_code == 404
+    assert (await client.get("/api/sdk/session/one", headers=ann.headers)).status_code == 404
     assert (await send(client, ann)).status_code == 404
-    assert (await client.get("/conversations/one", headers=ADMIN)).status_code == 200
+    assert (await client.get("/api/sdk/session/one", headers=ADMIN)).status_code == 200
     assert owner(bus, "one") is None
 
 
@@ -172,7 +173,7 @@ async def test_a_list_shows_ones_own_and_an_admin_all(
     await send(client, bob, "of-bob")
 
     async def listed(headers: dict[str, str], **asked: str) -> set[str]:
-        answer = await client.get("/conversations", params=asked, headers=headers)
+        answer = await client.get("/api/sdk/sessions", params={"format": "record", **asked}, headers=headers)
         return {one["conversation_id"] for one in answer.json()["conversations"]}
 
     assert await listed(ann.headers) == await listed(ann.headers, owner="user:ann") == {"of-ann"}
@@ -199,8 +200,8 @@ async def test_a_deleted_conversation_is_gone_for_its_owner_and_stays_so(
 ) -> None:
     await send(client, ann)
 
-    assert (await client.delete("/conversations/one", headers=ann.headers)).status_code == 204
-    assert (await client.get("/conversations/one", headers=ann.headers)).status_code == 410
+    assert (await client.delete("/api/sdk/session/one", headers=ann.headers)).status_code == 204
+    assert (await client.get("/api/sdk/session/one", headers=ann.headers)).status_code == 410
     assert (await send(client, ann)).status_code == 410
 
 
@@ -257,7 +258,7 @@ async def test_a_stream_of_what_was_deleted_is_over_for_everybody(
     client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder
 ) -> None:
     await send(client, ann)
-    await client.delete("/conversations/one", headers=ann.headers)
+    await client.delete("/api/sdk/session/one", headers=ann.headers)
 
     for who in (ann, bob):
         assert (await client.get("/stream/one", headers=who.headers)).status_code == 204
@@ -289,8 +290,8 @@ async def test_a_body_without_a_sender_is_looked_at_as_closely_as_any(
 async def test_behind_a_proxy_that_adds_to_the_path_the_same_rules_hold(bus: MemoryBus, ann: KeyHolder) -> None:
     transport = httpx2.ASGITransport(create_app(bus, access=ACCESS), root_path="/magent")
     async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as client:
-        assert (await client.get("/magent/agents", headers=ann.headers)).status_code == 403
-        assert (await client.get("/magent/agents", headers=ADMIN)).status_code == 200
-        assert (await client.get("/magent/conversations", headers=ann.headers)).status_code == 200
+        assert (await client.get("/magent/api/workers", headers=ann.headers)).status_code == 403
+        assert (await client.get("/magent/api/workers", headers=ADMIN)).status_code == 200
+        assert (await client.get("/magent/api/sdk/sessions", headers=ann.headers)).status_code == 200
         assert (await client.get("/magent/health")).status_code == 200
-        assert (await client.get("/magent/agents")).status_code == 401
+        assert (await client.get("/magent/api/workers")).status_code == 401

@@ -41,14 +41,14 @@ async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def status(client: httpx2.AsyncClient, who: KeyHolder, path: str = "/conversations") -> int:
+async def status(client: httpx2.AsyncClient, who: KeyHolder, path: str = "/api/sdk/sessions") -> int:
     return (await client.get(path, headers=who.headers)).status_code
 
 
 async def test_a_key_opens_what_is_for_people_and_an_admins_key_all(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     ann, boss = await create_key_holder(bus, "user:ann"), await create_key_holder(bus, "admin")
 
-    for path in ("/agents", "/dead", "/metrics"):
+    for path in ("/api/workers", "/api/dead", "/metrics"):
         refused = await client.get(path, headers=ann.headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "admin_only"), path
         assert await status(client, boss, path) == 200
@@ -71,7 +71,7 @@ async def test_a_wrong_secret_a_wrong_id_and_a_wrong_scheme_open_nothing(
         ann.text,
         "Bearer mk_",
     ):
-        answer = await client.get("/conversations", headers={"authorization": given})
+        answer = await client.get("/api/sdk/sessions", headers={"authorization": given})
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), given
 
 
@@ -259,7 +259,9 @@ async def test_guesses_do_not_keep_the_log_busy_and_known_keys_are_not_held_up(
     async with asgi_client(bus, ACCESS) as client:
         assert await status(client, ann) == 200
         codes = [
-            (await client.get("/conversations", headers={"authorization": f"Bearer mk_{n:012x}_{secret}"})).status_code
+            (
+                await client.get("/api/sdk/sessions", headers={"authorization": f"Bearer mk_{n:012x}_{secret}"})
+            ).status_code
             for n in range(6)
         ]
 

@@ -55,7 +55,7 @@ async def test_a_stop_gets_through_when_the_queue_is_full(bus: MemoryBus) -> Non
     async with asgi_client(bus, limits=LIMITS) as client:
         await send(client, MAX + 1)
 
-        assert (await client.post("/conversations/one/stop")).status_code == 202
+        assert (await client.post("/api/sdk/session/one/stop")).status_code == 202
 
 
 async def test_what_agents_say_in_a_conversation_is_no_mail_that_waits(bus: MemoryBus) -> None:

@@ -166,11 +166,11 @@ def test_whoever_guesses_is_held_up_before_the_others() -> None:
         ("GET", "/stream/one", "stream"),
         ("GET", "/api/stream", "stream"),
         ("GET", "/api/sdk/session/one/stream", "stream"),
-        ("GET", "/conversations", "read"),
-        ("HEAD", "/conversations", "read"),
-        ("DELETE", "/conversations/one", "write"),
-        ("POST", "/conversations/one/stop", "write"),
-        ("BREW", "/conversations", "write"),
+        ("GET", "/api/sdk/sessions", "read"),
+        ("HEAD", "/api/sdk/sessions", "read"),
+        ("DELETE", "/api/sdk/session/one", "write"),
+        ("POST", "/api/sdk/session/one/stop", "write"),
+        ("BREW", "/api/sdk/sessions", "write"),
     ],
 )
 def test_the_kind_of_a_request(method: str, path: str, kind: str) -> None:
@@ -190,7 +190,7 @@ async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_
 
         refused = await client.post("/send", json=message(), headers=again.headers)
         bobs = await client.post("/send", json=message(conversation="two", sender="user:bob"), headers=bob.headers)
-        reading = await client.get("/conversations", headers=ann.headers)
+        reading = await client.get("/api/sdk/sessions", headers=ann.headers)
 
         assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
         assert refused.headers["retry-after"] == str(refused.json()["retry_after_s"])
@@ -199,6 +199,6 @@ async def test_too_many_requests_are_told_when_to_come_again_and_others_are_not_
 
 async def test_an_admin_is_not_counted(bus: MemoryBus) -> None:
     async with asgi_client(bus, ACCESS, GatewayLimits(rates=SLOW)) as client:
-        codes = {(await client.get("/conversations", headers=ADMIN)).status_code for _ in range(10)}
+        codes = {(await client.get("/api/sdk/sessions", headers=ADMIN)).status_code for _ in range(10)}
 
     assert codes == {200}

@@ -1,1 +1,1 @@
-"""Python blocks: code that a model wrote, run where it can do no harm."""
+"""Python blocks: code that a model wrote, run in a sandbox with the agent's tools as functions."""

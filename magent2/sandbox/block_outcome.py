@@ -1,4 +1,4 @@
-"""What a block's end means for the messages that it held: the status line, and the event that says so in numbers."""
+"""The outcome of a block: its result with the status line about held messages, and the event with the numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING_PRINTED = "(nothing was printed)"
 
 
 def sent_text(sent: int, failures: Sequence[FailedSend] = ()) -> str:
-    """The status line of a block that ended well; nothing when it held nothing."""
+    """The status line of a block that succeeded; empty if it held no messages."""
     if not sent and not failures:
         return ""
     if not failures:
@@ -23,7 +23,7 @@ def sent_text(sent: int, failures: Sequence[FailedSend] = ()) -> str:
 
 
 def not_sent_text(held: int) -> str:
-    """The status line of a block that did not end well."""
+    """The status line of a block that failed; empty if it held no messages."""
     return f"\n\n[Messages: {held} NOT sent (script failed)]" if held else ""
 
 
@@ -33,54 +33,49 @@ def failure_lines(failures: Sequence[FailedSend]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutcome:
-    """How a block is told, once it is known what became of what it held. `held` is what it held when it ended."""
+    """An `OutcomeBuilder`: words the result of a block when it is known which of its messages are sent.
+
+    `held` counts the messages that the block held when it ended, also if it failed and they are discarded.
+    """
 
     conversation_id: str
     code: str
-    ended: BlockResult
+    result: BlockResult
     held: int
     duration_ms: int
 
-    def told(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
-        failure = self.ended.failure
-        if failure is not None:
-            text = self._said(failure.text) + not_sent_text(self.held)
-            return CallOutcome(text, f"{failure.kind}: {_last_line(failure.text)}", self._event(text, 0, ()))
-        text = self._said() + sent_text(len(sends), failures)
-        return CallOutcome(text, None, self._event(text, len(sends), failures))
-
-    def _said(self, error: str = "") -> str:
-        parts = (self.ended.output.rstrip("\n"), self.ended.value or "", error)
-        return "\n".join(part for part in parts if part) or NOTHING_PRINTED
-
-    def _event(self, text: str, sent: int, failures: Sequence[FailedSend]) -> BlockEvent:
-        failure = self.ended.failure
-        return BlockEvent(
+    def build(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
+        result, failure = self.result, self.result.failure
+        if failure is None:
+            status, error = sent_text(len(sends), failures), None
+        else:
+            sends, failures = (), ()
+            last_line = failure.text.strip().rpartition("\n")[2]
+            status, error = not_sent_text(self.held), f"{failure.kind}: {last_line}"
+        parts = (result.output.rstrip("\n"), result.value or "", "" if failure is None else failure.text)
+        text = ("\n".join(part for part in parts if part) or NOTHING_PRINTED) + status
+        event = BlockEvent(
             conversation_id=self.conversation_id,
             code=self.code,
             output=text,
             status="success" if failure is None else "error",
             reason=None if failure is None else failure.kind,
             held=self.held,
-            sent=sent,
+            sent=len(sends),
             failed=len(failures),
             failures=failure_lines(failures),
             duration_ms=self.duration_ms,
         )
+        return CallOutcome(text, error, event)
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedBlock:
-    """How a block is told that is still at work when its run is stopped."""
+    """An `OutcomeBuilder` for a block that still runs when its run is stopped."""
 
     code: str
     scope: CallScope
 
-    def told(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
-        ended = BlockResult("", failure=BlockFailure("stopped", "the run was stopped before the block had ended"))
-        closing = BlockOutcome(self.scope.run.conversation_id, self.code, ended, len(self.scope.held), 0)
-        return closing.told((), ())
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
+    def build(self, sends: Sequence[HeldSend], failures: Sequence[FailedSend]) -> CallOutcome:
+        stopped = BlockResult("", failure=BlockFailure("stopped", "the run was stopped before the block ended"))
+        return BlockOutcome(self.scope.run.conversation_id, self.code, stopped, len(self.scope.held), 0).build((), ())

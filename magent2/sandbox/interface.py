@@ -1,4 +1,4 @@
-"""The port of a sandbox: a program goes in, what it printed and how it ended comes out."""
+"""The sandbox port: run a program, and return what it printed and how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magent2.tools.interface import ReleasableSlot
 CODE_MAX_BYTES = 64 << 10
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
-# Why a block has failed. `refused` is before anything of it ran: too long, no Python, types that do not fit.
+# Why a block failed. `refused`: nothing of it ran, because it is too long, not valid Python, or has type errors.
 FailureKind: TypeAlias = Literal[
     "refused", "exception", "time", "memory", "recursion", "calls", "output", "crash", "diverged", "stopped"
 ]
@@ -20,11 +20,11 @@ FailureKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class BlockLimits:
-    """What one block may take. Time that it waits for a call is not its own, but for `whole_s`."""
+    """What one block may use."""
 
-    run_s: float = 10.0  # of its own work
-    turn_s: float = 5.0  # between two calls
-    whole_s: float = 600.0  # with the time that its calls take; waiting for answers is not counted
+    run_s: float = 10.0  # computing time, without the time that its calls take
+    turn_s: float = 5.0  # computing time between two calls
+    whole_s: float = 600.0  # total time with its calls, without the time it waits for answers
     memory_bytes: int = 32 << 20
     recursion: int = 200
     calls: int = 500
@@ -33,7 +33,7 @@ class BlockLimits:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Code, the stubs of the functions that it may call, and what it takes for the time and for chance."""
+    """Code to run: the functions it may call with their type stubs, and the values of its clock and random seed."""
 
     code: str
     functions: Sequence[str] = ()
@@ -44,7 +44,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class BlockFailure:
-    """Why a block did not end well, in words that whoever wrote it can act on."""
+    """Why a block failed. The model reads `text` and should be able to correct its code with it."""
 
     kind: FailureKind
     text: str
@@ -52,7 +52,7 @@ class BlockFailure:
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """How a block has ended: what it printed, the value of its last line as text, and why it failed, if it did."""
+    """How a block ended: what it printed, the value of its last line as text, and its failure, if it failed."""
 
     output: str
     value: str | None = None
@@ -60,42 +60,42 @@ class BlockResult:
 
 
 class AbortBlock(Exception):
-    """Raised by a call to end the block there and then, whatever it would catch."""
+    """Raised by a host call to end the block. The code of the block cannot catch it."""
 
     def __init__(self, failure: BlockFailure) -> None:
         super().__init__(failure.text)
         self.failure = failure
 
 
-# A call of a function: its name, its arguments. What it raises is raised inside the block.
+# Runs a function that the program calls, by name, with its arguments. An exception is raised in the program.
 HostCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Awaitable[Any]]
-
-
-# A call that can be made on the thread of the block, at once; `None` when it cannot.
+# The same for calls that need no event loop, on the thread of the program; `None` if it must be a `HostCall`.
 QuickCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], "QuickResult | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class QuickResult:
-    """What a quick call gave."""
+    """What a quick call returned, which may be `None`."""
 
     value: Any
 
 
 class Sandbox(Protocol):
-    """Runs programs, many side by side, each in a place of its own that nothing is left of afterwards.
+    """Runs programs concurrently, each isolated from the host and from the others.
 
-    A program reaches the functions it was given and nothing else: no file, no network, no process, no other program.
-    It is checked against the stubs before anything of it runs. The same program with the same answers to its calls does
-    the same each time. Whatever it does, `run` returns; it raises only what the caller's task is cancelled with.
+    A program reaches the functions it was given and nothing else: no file, network, process or other program. Its types
+    are checked against the stubs before it runs. No state is left when it ends. The same program with the same results
+    of its calls does the same every time. `run` always returns a result; it raises only if its task is cancelled.
     """
 
     async def run(
         self,
         program: Program,
         call: HostCall,
-        park: Callable[[ReleasableSlot], None] | None = None,
+        on_slot: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
-    ) -> BlockResult: ...
+    ) -> BlockResult:
+        """Run a program. `on_slot` receives the slot that the program occupies, before it runs."""
+        ...
 
     async def aclose(self) -> None: ...

@@ -1,6 +1,6 @@
-"""Blocks in pydantic-monty: a pool of worker processes, a fresh one's state for each block, driven from threads.
+"""A sandbox on pydantic-monty: a pool of worker processes, driven from threads, with fresh state for each block.
 
-A process that is killed, by us or by itself, costs the block that it ran; the pool starts another.
+If a process is killed or crashes, only the block that it ran fails, and the pool starts another process.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from magent2.sandbox.interface import (
     QuickCall,
     Sandbox,
 )
-from magent2.sandbox.monty_session import BlockSession, FunctionCall, TooManyCalls, failure_of, raised
+from magent2.sandbox.monty_session import BlockSession, FunctionCall, TooManyCalls, exception_of, failure_of
 from magent2.tools.interface import ReleasableSlot
 
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-# What the engine raises about values that it cannot take over, and about its own state.
-ENGINE_FAULTS = (RuntimeError, TypeError, ValueError, MemoryError, RecursionError, OverflowError)
-PROCESSES_MAX = 4  # blocks that work at the same time; those that wait for an answer have given their place up
-CHECKED_MAX = 1024  # programs whose types are remembered to fit
-BLOCKS_PER_PROCESS = 200  # then a new one takes its place
+# What Monty raises for values that it cannot convert, and for invalid states of its own.
+MONTY_FAULTS = (RuntimeError, TypeError, ValueError, MemoryError, RecursionError, OverflowError)
+PROCESSES_MAX = 4  # blocks that run at the same time; a block that waits for an answer has released its process
+CHECKED_MAX = 1024  # programs whose type check is remembered
+BLOCKS_PER_PROCESS = 200  # then the process is replaced
 
 
 class MontySandbox:
-    """A `Sandbox`. The processes start with the first block, and end with `aclose`."""
+    """A `Sandbox` for one event loop. Its processes start with the first block and end with `aclose`."""
 
     def __init__(self, limits: BlockLimits | None = None, processes: int = PROCESSES_MAX) -> None:
         self.limits = limits or BlockLimits()
-        self._places = asyncio.Semaphore(processes)
+        self._slots = asyncio.Semaphore(processes)
         self._threads = ThreadPoolExecutor(processes + 1, thread_name_prefix="python-block")
         self._processes = processes
         self._pool: Monty | None = None
@@ -60,29 +60,27 @@ class MontySandbox:
         self,
         program: Program,
         call: HostCall,
-        park: Callable[[ReleasableSlot], None] | None = None,
+        on_slot: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
     ) -> BlockResult:
         refusal = _refusal(program)
         if refusal is not None:
             return BlockResult("", failure=refusal)
         block = _Block(self, program, call, quick)
-        if park is not None:
-            park(block)
+        if on_slot is not None:
+            on_slot(block)
         return await block.run()
 
     async def aclose(self) -> None:
-        """Ends the processes. Blocks under way end as crashed."""
+        """End the processes. Blocks that still run fail as crashed."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await self.in_thread(lambda: pool.__exit__(None, None, None))
         self._threads.shutdown(wait=False)
 
-    # --- for blocks
-
     @property
-    def places(self) -> asyncio.Semaphore:
-        return self._places
+    def slots(self) -> asyncio.Semaphore:
+        return self._slots
 
     def pool(self) -> Monty:
         with self._starting:
@@ -96,113 +94,114 @@ class MontySandbox:
                 self._pool = pool.__enter__()
             return self._pool
 
-    async def in_thread(self, work: Callable[[], R], hurry: Callable[[], object] | None = None) -> R:
-        """On a thread of ours. A caller that is cancelled waits for its end, which `hurry` brings about."""
+    async def in_thread(self, work: Callable[[], R], kill: Callable[[], object] | None = None) -> R:
+        """Run `work` on a thread of the sandbox.
+
+        A thread cannot be cancelled. If the caller is cancelled, `kill` ends the process that the thread waits for, and
+        the cancellation is raised only when the thread has returned: nothing may use the session after that.
+        """
         context = copy_context()
         future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if hurry is not None:
-                hurry()
+            if kill is not None:
+                kill()
             await asyncio.wait([future])
             if not future.cancelled():
                 future.exception()
             raise
 
     def is_checked(self, program: Program) -> bool:
+        """Whether the types of this code with these stubs were checked before; the check depends on nothing else."""
         return _digest(program) in self._checked
 
     def note_checked(self, program: Program) -> None:
-        """The check goes by code and stubs alone, so it need not be made twice."""
         self._checked[_digest(program)] = None
         if len(self._checked) > CHECKED_MAX:
             self._checked.popitem(last=False)
 
 
 class _Block:
-    """One program at work: it steps from call to call, each step on a thread."""
+    """One running program, and the slot that it occupies. It runs from call to call, each time on a thread."""
 
     def __init__(self, sandbox: MontySandbox, program: Program, call: HostCall, quick: QuickCall | None) -> None:
         self._sandbox = sandbox
         self._program = program
         self._call = call
-        self._feed = BlockSession(program, sandbox.limits, quick)
-        self._clock: asyncio.Timeout | None = None
-        self._time_left_s = 0.0  # of the whole, while it waits
-        self._placed = False
+        self._session = BlockSession(program, sandbox.limits, quick)
+        self._timeout: asyncio.Timeout | None = None
+        self._time_left_s = 0.0  # of `whole_s`, while the slot is released
+        self._has_slot = False
 
     async def run(self) -> BlockResult:
-        """Its end, however it comes."""
         limits = self._sandbox.limits
         try:
-            async with asyncio.timeout(limits.whole_s) as self._clock:
-                await self._take_place()
+            async with asyncio.timeout(limits.whole_s) as self._timeout:
+                await self._take_slot()
                 return await self._drive()
         except MontyError as error:
-            return self._feed.ended(failure_of(error, limits))
+            return self._session.ended(failure_of(error, limits))
         except TooManyCalls as error:
-            return self._feed.ended(BlockFailure("calls", str(error)))
+            return self._session.ended(BlockFailure("calls", str(error)))
         except AbortBlock as end:
-            return self._feed.ended(end.failure)
-        except ENGINE_FAULTS as error:
-            log.warning("the engine of blocks has failed", exc_info=error)
-            return self._feed.ended(BlockFailure("crash", f"the block could not be run: {type(error).__name__}"))
+            return self._session.ended(end.failure)
+        except MONTY_FAULTS as error:
+            log.warning("Monty failed to run a block", exc_info=error)
+            return self._session.ended(BlockFailure("crash", f"the block could not be run ({type(error).__name__})"))
         except TimeoutError:
-            if self._clock is None or not self._clock.expired():
+            if self._timeout is None or not self._timeout.expired():
                 raise
-            return self._feed.ended(
+            return self._session.ended(
                 BlockFailure("time", f"the block took longer than {limits.whole_s:g} s with its calls")
             )
         finally:
-            self._clock = None
-            if self._feed.is_open:
-                await self._sandbox.in_thread(self._feed.close)
-            self._give_place()
+            self._timeout = None
+            if self._session.is_open:
+                await self._sandbox.in_thread(self._session.close)
+            self._return_slot()
 
     async def _drive(self) -> BlockResult:
-        sandbox, feed = self._sandbox, self._feed
+        sandbox, session = self._sandbox, self._session
         checked = sandbox.is_checked(self._program)
-        step = await sandbox.in_thread(lambda: feed.start(sandbox.pool(), checked=checked), feed.kill)
+        step = await sandbox.in_thread(lambda: session.start(sandbox.pool(), checked=checked), session.kill)
         sandbox.note_checked(self._program)
         while not isinstance(step, BlockResult):
             result = await self._result(step)
-            step = await sandbox.in_thread(partial(feed.resume, result), feed.kill)
+            step = await sandbox.in_thread(partial(session.resume, result), session.kill)
         return step
 
-    async def _result(self, asked: FunctionCall) -> Any:
+    async def _result(self, call: FunctionCall) -> Any:
         try:
-            return {"return_value": await self._call(asked.name, asked.args, asked.kwargs)}
+            return {"return_value": await self._call(call.name, call.args, call.kwargs)}
         except AbortBlock:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
-            return raised(error)
+            return exception_of(error)
 
-    # --- its place
+    async def _take_slot(self) -> None:
+        await self._sandbox.slots.acquire()
+        self._has_slot = True
 
-    async def _take_place(self) -> None:
-        await self._sandbox.places.acquire()
-        self._placed = True
+    def _return_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._sandbox.slots.release()
 
-    def _give_place(self) -> None:
-        if self._placed:
-            self._placed = False
-            self._sandbox.places.release()
-
-    async def leave(self) -> None:
-        """Give the place up while a call waits; the clock stands still."""
-        await self._sandbox.in_thread(self._feed.dump)
-        self._give_place()
-        if self._clock is not None and (deadline := self._clock.when()) is not None:
+    async def release(self) -> None:
+        """Store the state of the program and release its process while a call waits. `whole_s` stops counting."""
+        await self._sandbox.in_thread(self._session.dump)
+        self._return_slot()
+        if self._timeout is not None and (deadline := self._timeout.when()) is not None:
             self._time_left_s = deadline - asyncio.get_running_loop().time()
-            self._clock.reschedule(None)
+            self._timeout.reschedule(None)
 
-    async def come_back(self) -> None:
-        """Take a place again, and go on where the program was."""
-        if self._clock is not None:
-            self._clock.reschedule(asyncio.get_running_loop().time() + max(0.0, self._time_left_s))
-        await self._take_place()
-        await self._sandbox.in_thread(lambda: self._feed.load(self._sandbox.pool()))
+    async def reacquire(self) -> None:
+        """Take a slot again and restore the program there. `whole_s` counts from now on, also the wait for a slot."""
+        if self._timeout is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + max(0.0, self._time_left_s))
+        await self._take_slot()
+        await self._sandbox.in_thread(lambda: self._session.load(self._sandbox.pool()))
 
 
 def _digest(program: Program) -> str:
@@ -214,23 +213,19 @@ def _refusal(program: Program) -> BlockFailure | None:
     try:
         size = len(program.code.encode())
     except UnicodeEncodeError:
-        return BlockFailure("refused", "the code has half a character in it (a lone surrogate); write it without")
+        return BlockFailure("refused", "the code contains a lone surrogate, which is half a character; remove it")
     if size > CODE_MAX_BYTES:
         return BlockFailure(
-            "refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; do it in several blocks"
+            "refused", f"the code takes {size} bytes, the limit is {CODE_MAX_BYTES}; use several blocks"
         )
-    return (
-        None
-        if "\0" not in program.code
-        else BlockFailure("refused", "the code has a NUL character in it; leave it out")
-    )
-
-
-# --- A sandbox for runs on several event loops, as a synchronous worker has them: one after another, or side by side.
+    return None if "\0" not in program.code else BlockFailure("refused", "the code contains a NUL character; remove it")
 
 
 class LoopSandbox:
-    """A `Sandbox` with processes of its own on each loop. `aclose` ends those of the loop that it is called on."""
+    """A `Sandbox` for runs on several event loops, as a synchronous worker has them.
+
+    It makes one sandbox per loop. `aclose` closes that of the loop it is called on.
+    """
 
     def __init__(self, make: Callable[[], Sandbox] = MontySandbox) -> None:
         self._make = make
@@ -240,13 +235,13 @@ class LoopSandbox:
         self,
         program: Program,
         call: HostCall,
-        park: Callable[[ReleasableSlot], None] | None = None,
+        on_slot: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
     ) -> BlockResult:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             self._by_loop[loop] = self._make()
-        return await self._by_loop[loop].run(program, call, park, quick)
+        return await self._by_loop[loop].run(program, call, on_slot, quick)
 
     async def aclose(self) -> None:
         sandbox = self._by_loop.pop(asyncio.get_running_loop(), None)

@@ -1,4 +1,4 @@
-"""One program in one process of the engine: its steps, its prints, and how its errors read. All of it blocks."""
+"""One program in one Monty process: its steps, its output, and the texts of its errors. Every method blocks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from magent2.sandbox.interface import BlockFailure, BlockLimits, BlockResult, Pr
 ERROR_MAX_CHARS = 4000
 VALUE_MAX_CHARS = 8000
 SCRIPT = "block.py"
-GIVEN_NAME = "<python-input-0>"  # what the engine calls the code
+GIVEN_NAME = "<python-input-0>"  # Monty's name for the code, in tracebacks
 
-# What a tool may raise by a name that the program can tell apart; anything else is an Exception there.
-NAMED = (
+# Exceptions of tools that keep their type in the program. All others are raised there as `Exception`.
+RAISABLE = (
     PermissionError,
     FileNotFoundError,
     TimeoutError,
@@ -50,12 +50,12 @@ NAMED = (
 
 
 class TooManyCalls(Exception):
-    """The program has asked for more than it may."""
+    """The program made more calls than its limit allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call that the program waits for."""
+    """A call of a host function that the program waits for."""
 
     name: str
     args: tuple[Any, ...]
@@ -63,7 +63,7 @@ class FunctionCall:
 
 
 class BlockSession:
-    """Steps one program. At most one thread is in it at a time."""
+    """Runs one program from call to call. At most one thread uses it at a time, besides `kill`."""
 
     def __init__(self, program: Program, limits: BlockLimits, quick: QuickCall | None = None) -> None:
         self._program = program
@@ -81,8 +81,6 @@ class BlockSession:
     def is_open(self) -> bool:
         return self._session is not None
 
-    # --- steps
-
     def start(self, pool: Monty, *, checked: bool) -> FunctionCall | BlockResult:
         program = self._program
         stubs = None if checked else program.stubs
@@ -96,18 +94,20 @@ class BlockSession:
         )
         self._session = session.__enter__()
         self._pid = session.worker_pid
-        return self._go_on(self._session.feed_start(program.code, print_callback=self._collector))
+        return self._continue(self._session.feed_start(program.code, print_callback=self._collector))
 
     def resume(self, result: Any) -> FunctionCall | BlockResult:
-        """Go on with what the call gave; a value that has no place in the program is an error there."""
+        """Continue with the result of the call. A value that Monty cannot convert is an error in the program."""
         snapshot, self.snapshot = self.snapshot, None
-        assert snapshot is not None  # noqa: S101  for the type checker: a call is answered once
-        return self._go_on(snapshot.resume(result))
+        assert snapshot is not None  # noqa: S101  for the type checker: only a waiting call is resumed, and once
+        return self._continue(snapshot.resume(result))
 
-    def _go_on(self, snapshot: SyncSnapshot) -> FunctionCall | BlockResult:
-        """As far as it goes without the host."""
+    def _continue(self, snapshot: SyncSnapshot) -> FunctionCall | BlockResult:
+        """Run the program until it ends or calls a function that needs the event loop."""
         while not isinstance(snapshot, MontyComplete):
-            self._count()
+            self._calls += 1
+            if self._calls > self._limits.calls:
+                raise TooManyCalls(_too_many_calls(self._limits))
             if isinstance(snapshot, FunctionSnapshot) and not snapshot.is_os_function:
                 answer = self._quick(snapshot)
                 if answer is None:
@@ -121,7 +121,7 @@ class BlockSession:
         return ended
 
     def _quick(self, snapshot: FunctionSnapshot) -> Any:
-        """The answer to a call that needs nobody else, if it is one."""
+        """Answer a call on this thread, or return `None` if the host must make it."""
         name = str(snapshot.function_name)
         if name not in self._program.functions:
             return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
@@ -130,51 +130,48 @@ class BlockSession:
         try:
             done = self._quick_call(name, snapshot.args, snapshot.kwargs)
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
-            return raised(error)
+            return exception_of(error)
         return None if done is None else {"return_value": done.value}
 
     def _refuse_or_look_up(self, snapshot: FunctionSnapshot | NameLookupSnapshot | FutureSnapshot) -> SyncSnapshot:
         if isinstance(snapshot, NameLookupSnapshot):
             return self._look_up(snapshot)
         if isinstance(snapshot, FutureSnapshot):
-            refusal = {"exc_type": "RuntimeError", "message": "functions here give their results at once; do not await"}
+            refusal = {
+                "exc_type": "RuntimeError",
+                "message": "functions return their results directly; do not use await",
+            }
             return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))  # type: ignore[arg-type]
         return snapshot.resume_not_handled()
 
     def _look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
-        """A function that is named and not called: it can be passed on, and called later."""
+        """Resolve a function that is named but not called, so that the program can pass it on and call it later."""
         name = snapshot.variable_name
         if snapshot.object_id is not None or name not in self._program.functions:
             return snapshot.resume()
         return snapshot.resume(value=_handle(name))
 
-    def _count(self) -> None:
-        self._calls += 1
-        if self._calls > self._limits.calls:
-            raise TooManyCalls(f"the block made more than {self._limits.calls} calls; do the rest in another block")
-
-    # --- waiting
-
     def dump(self) -> None:
-        """Keep the state of the program and leave its process."""
-        assert self.snapshot is not None  # noqa: S101  for the type checker: only a call waits
+        """Store the state of the program, which waits for a call, and give its process back."""
+        assert self.snapshot is not None  # noqa: S101  for the type checker: only a waiting call is dumped
         self._dump = self.snapshot.dump()
         self._keep_prints()
         self.close()
 
     def load(self, pool: Monty) -> None:
-        assert self._dump is not None  # noqa: S101  for the type checker: it has left before
+        """Restore the stored state in another process. The output limit is what is left of it."""
+        assert self._dump is not None  # noqa: S101  for the type checker: it was dumped before
         left = self._limits.output_bytes - sum(len(text.encode()) for text in self._printed)
         self._collector = CollectString(max(1, left))
         session = pool.checkout(script_name=SCRIPT, limits=self._resources(), os_policy=self._policy())
         self._session = session.__enter__()
         self._pid = session.worker_pid
         snapshot = self._session.load_snapshot(self._dump, print_callback=self._collector)
-        assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker: it left in a call
+        assert isinstance(snapshot, FunctionSnapshot)  # noqa: S101  for the type checker: it was dumped in a call
         self.snapshot, self._dump = snapshot, None
 
     def kill(self) -> None:
-        """End the process in the middle of a step, from another thread; the pool starts another one."""
+        """Kill the process during a step, from another thread. The pool starts another process."""
         pid = self._pid
         if pid is not None and self._session is not None:
             with suppress(ProcessLookupError):
@@ -185,8 +182,6 @@ class BlockSession:
         session, self._session = self._session, None
         if session is not None:
             session.__exit__(None, None, None)
-
-    # --- the end
 
     def ended(self, failure: BlockFailure | None, done: MontyComplete | None = None) -> BlockResult:
         self._keep_prints()
@@ -212,14 +207,14 @@ class BlockSession:
         return OSPolicy(sleep="zero", datetime=program.clock, random_start={"seed": program.seed})
 
 
-def raised(error: Exception) -> dict[str, Any]:
-    """An exception as the program is to see it."""
-    name = next((kind.__name__ for kind in NAMED if isinstance(error, kind)), "Exception")
+def exception_of(error: Exception) -> dict[str, Any]:
+    """An exception of the host in the form in which Monty raises it in the program."""
+    name = next((kind.__name__ for kind in RAISABLE if isinstance(error, kind)), "Exception")
     return {"exc_type": name, "message": str(error) or type(error).__name__}
 
 
 def _handle(name: str) -> Any:
-    """The engine calls a function by its own name."""
+    """A function object with this name: Monty calls the host function by its name."""
 
     def handle() -> None: ...
 
@@ -228,7 +223,7 @@ def _handle(name: str) -> Any:
 
 
 def _shown(done: MontyComplete) -> str | None:
-    """The value of the last line, as text: JSON where it is that, else as Python shows it."""
+    """The value of the last line as text: as JSON if it can be, else as Python shows it."""
     value = done.output
     if value is None:
         return None
@@ -242,17 +237,17 @@ def _shown(done: MontyComplete) -> str | None:
 
 
 def failure_of(error: MontyError, limits: BlockLimits) -> BlockFailure:
-    """Why a program ended, as whoever wrote it should read it."""
+    """The failure that an error of Monty means, in words for the author of the program."""
     if isinstance(error, MontyTypingError):
-        return BlockFailure("refused", _cut(f"nothing was run; mend this first:\n{error.display().strip()}"))
+        return BlockFailure("refused", _cut(f"nothing was run; fix this first:\n{error.display().strip()}"))
     if isinstance(error, MontySyntaxError):
-        return BlockFailure("refused", _cut(f"nothing was run; mend this first:\n{_traceback(error)}"))
+        return BlockFailure("refused", _cut(f"nothing was run; fix this first:\n{_traceback(error)}"))
     if isinstance(error, MontyCrashedError):
         if error.timed_out:
             return BlockFailure(
-                "time", f"the block worked longer than {limits.run_s:g} s and was ended; do less at a time"
+                "time", f"the block ran longer than {limits.run_s:g} s and was killed; do less in one block"
             )
-        return BlockFailure("crash", "the process that ran the block has died; do less at a time")
+        return BlockFailure("crash", "the process that ran the block crashed; do less in one block")
     if isinstance(error, MontyRuntimeError):
         return _of_runtime(error, limits)
     return BlockFailure("exception", _cut(str(error)))
@@ -262,18 +257,22 @@ def _of_runtime(error: MontyRuntimeError, limits: BlockLimits) -> BlockFailure:
     inner, text = error.exception(), str(error)
     if isinstance(inner, TimeoutError) and "time limit exceeded" in text:
         longest = f"{limits.run_s:g} s, or {limits.turn_s:g} s between two calls"
-        return BlockFailure("time", f"the block worked longer than {longest}; do less at a time")
+        return BlockFailure("time", f"the block ran longer than {longest}; do less in one block")
     if isinstance(inner, MemoryError):
         if f"> {limits.memory_bytes} bytes" in text:
             return BlockFailure(
-                "memory", f"the block used more than {limits.memory_bytes >> 20} MB of memory; do less at a time"
+                "memory", f"the block used more than {limits.memory_bytes >> 20} MB of memory; do less in one block"
             )
         return BlockFailure("output", f"the block printed more than {limits.output_bytes} bytes; print less")
     if isinstance(inner, RuntimeError) and "suspension limit" in text:
-        return BlockFailure("calls", f"the block made more than {limits.calls} calls; do the rest in another block")
+        return BlockFailure("calls", _too_many_calls(limits))
     if isinstance(inner, RecursionError):
         return BlockFailure("recursion", _cut(_traceback(error)))
     return BlockFailure("exception", _cut(_traceback(error)))
+
+
+def _too_many_calls(limits: BlockLimits) -> str:
+    return f"the block made more than {limits.calls} calls; do the rest in another block"
 
 
 def _traceback(error: MontyRuntimeError | MontySyntaxError) -> str:
@@ -281,5 +280,5 @@ def _traceback(error: MontyRuntimeError | MontySyntaxError) -> str:
 
 
 def _cut(text: str) -> str:
-    """The end says most: the last line names the error."""
+    """Cut a long text at its beginning: the last line names the error."""
     return text if len(text) <= ERROR_MAX_CHARS else f"…{text[-ERROR_MAX_CHARS:]}"

@@ -1,4 +1,8 @@
-"""`run_python`: an agent's tools as functions of a block, and the block as a call of a tool."""
+"""`run_python`: run a block of Python code, with the other tools of the agent as functions.
+
+A block is one tool call. Its messages are held in a scope of its own. When it ends well they move to the scope of the
+call, and the append that records the result of the call sends them; if it fails, they are discarded.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,27 @@ import orjson
 
 from magent2.bus.log import Log
 from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
+from magent2.models.json_types import JsonObject
 from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
-from magent2.tools.default_tools import DESCRIPTION, RUN_PYTHON, SCHEMA
+from magent2.tools.default_tools import RUN_PYTHON, RUN_PYTHON_DESCRIPTION, RUN_PYTHON_SCHEMA
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import CallScope, ReleasableSlot, call_scope
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 ARGUMENTS_MAX_BYTES = 1 << 20  # of one call from a block
-NESTED_MAX = 3  # blocks in blocks
+NESTED_MAX = 3  # blocks inside blocks
 COMMIT_TRIES_MAX = 8
-LATE = "Your tools that are called server__tool are functions too, under these names."
+LATE_TOOLS_NOTE = "Your tools that are called server__tool are functions too, under these names."
 
-# Tools that are only known when a block begins.
+# Returns the tools that are known only when a block starts, such as those of MCP servers.
 LateTools: TypeAlias = Callable[[], Awaitable[Sequence[ToolDefinition]]]
 
 
 @dataclass(slots=True)
 class PythonTool:
-    """`run_python` for one agent. `tools` and those that come `late` are all that the agent may use."""
+    """`run_python` for one agent. Its functions are `tools` and the late tools: all that the agent may use."""
 
     sandbox: Sandbox
     tools: Iterable[ToolDefinition]
@@ -42,7 +47,7 @@ class PythonTool:
 
     def __post_init__(self) -> None:
         nested = ToolDefinition(
-            ToolSignature(RUN_PYTHON, "Run code as a block of its own, inside this one.", SCHEMA),
+            ToolSignature(RUN_PYTHON, "Run code as a block of its own, inside this block.", RUN_PYTHON_SCHEMA),
             {"type": "string"},
             self.execute,
         )
@@ -52,105 +57,105 @@ class PythonTool:
 
     def definition(self) -> ToolDefinition:
         listed = "\n".join(function.stub.partition("\n")[0].removesuffix(":") for function in self.functions.values())
-        more = "" if self.late is None else f"\n{LATE}"
-        signature = ToolSignature(RUN_PYTHON, f"{DESCRIPTION}\nFunctions:\n{listed}{more}", SCHEMA)
+        more = "" if self.late is None else f"\n{LATE_TOOLS_NOTE}"
+        description = f"{RUN_PYTHON_DESCRIPTION}\nFunctions:\n{listed}{more}"
+        signature = ToolSignature(RUN_PYTHON, description, RUN_PYTHON_SCHEMA)
         return ToolDefinition(signature, {"type": "string"}, self.execute)
 
     async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
-        code = str(given["code"])
-        if context.scope is not None and context.scope.block:
-            return await self._inside(code, context.scope)
-        outer = context.scope
-        key = str(uuid4()) if outer is None else outer.key
-        scope = CallScope(context.run, key, block=True) if outer is None else _block_scope(outer)
-        if outer is not None:
-            outer.closing = InterruptedBlock(code, scope)
-        closing = await self._run(code, scope)
-        if outer is None:
-            text = await _commit(scope, closing)
-        else:
-            outer.held = dict(scope.held) if closing.ended.failure is None else {}
-            outer.closing = closing
-            text = closing.told(outer.sends, ()).result
-        return ToolExecutionResult(text, text, skip_turn=scope.skip_turn and closing.ended.failure is None)
+        code, call = str(given["code"]), context.scope
+        if call is None:
+            scope = CallScope(context.run, str(uuid4()), block=True)
+            text = await _send_without_run(scope, await self._run(code, scope))
+            return ToolExecutionResult(text, text, skip_turn=scope.skip_turn)
+        if call.block:
+            return await self._run_nested(code, call)
+        scope = CallScope(
+            call.run,
+            call.key,
+            block=True,
+            observed=call.observed,
+            call_writer=call.call_writer,
+            wait_hooks=call.wait_hooks,
+        )
+        call.outcome = InterruptedBlock(code, scope)  # recorded if the run is stopped while the block runs
+        outcome = await self._run(code, scope)
+        succeeded = outcome.result.failure is None
+        call.held = dict(scope.held) if succeeded else {}
+        call.outcome = outcome
+        # Which messages are sent is known only when the result is recorded, so `outcome` words the result then.
+        return ToolExecutionResult("", "", skip_turn=scope.skip_turn and succeeded)
 
     async def _run(self, code: str, scope: CallScope) -> BlockOutcome:
-        """The whole block, up to what it means for what it holds."""
-        begun = time.monotonic()
+        started = time.monotonic()
         with call_scope(scope):
-            ended = await self._block(code, scope, scope.key)
-        held = len(scope.held)
-        took = round((time.monotonic() - begun) * 1000)
-        return BlockOutcome(scope.run.conversation_id, code, ended, held, took)
+            result = await self._run_program(code, scope, scope.key)
+        if result.failure is None:
+            result = replace(result, failure=_divergence(scope))
+        scope.skip_turn = scope.skip_turn and result.failure is None
+        duration_ms = round((time.monotonic() - started) * 1000)
+        return BlockOutcome(scope.run.conversation_id, code, result, len(scope.held), duration_ms)
 
-    async def _inside(self, code: str, scope: CallScope) -> ToolExecutionResult[str]:
-        """A block in a block: what it holds waits for the outer one; if it fails, that is forgotten and it raises."""
+    async def _run_nested(self, code: str, scope: CallScope) -> ToolExecutionResult[str]:
+        """Run a block inside a block. Its messages wait for the outer block; if it fails, they are discarded."""
         if scope.depth >= NESTED_MAX:
-            raise InvalidInput(f"blocks go at most {NESTED_MAX} deep; call a function instead")
-        mark = scope.next_place
+            raise InvalidInput(f"blocks can be nested {NESTED_MAX} deep; call a function instead")
+        first = scope.next_position
         scope.depth += 1
         try:
-            async with scope.aside():
-                ended = await self._block(code, scope, f"{scope.key}/{mark}")
+            async with scope.slot_released():
+                result = await self._run_program(code, scope, f"{scope.key}/{first}")
         finally:
             scope.depth -= 1
-        if ended.failure is not None:
-            scope.drop_from(mark)
-            raise BlockFailed(ended.failure.text)
-        text = "\n".join(part for part in (ended.output.rstrip("\n"), ended.value or "") if part)
+        if result.failure is not None:
+            scope.discard_from(first)
+            raise BlockFailed(result.failure.text)
+        text = "\n".join(part for part in (result.output.rstrip("\n"), result.value or "") if part)
         return ToolExecutionResult(text, text)
 
-    async def _block(self, code: str, scope: CallScope, seed: str) -> BlockResult:
-        functions, stubs = await self._callable_now()
+    async def _run_program(self, code: str, scope: CallScope, seed: str) -> BlockResult:
+        functions, stubs = self.functions, self.stubs
+        if self.late is not None:  # a late tool does not replace one of the same name
+            functions = {**functions_of(await self.late()), **self.functions}
+            stubs = stubs_of(functions.values())
         program = Program(code, tuple(functions), stubs, _clock_of(scope), seed)
-        calls = _Calls(functions, scope, ToolExecutionContext(scope.run, scope))
+        calls = _BlockCalls(functions, scope, ToolExecutionContext(scope.run, scope))
         try:
-            ended = await self.sandbox.run(program, calls.call, calls.park, calls.quick)
+            return await self.sandbox.run(program, calls.call, calls.add_slot, calls.hold)
         finally:
-            calls.end()
-        if scope.depth == 0 and ended.failure is None:
-            return replace(ended, failure=_divergence(scope))
-        return ended
-
-    async def _callable_now(self) -> tuple[Mapping[str, ToolFunction], str]:
-        """The functions of a block that begins now, and their types; what was there first keeps its name."""
-        if self.late is None:
-            return self.functions, self.stubs
-        every = {**functions_of(await self.late()), **self.functions}
-        return every, stubs_of(every.values())
+            calls.remove_slot()
 
 
 @dataclass(slots=True)
-class _Calls:
-    """The calls that one block makes."""
+class _BlockCalls:
+    """The calls that one block makes to its functions."""
 
     functions: Mapping[str, ToolFunction]
     scope: CallScope
     context: ToolExecutionContext
-    parking: ReleasableSlot | None = None
+    slot: ReleasableSlot | None = None
 
-    def park(self, parking: ReleasableSlot) -> None:
-        self.parking = parking
-        self.scope.parked.append(parking)
+    def add_slot(self, slot: ReleasableSlot) -> None:
+        self.slot = slot
+        self.scope.slots.append(slot)
 
-    def end(self) -> None:
-        if self.parking is not None:
-            self.scope.parked.remove(self.parking)
+    def remove_slot(self) -> None:
+        if self.slot is not None:
+            self.scope.slots.remove(self.slot)
 
-    def quick(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> QuickResult | None:
-        """A message that is to be held needs nobody: it is, on the thread of the block."""
+    def hold(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> QuickResult | None:
+        """A `QuickCall`: hold a message without leaving the thread of the block."""
         function = self.functions[name]
         tool = function.tool
         if tool.hold is None or tool.needs_approval or tool.repeat == "never":
             return None
-        arguments = _plain(name, function.bind(args, kwargs))
-        answer = tool.hold(arguments, self.context)
+        answer = tool.hold(_json_arguments(name, function.bind(args, kwargs)), self.context)
         return None if answer is None else QuickResult(answer)
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         function = self.functions[name]
         tool = function.tool
-        arguments = _plain(name, function.bind(args, kwargs))
+        arguments = _json_arguments(name, function.bind(args, kwargs))
         if tool.needs_approval:
             raise PermissionError(f"{tool.name} needs a person's approval; call it by itself, not from Python")
         try:
@@ -158,48 +163,43 @@ class _Calls:
         except Diverged as error:
             raise AbortBlock(BlockFailure("diverged", str(error))) from error
         finally:
+            # The tool may have changed anything: messages that are held from now on are planned with new reads.
             self.scope.plan_cache.forget()
-        return _value(result.typed_result)
-
-
-def _block_scope(outer: CallScope) -> CallScope:
-    return CallScope(
-        outer.run, outer.key, block=True, observed=outer.observed, call_writer=outer.call_writer, waits=outer.waits
-    )
+        return _json_value(result.typed_result)
 
 
 def _divergence(scope: CallScope) -> BlockFailure | None:
-    """An earlier attempt has sent at once what this one has not come to."""
+    """Fail a block whose earlier attempt sent messages immediately that this attempt did not send."""
     if scope.diverged is not None:
         return BlockFailure("diverged", scope.diverged)
     if scope.call_writer is None:
         return None
-    missing = scope.call_writer.earlier_places() - scope.left
+    missing = scope.call_writer.earlier_places() - scope.sent_now
     if not missing:
         return None
-    return BlockFailure("diverged", f"an earlier attempt has sent {len(missing)} at once that this one did not come to")
+    return BlockFailure("diverged", f"an earlier attempt sent {len(missing)} messages that this attempt did not reach")
 
 
 def _clock_of(scope: CallScope) -> datetime:
-    """The same for every attempt: when what the run answers was written."""
+    """The time that a block sees: that of the message which the run answers, so that every attempt sees the same."""
     written = getattr(getattr(scope.run, "envelope", None), "created_at", None)
     return written if isinstance(written, datetime) else datetime.now(UTC)
 
 
-def _plain(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as any other call brings them: JSON, and not too much of it."""
+def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
+    """Arguments in the form that a model's call has them: JSON of a limited size."""
     try:
         text = orjson.dumps(arguments)
     except (orjson.JSONEncodeError, RecursionError) as error:
-        raise TypeError(f"{name}() takes what JSON can say: {error}") from error
+        raise TypeError(f"the arguments of {name}() must be JSON values: {error}") from error
     if len(text) > ARGUMENTS_MAX_BYTES:
         raise ValueError(f"the arguments of {name}() take {len(text)} bytes, the limit is {ARGUMENTS_MAX_BYTES}")
-    plain: dict[str, Any] = orjson.loads(text)
-    return plain
+    found: JsonObject = orjson.loads(text)
+    return found
 
 
-def _value(value: Any) -> Any:
-    """What a block is given of a tool's result: what JSON can say of it, else its text."""
+def _json_value(value: Any) -> Any:
+    """The result of a tool as a block gets it: as JSON, or as text if it is not JSON."""
     try:
         return orjson.loads(orjson.dumps(value, default=_as_json))
     except (orjson.JSONEncodeError, RecursionError):
@@ -211,22 +211,21 @@ def _as_json(value: Any) -> Any:
     return dump(mode="json") if callable(dump) else str(value)
 
 
-async def _commit(scope: CallScope, closing: BlockOutcome) -> str:
-    """Outside a run: what was held leaves in one append, but for what is refused by now."""
-    held = scope.sends if closing.ended.failure is None else ()
-    sends, failures = await plan_held_sends(Log(scope.run.bus), held)
-    for _ in range(COMMIT_TRIES_MAX if sends else 0):
-        first, *others = (held.append for held in sends)
-        try:
-            await scope.run.bus.acall(first.merge(*others))
-        except (Refused, TopicDeleted):
-            sends, failed = await replan_held_sends(Log(scope.run.bus), sends)
-            failures += failed
-        else:
-            break
+async def _send_without_run(scope: CallScope, outcome: BlockOutcome) -> str:
+    """Send what a block outside a run held, in one append, and return the text of its outcome."""
+    held = scope.sends if outcome.result.failure is None else ()
+    log = Log(scope.run.bus)
+    sends, failures = await plan_held_sends(log, held)
+    for _ in range(COMMIT_TRIES_MAX):
         if not sends:
             break
+        first, *others = (held.append for held in sends)
+        try:
+            await log.append(first.merge(*others))
+            break
+        except (Refused, TopicDeleted):
+            sends, refused = await replan_held_sends(log, sends)
+            failures += refused
     else:
-        if sends:
-            raise ConditionFailed("nothing was sent: the recipients keep changing; run the block again")
-    return str(closing.told(sends, failures).result)
+        raise ConditionFailed("nothing was sent: the recipients keep changing; run the block again")
+    return str(outcome.build(sends, failures).result)

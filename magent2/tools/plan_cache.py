@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Describe, Find, Operation, Read
 from magent2.bus.records import TopicInfo
 from magent2.errors import AddressError, Magent2Error
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -31,22 +32,24 @@ class PlanCache:
         for append in held:
             self.note(append)
 
-    async def plan(self, log: Log, planning: Callable[[Log], Awaitable[R]]) -> R:
+    async def plan(
+        self, log: Log, planning: Callable[Concatenate[Log, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         """Run `planning` over a log that answers repeated reads from this cache."""
         try:
-            return await planning(_CachedLog(log, self))
+            return await planning(_CachedLog(log, self), *args, **kwargs)
         except Magent2Error:
             self.forget()  # the next attempt must read again
             raise
 
-    def plan_like(self, kind: Hashable | None) -> Append | None:
-        """Return the plan of an earlier send of this kind, if nothing that it depends on has changed since."""
-        return None if kind is None else self._plans.get(kind)
+    def plan_like(self, key: Hashable | None) -> Append | None:
+        """Return the plan of an earlier send with this key, if nothing that it depends on has changed since."""
+        return None if key is None else self._plans.get(key)
 
-    def note(self, append: Append, kind: Hashable | None = None) -> None:
+    def note(self, append: Append, key: Hashable | None = None) -> None:
         """Count `append` as sent: later plans see the heads that it sets."""
         if not append.heads:
-            self._plans.setdefault(kind, append)
+            self._plans.setdefault(key, append)
             return
         self._plans.clear()
         for head in append.heads:

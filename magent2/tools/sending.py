@@ -1,121 +1,265 @@
-"""Send now, or hold: decided here and nowhere else.
+"""Tools that send messages, and the one rule that decides when a message is sent.
 
-Outside a run a send goes out at once. In a run it is held and goes out in the append of the tool's result, or, inside a
-Python block, in the append that ends the block. What cannot wait goes out at once there too, under an id that is the
-same in every attempt, so that a second attempt sends nothing twice.
+The author of a sending tool writes a `SendingTool`: `prepare` validates a call and returns a payload, `perform` returns
+the append that sends it. `definition_of` makes a tool of it. `send_or_hold` decides when the append is written:
+
+- Outside a run, immediately.
+- In a run, with the result of the call; in a Python block, in the append that ends the block. Until then it is held.
+- If it cannot wait (`Arguments.urgent`), immediately. Its id is the same in every attempt at the call, so a second
+  attempt does not send it twice.
+
+When the call ends, `plan_held_sends` makes the missing plans. If the log refuses the append, because something that a
+plan depends on has changed, `replan_held_sends` plans all of them again; a send that is refused then fails by name.
 """
 
 from __future__ import annotations
 
-import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
+from magent2.bus.records import digest_of
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonObject
 from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import CallWriter
-from magent2.tools.interface import CallScope, FailedSend, HeldSend, Planning, PreparedSend, SendMark, current_scope
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.interface import CallScope, FailedSend, HeldSend, PreparedSend, SendKind, SendMark
 from magent2.tools.plan_cache import PlanCache
 
-SEND_TRIES_MAX = 8  # how often the log may move on under one send
+SEND_TRIES_MAX = 8  # how often the log may change while one recorded send is planned and written
+FAULTS_SHOWN = 3
+
+
+class Arguments(BaseModel):
+    """The arguments of a sending tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    now: bool = Field(
+        default=False, description="Send immediately. The message is then sent even if the script fails later."
+    )
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the message must be sent immediately instead of at the end of the call or block."""
+        return self.now
+
+
+class Payload(BaseModel):
+    """All that `perform` needs to send a message, besides the log. Change `version` when the fields change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+
+
+A = TypeVar("A", bound=Arguments)
+P = TypeVar("P", bound=Payload)
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """A send that has left, or waits to: its id and the topics that it is in, or will be."""
+    """A send that was written or is held: its id, and the topics that it is in or will be in."""
 
     id: str
     topics: tuple[str, ...]
     held: bool
 
 
-async def send_or_hold(
-    log: Log, prepared: PreparedSend, scope: CallScope | None, send_id: str | None = None
-) -> SendResult:
-    """The rule. `send_id` is for sends outside a run; in a run it follows from the call."""
+class SendingTool(ABC, Generic[A, P]):
+    """A tool that sends a message, in two steps.
+
+    `prepare` validates the call, resolves the recipient and fixes what is sent; it changes nothing. `perform` returns
+    the append that sends it, as the log is when it is called; it is called again when the log has changed. Both refuse
+    with `InvalidInput` or `Refused` and a message that tells the model what to do. Both may await only `log`: a block
+    also calls them on its own thread.
+    """
+
+    name: str
+    description: str
+    arguments: type[A]
+    payload: type[P]
+
+    @abstractmethod
+    async def prepare(self, log: Log, arguments: A, context: ToolExecutionContext) -> P: ...
+
+    @abstractmethod
+    async def perform(self, log: Log, payload: P, context: ToolExecutionContext, mark: SendMark) -> Append: ...
+
+    @abstractmethod
+    def target(self, payload: P) -> str:
+        """The recipient, as the status line of a block names it: "@bob", "agent:Sales"."""
+
+    def kind(self, payload: P) -> SendKind | None:
+        """What decides how `perform` plans this payload, besides the log, and the text, which does not.
+
+        Of sends with the same key only the first of a block is planned when it is held, the others when the block ends.
+        `None`: each is planned when it is held.
+        """
+        return None
+
+    def answer(self, payload: P, sent: SendResult) -> JsonObject:
+        """What the caller of the tool gets."""
+        return {"ok": True, "envelope_id": sent.id, "held": sent.held}
+
+    # The rest makes a tool of the methods above. A subclass overrides `respond` to do more than send.
+
+    async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+        """`ToolDefinition.execute`: send or hold, on the event loop."""
+        return await self.respond(parse(self.name, self.arguments, given), context)
+
+    async def respond(self, arguments: A, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+        log = Log(engine_of(self.name, context))
+        payload = await self.prepare(log, arguments, context)
+        writer = None if context.scope is None else context.scope.call_writer
+        sent = await send_or_hold(log, self.prepared(arguments, payload, context), writer)
+        answer = self.answer(payload, sent)
+        return ToolExecutionResult(
+            answer, answer, deferred_payload=payload.model_dump(mode="json") if sent.held else None
+        )
+
+    def hold(self, given: Mapping[str, Any], context: ToolExecutionContext) -> JsonObject | None:
+        """`ToolDefinition.hold`: hold the send on the thread of a block, or return `None` if it cannot be held.
+
+        A block that loops over its recipients would otherwise switch to the event loop and back for every message.
+        """
+        arguments, scope = parse(self.name, self.arguments, given), context.scope
+        if arguments.urgent or scope is None:
+            return None
+        return run_sync(engine_of(self.name, context), self._hold, arguments, context, scope)
+
+    async def _hold(self, log: Log, arguments: A, context: ToolExecutionContext, scope: CallScope) -> JsonObject:
+        payload = await scope.plan_cache.plan(log, self.prepare, arguments, context)
+        sent = await send_or_hold(log, self.prepared(arguments, payload, context))
+        return self.answer(payload, sent)
+
+    async def execute_deferred(
+        self, log: Log, stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark
+    ) -> Append:
+        """`ToolDefinition.execute_deferred`: the same plan as `perform`, from a payload in its JSON form."""
+        version = self.payload.model_fields["version"].default
+        if stored.get("version") != version:
+            raise InvalidInput(f"{self.name}: the stored payload has version {stored.get('version')}, not {version}")
+        return await self.perform(log, parse(self.name, self.payload, stored), context, mark)
+
+    def prepared(self, arguments: A, payload: P, context: ToolExecutionContext) -> PreparedSend:
+        now = arguments.urgent
+        digest = digest_of({"arguments": arguments.model_dump(mode="json")}) if now else ""
+        kind = self.kind(payload)
+        return PreparedSend(self.name, self.target(payload), payload, context, self.perform, now, digest, kind)
+
+
+def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
+    """The tool as the registry takes it."""
+    schema = tool.arguments.model_json_schema()
+    schema.pop("title", None)
+    schema["properties"]["now"] = schema["properties"].pop("now")  # the common parameter comes last
+    signature = ToolSignature(tool.name, tool.description, schema)
+    return ToolDefinition(signature, {"type": "object"}, tool.execute, tool.execute_deferred, hold=tool.hold)
+
+
+def has_engine(context: ToolExecutionContext) -> bool:
+    """Whether the run has an engine to append to. A bus of contract v1 cannot hold messages."""
+    return hasattr(context.run.bus, "call")
+
+
+def engine_of(tool: str, context: ToolExecutionContext) -> Engine:
+    if not has_engine(context):
+        raise InvalidInput(f"{tool} cannot send on this bus; run the agent with `magent2 worker`")
+    return context.run.bus
+
+
+def parse(tool: str, model: type[M], given: Mapping[str, Any]) -> M:
+    """Make a model of arguments or of a stored payload; `InvalidInput` names what does not fit."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)[:FAULTS_SHOWN]
+        text = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        raise InvalidInput(f"{tool}: {text}") from error
+
+
+async def send_or_hold(log: Log, prepared: PreparedSend, writer: CallWriter | None = None) -> SendResult:
+    """Send now, or hold until the call or block ends. No other code decides this.
+
+    `writer` is for callers on the event loop of a run: an immediate send is then recorded with its position in the
+    call. Without it, an immediate send is written directly, under the same id.
+    """
+    scope = prepared.context.scope
     if scope is None:
-        return await _send_now(log, prepared, SendMark(send_id or str(uuid4())))
-    place = scope.place()
-    mark = scope.mark(held_id(scope, place), prepared.target)
+        return await _send_directly(log, prepared, SendMark(str(uuid4())))
+    position = scope.take_position()
+    if prepared.now and writer is not None:
+        return await _send_recorded(log, prepared, scope, position, writer)
+    mark = scope.mark(position, prepared.target)
     if prepared.now:
-        return await _send_now(log, prepared, mark)
-    like = scope.plan_cache.plan_like(prepared.way) if scope.block else None
-    append = like or await _plan(log, scope.plan_cache, prepared, mark)
-    scope.hold(place, HeldSend(mark, prepared, append, planned=like is None))
+        return await _send_directly(log, prepared, mark)
+    similar = scope.plan_cache.plan_like(prepared.plan_key) if scope.block else None
+    append = similar if similar is not None else await scope.plan_cache.plan(log, prepared.plan, mark)
+    scope.hold(position, HeldSend(mark, prepared, append, planned=similar is None))
     return SendResult(mark.id, topics_of(append), held=True)
 
 
-async def dispatch(bus: Engine, prepared: PreparedSend, scope: CallScope | None) -> SendResult:
-    """The rule, where a run can be waited for: what cannot wait leaves under the run's token, noted by its place."""
-    if scope is None or scope.call_writer is None or not prepared.now:
-        return await send_or_hold(Log(bus), prepared, scope)
-    place = scope.place()
-    scope.left.add(place)
-    known = scope.call_writer.earlier_send(place)
-    if known is not None:
-        return _same_again(prepared, scope, known)
-    mark = scope.mark(held_id(scope, place), prepared.target)
-    async with scope.call_writer.exclusive():
+async def _send_directly(log: Log, prepared: PreparedSend, mark: SendMark) -> SendResult:
+    async def attempt() -> SendResult:
+        append = await PlanCache().plan(log, prepared.plan, mark)
+        await log.append(append)
+        return SendResult(mark.id, topics_of(append), held=False)
+
+    return await retry_on_conflict(attempt, prepared.target, "send again")
+
+
+async def _send_recorded(
+    log: Log, prepared: PreparedSend, scope: CallScope, position: int, writer: CallWriter
+) -> SendResult:
+    """Send through the writer of the run, which records the send in the same append.
+
+    A later attempt finds the record at this position and does not send again. It must come to the same call there: if
+    not, the code has diverged from what was already sent, and the block must not go on.
+    """
+    scope.sent_now.add(position)
+    earlier = writer.earlier_send(position)
+    if earlier is not None:
+        if (earlier["tool"], earlier["digest"]) != (prepared.tool, prepared.digest):
+            scope.diverged = (
+                f"an earlier attempt sent another {earlier['tool']} at this position,"
+                f" where this attempt calls {prepared.tool}"
+            )
+            raise Diverged(scope.diverged)
+        return SendResult(earlier["id"], tuple(earlier["topics"]), held=False)
+    mark = scope.mark(position, prepared.target)
+    async with writer.exclusive():
         for _ in range(SEND_TRIES_MAX):
-            append = await _plan(Log(bus), PlanCache(), prepared, mark)
+            append = await PlanCache().plan(log, prepared.plan, mark)
             sent = SendResult(mark.id, topics_of(append), held=False)
-            if await _was_sent(scope.call_writer, place, prepared, sent, append):
-                return sent
+            facts = {"id": mark.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
+            try:
+                await writer.send_now(position, facts, append)
+            except (Refused, TopicDeleted):
+                continue
+            return sent
     raise ConditionFailed(f"{prepared.target} keeps changing; send again")
 
 
-async def _was_sent(
-    call_writer: CallWriter, place: int, prepared: PreparedSend, sent: SendResult, append: Append
-) -> bool:
-    facts = {"id": sent.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
-    try:
-        await call_writer.send_now(place, facts, append)
-    except (Refused, TopicDeleted):
-        return False
-    return True
-
-
-def _same_again(prepared: PreparedSend, scope: CallScope, known: Mapping[str, Any]) -> SendResult:
-    """What an earlier attempt has sent from this place is not sent again; it must be the same."""
-    if (known["tool"], known["digest"]) != (prepared.tool, prepared.digest):
-        scope.diverged = (
-            f"an earlier attempt has sent a {known['tool']} here at once, this one would send another {prepared.tool}"
-        )
-        raise Diverged(scope.diverged)
-    return SendResult(known["id"], tuple(known["topics"]), held=False)
-
-
-def send(bus: Engine, envelope: MessageEnvelope, *, steer: bool = False) -> SendResult:
-    """Deliver an envelope: held when a run is under way, else, and always as a steer, at once."""
-    scope = current_scope()
-    facts = SendOptions() if scope is None else SendOptions(principal=scope.run.principal, hops=scope.run.hops + 1)
-    planning = delivery_of(envelope, facts, steer)
-    prepared = PreparedSend("chat_send", envelope.recipient, lambda: {"version": 1}, planning, now=steer)
-    return run_sync(bus if scope is None else scope.run.bus, send_or_hold, prepared, scope, envelope.id)
-
-
-def delivery_of(envelope: MessageEnvelope, facts: SendOptions, steer: bool = False) -> Planning:
-    """How an envelope is sent, as mail or as a steer."""
-    return lambda log, mark: plan_envelope(
-        log, envelope.model_copy(update={"id": mark.id}), replace(facts, trace=mark.trace or facts.trace), steer
-    )
-
-
-async def plan_envelope(log: Log, envelope: MessageEnvelope, facts: SendOptions, steer: bool = False) -> Append:
-    """The append that delivers an envelope, as mail or as a steer, as things stand."""
-    return await plan_steer(log, envelope, facts) if steer else await plan_delivery(log, envelope, facts)
+async def plan_envelope(log: Log, envelope: MessageEnvelope, sending: SendOptions, steer: bool = False) -> Append:
+    """The append that delivers an envelope, as mail or as a steer."""
+    return await plan_steer(log, envelope, sending) if steer else await plan_delivery(log, envelope, sending)
 
 
 async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:
-    """All of them planned, and those that cannot go any more."""
+    """Plan the sends that have no plan of their own yet; return the planned ones and those that are refused."""
     planned: list[HeldSend] = []
     failures: list[FailedSend] = []
     cache = PlanCache()
@@ -131,28 +275,9 @@ async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[Hel
 
 
 async def replan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:
-    """The same sends as things stand now, after the log has refused them; and those that cannot go any more."""
+    """Plan all of the sends again, after the log has refused their append."""
     return await plan_held_sends(log, [replace(held, planned=False) for held in sends])
 
 
 def topics_of(append: Append) -> tuple[str, ...]:
     return tuple(dict.fromkeys([record.topic for record in append.records]))
-
-
-def held_id(scope: CallScope, place: int) -> str:
-    """The same for every attempt at the same call, so that a repeat is told."""
-    text = f"{scope.key}\x1f{place}"
-    return "send-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-async def _plan(log: Log, cache: PlanCache, prepared: PreparedSend, mark: SendMark) -> Append:
-    return await cache.plan(log, lambda cached: prepared.planning(cached, mark))
-
-
-async def _send_now(log: Log, prepared: PreparedSend, mark: SendMark) -> SendResult:
-    async def attempt() -> SendResult:
-        append = await _plan(log, PlanCache(), prepared, mark)
-        await log.append(append)
-        return SendResult(mark.id, topics_of(append), held=False)
-
-    return await retry_on_conflict(attempt, prepared.target, "send again")

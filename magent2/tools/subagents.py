@@ -25,8 +25,7 @@ from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.sending import SendResult, plan_envelope
-from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult, definition_of, plan_envelope
 from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, AgentLane, check_wait, wait_for_answer
 
 TASK_MAX_CHARS = 20_000

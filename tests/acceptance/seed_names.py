@@ -504,28 +504,29 @@ SEED_004: Names = {
     "DeferredEntry": Class("magent2.tools.interface:HeldSend"),
     "rlmDeferredFlush": Sketch("nothing is flushed one by one: the append that ends the block has all its sends"),
     "SayDeferredPayload": Fields(
-        "magent2.tools.messaging.say:SayPayload", ("place: UserDestination", "text: str", "reply_to: str | None = ...")
+        "magent2.tools.messaging.user_messages:SayPayload",
+        ("destination: UserDestination", "text: str", "reply_to: str | None = ..."),
     ),
     "SayDeferredPayload.connector, targetId": Fields(
-        "magent2.tools.messaging.destinations:UserDestination", ("connector: str", "target: str")
+        "magent2.tools.messaging.user_messages:UserDestination", ("connector: str", "target: str")
     ),
     "deferred payload of send_file": Fields(
-        "magent2.tools.messaging.send_file:FilePayload",
-        ("place: UserDestination", "file: AttachmentFacts", "text: str"),
+        "magent2.tools.messaging.user_messages:FilePayload",
+        ("destination: UserDestination", "file: AttachmentFacts", "text: str"),
     ),
     "deferred payload of send_user_message": Fields(
-        "magent2.tools.messaging.send_user_message:UserMessagePayload",
+        "magent2.tools.messaging.directory_messages:UserMessagePayload",
         ("agent: str", "text: str", "user: str", "swarm: str | None"),
     ),
     "deferred payload of send_agent_message": Fields(
-        "magent2.tools.messaging.send_agent_message:AgentMessagePayload",
+        "magent2.tools.messaging.agent_messages:AgentMessagePayload",
         ("target: AgentTarget", "text: str", "steering: bool = ..."),
     ),
     "deferred payload of friend_send": Fields(
-        "magent2.tools.messaging.friend_send:FriendPayload", ("user: str", "text: str", "nametag: str")
+        "magent2.tools.messaging.directory_messages:FriendPayload", ("user: str", "text: str", "nametag: str")
     ),
     "deferred payload of channel_send": Fields(
-        "magent2.tools.messaging.channel_send:ChannelPayload",
+        "magent2.tools.messaging.directory_messages:ChannelPayload",
         ("channel: str", "sender_username: str", "text: str", "mentions: list[str]"),
     ),
     "say": Tool(("text", "now"), required=("text",), deferred=True),
@@ -541,23 +542,25 @@ SEED_004: Names = {
     "no message on zero deferred": Returns(f"{BLOCK_OUTCOME}:sent_text", (0,), ""),
     "no message on zero discarded": Returns(f"{BLOCK_OUTCOME}:not_sent_text", (0,), ""),
     "wait: true bypasses": Returns(
-        "magent2.tools.messaging.send_user_message:UserMessageArguments",
+        "magent2.tools.messaging.directory_messages:UserMessageArguments",
         (),
         True,
         "urgent",
         {"text": "a", "wait": True},
     ),
     "steering: true bypasses": Returns(
-        "magent2.tools.messaging.send_agent_message:AgentMessageArguments",
+        "magent2.tools.messaging.agent_messages:AgentMessageArguments",
         (),
         True,
         "urgent",
         {"text": "a", "steering": True},
     ),
     "now: true bypasses": Returns(
-        "magent2.tools.messaging.say:SayArguments", (), True, "urgent", {"text": "a", "now": True}
+        "magent2.tools.messaging.user_messages:SayArguments", (), True, "urgent", {"text": "a", "now": True}
     ),
-    "deferred without now": Returns("magent2.tools.messaging.say:SayArguments", (), False, "urgent", {"text": "a"}),
+    "deferred without now": Returns(
+        "magent2.tools.messaging.user_messages:SayArguments", (), False, "urgent", {"text": "a"}
+    ),
     "doc/PLUGINS.md": Text("docs/writing-a-tool.md", "## Deferred sends"),
     "monty-python README": Text("docs/python-blocks.md"),
 }

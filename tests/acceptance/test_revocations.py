@@ -59,7 +59,7 @@ async def delete_conversation(log: Log, conversation: str) -> None:
 BOB_GONE = "user 'bob' was removed"
 ANN_GONE = "user 'ann' was removed"
 NO_HOOK = "to hook:+1: the connector 'hook' was removed"
-MOVED = "to hook:+1: ann is not reached at hook:+1 any more; send it again"
+MOVED = "to hook:+1: ann is no longer reached at hook:+1; send it again"
 
 CASES = {
     "unfriended": Case(lambda log: remove_friendship(log, "bob", "ann"), {"friend_send": "to @bob: not friends"}),

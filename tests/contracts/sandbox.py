@@ -27,11 +27,11 @@ class Host:
 
     def __init__(self) -> None:
         self.noted: list[Any] = []
-        self.parking: ReleasableSlot | None = None
+        self.slot: ReleasableSlot | None = None
         self.waited = asyncio.Event()
 
-    def park(self, parking: ReleasableSlot) -> None:
-        self.parking = parking
+    def add_slot(self, slot: ReleasableSlot) -> None:
+        self.slot = slot
 
     async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         value = [*args, *kwargs.values()][0]
@@ -43,10 +43,10 @@ class Host:
         return value
 
     async def _wait(self, number: int) -> int:
-        assert self.parking is not None
-        await self.parking.leave()
+        assert self.slot is not None
+        await self.slot.release()
         await self.waited.wait()
-        await self.parking.come_back()
+        await self.slot.reacquire()
         return number
 
 
@@ -56,7 +56,7 @@ def program(code: str, **facts: Any) -> Program:
 
 async def run(sandbox: Sandbox, code: str, call: HostCall | None = None, **facts: Any) -> BlockResult:
     host = Host()
-    return await sandbox.run(program(code, **facts), call or host.call, host.park)
+    return await sandbox.run(program(code, **facts), call or host.call, host.add_slot)
 
 
 def kind(ended: BlockResult) -> str | None:
@@ -160,7 +160,7 @@ class SandboxContract:
     ) -> None:
         hosts = [Host() for _ in range(SIDE_BY_SIDE)]
         code = "x = 40\nprint('before')\nx += wait(2)\nprint('after')\nx"
-        waiting = [asyncio.create_task(sandbox.run(program(code), host.call, host.park)) for host in hosts]
+        waiting = [asyncio.create_task(sandbox.run(program(code), host.call, host.add_slot)) for host in hosts]
 
         assert await run(sandbox, "1 + 1") == BlockResult("", "2")
         for host in hosts:
@@ -170,7 +170,7 @@ class SandboxContract:
 
     async def test_a_program_that_is_cancelled_ends(self, sandbox: Sandbox) -> None:
         host = Host()
-        task = asyncio.create_task(sandbox.run(program("note(1)\nwait(1)"), host.call, host.park))
+        task = asyncio.create_task(sandbox.run(program("note(1)\nwait(1)"), host.call, host.add_slot))
         while not host.noted:
             await asyncio.sleep(0)
         task.cancel()

@@ -101,7 +101,7 @@ class SendingToolContract:
 
         scope = scope_of(world.facts)
         await world.call_all(scope)
-        scope.drop_from(0)
+        scope.discard_from(0)
 
         assert (world.arrived(), world.log()) == ([], before)
 
@@ -148,7 +148,7 @@ class SendingToolContract:
         for held, result in zip(scope.sends, results, strict=True):
             payload = json.loads(json.dumps(result.deferred_payload))
             assert isinstance(payload["version"], int)
-            assert payload == held.prepared.payload()
+            assert payload == held.prepared.payload.model_dump(mode="json")
             context = ToolExecutionContext(world.facts, scope)
             world.bus.call(run_sync(world.bus, deferred, payload, context, held.mark))
         assert world.arrived() == world.wanted

@@ -219,7 +219,7 @@ async def test_a_block_is_checked_against_the_schemas_and_the_allowlist_before_i
     texts = await run_blocks(bus, library(shelf, "run_python", "shelf.fetch"), *codes)
 
     for text, words in zip(texts, faults.values(), strict=True):
-        assert text.startswith("nothing was run; mend this first:")
+        assert text.startswith("nothing was run; fix this first:")
         assert words in text
     assert "fetch" not in marks.read_text()
 

@@ -12,8 +12,8 @@ from agents.tool_context import ToolContext
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.team.graph import function_tool_of
+from magent2.tools import chat
 from magent2.tools.default_tools import RUN_PYTHON
-from magent2.tools.sending import send
 from magent2.tools.subagents import NAMES, subagent_tools
 from tests.simulation.blocks import python_tool
 from tests.simulation.calls import BLOCK, SEND, SUBAGENT, call_ids, kind_of, result_of, turn_of
@@ -49,13 +49,7 @@ async def send_message(context: RunContextWrapper[Any]) -> str:
     """Do a piece of work and send a letter."""
     run: RunContext = context.context
     result = await _do_work(context)
-    letter = MessageEnvelope(
-        conversation_id=run.conversation_id,
-        sender=f"agent:{run.agent}",
-        recipient=f"agent:{MESSAGE_RECIPIENT}",
-        content=result,
-    )
-    send(run.bus, letter)
+    chat.send_message(f"agent:{MESSAGE_RECIPIENT}", result, context=run)
     return result
 
 

@@ -10,8 +10,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, HostCall, Program, QuickCall
 from magent2.sandbox.python_tool import PythonTool
-from magent2.tools.interface import CallScope, ReleasableSlot, current_scope
-from magent2.tools.sending import held_id
+from magent2.tools.interface import ReleasableSlot, current_scope, send_id
 from tests.simulation.calls import BLOCK, kind_of, stable_choice, turn_of
 from tests.simulation.directory_fixture import send_call, sending_tools
 from tests.simulation.plain_runner import MailFaults
@@ -42,7 +41,7 @@ class ScriptedSandbox:
         self,
         program: Program,
         call: HostCall,
-        park: Callable[[ReleasableSlot], None] | None = None,
+        on_slot: Callable[[ReleasableSlot], None] | None = None,
         quick: QuickCall | None = None,
     ) -> BlockResult:
         played = json.loads(program.code)
@@ -94,7 +93,7 @@ def block_findings(run: Sequence[Mapping[str, Any]], conversation: str, posted: 
 def _held_findings(
     call: str, key: str, result: Mapping[str, Any] | None, conversation: str, posted: Posted
 ) -> Iterator[str]:
-    ids = {place: held_id(CallScope(run=None, key=key), place) for place in HELD}  # type: ignore[arg-type]
+    ids = {place: send_id(key, place) for place in HELD}
     there = [held for place, held in ids.items() if held in posted[send_call(name_of(call, place), conversation).lands]]
     said, told = ("", []) if result is None else (str(result["output"]), list(result["sends"]))
     if there != told:

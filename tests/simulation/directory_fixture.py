@@ -17,8 +17,8 @@ from magent2.directory.users import create_user
 from magent2.sessions.store import create_session
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition
-from magent2.tools.messaging.send_file import SendFile
-from magent2.tools.sending_tool import definition_of
+from magent2.tools.messaging.user_messages import SendFile
+from magent2.tools.sending import definition_of
 from tests.simulation.calls import stable_choice
 
 FILES = Path(__file__).parent.parent / "fixtures" / "simulation"

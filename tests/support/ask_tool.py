@@ -12,8 +12,7 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import SendMark
-from magent2.tools.sending import plan_envelope
-from magent2.tools.sending_tool import Arguments, Payload, SendingTool, definition_of
+from magent2.tools.sending import Arguments, Payload, SendingTool, definition_of, plan_envelope
 from magent2.tools.wait_for_answer import AgentLane, check_wait, wait_for_answer, with_wait
 
 

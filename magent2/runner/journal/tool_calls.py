@@ -65,7 +65,9 @@ class Call:
         context = self.journal.context
         key = f"{context.run_id}/{self.turn}/{self.id}"
         call_writer = JournalCallWriter(self.journal, self.turn, self.id)
-        return CallScope(run=context, key=key, observed=self.observed, call_writer=call_writer, waits=context.waits)
+        return CallScope(
+            run=context, key=key, observed=self.observed, call_writer=call_writer, wait_hooks=context.waits
+        )
 
     def observe(self) -> None:
         """The call begins, for whoever looks on."""
@@ -103,19 +105,19 @@ class Call:
         await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
         return refusal
 
-    async def close(self, closing: OutcomeBuilder, sends: Sequence[HeldSend]) -> Any:
-        """Record the result that `closing` words, and let those sends go that may: one append, all or nothing."""
+    async def close(self, outcome: OutcomeBuilder, sends: Sequence[HeldSend]) -> Any:
+        """Record the result that `outcome` builds, and let those sends go that may: one append, all or nothing."""
         asked = list(sends)
         sends, failures = await plan_held_sends(Log(self.journal.context.bus), sends)
         for _ in range(SEND_TRIES_MAX):
-            told = closing.told(sends, failures)
+            told = outcome.build(sends, failures)
             if await self._closed(told, sends):
                 break
             sends, more = await replan_held_sends(Log(self.journal.context.bus), sends)
             failures = _in_order(asked, [*failures, *more])
         else:
             changing = [FailedSend(held, "the recipient keeps changing; send again") for held in sends]
-            told = closing.told((), _in_order(asked, [*failures, *changing]))
+            told = outcome.build((), _in_order(asked, [*failures, *changing]))
             await self._closed(told, ())
         self.observe_end(told.failure, told.result, len(sends))
         return told.result
@@ -153,7 +155,7 @@ class Call:
         del unfinished[self.key]
 
     def _cut_off(self, scope: CallScope) -> Sequence[NewRecord]:
-        return () if scope.closing is None else self._closing_records(scope.closing.told((), ()))
+        return () if scope.outcome is None else self._closing_records(scope.outcome.build((), ()))
 
     def _placed(self, event: BaseStreamEvent) -> dict[str, Any]:
         return {**self.journal.event(event, self.turn, self.speaker), "tool_call_id": self.id}
@@ -252,8 +254,8 @@ async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[A
         raise
     failed = journal.failures.pop(call.id, None)
     call.skip_turn = scope.skip_turn and failed is None
-    if scope.closing is not None and failed is None:
-        return await call.close(scope.closing, scope.sends)
+    if scope.outcome is not None and failed is None:
+        return await call.close(scope.outcome, scope.sends)
     told = failed or failure_in(value, as_text(value))
     value = _worded(value)
     output = _shown(context, tool, value, failed)

@@ -56,8 +56,8 @@ class ToolRun:
             await call.start()
             text, failure, scope = await self._do(call)
             sends = () if scope is None or failure else scope.sends
-            if scope is not None and scope.closing is not None:
-                text = str(await call.close(scope.closing, sends))
+            if scope is not None and scope.outcome is not None:
+                text = str(await call.close(scope.outcome, sends))
             else:
                 text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)

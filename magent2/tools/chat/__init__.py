@@ -1,6 +1,6 @@
-"""The chat tool: `chat_send` for agents, `send_message` for everybody else.
+"""The chat tool: `chat_send` for agents, `send_message` for Python code.
 
-`send_message` does not need the SDK; it comes in when somebody asks for `chat_send`.
+`send_message` does not need the Agents SDK. The SDK is imported when `chat_send` is imported.
 """
 
 from __future__ import annotations

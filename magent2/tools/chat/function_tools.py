@@ -1,9 +1,12 @@
-"""Send a message to a conversation or to an agent, over the bus.
+"""`chat_send`: send a message to a conversation or to an agent, over the bus.
 
-Where things come from, the first that is there:
+`ChatSend` is the implementation. It has three faces: `send_message` for Python code, `chat_send` for agents of the SDK,
+and `chat_send_definition` for the registry.
+
+Where values come from, in order of precedence:
 - conversation: the recipient itself (`chat:…`); else the explicit id, the run, `CHAT_TOOL_CONVERSATION_ID`;
-- sender: the run's agent, `AGENT_NAME`, `agent:unknown`;
-- bus: the run's, the injected one, the one that `connect()` opens (kept for the next call).
+- sender: the agent of the run, `AGENT_NAME`, `agent:unknown`;
+- bus: that of the run, the injected one, the one that `connect()` opens, which is kept for the next call.
 """
 
 from __future__ import annotations
@@ -11,28 +14,242 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from pydantic import Field
+
 from magent2.bus.interface import Bus, BusMessage, Engine
-from magent2.errors import AddressError, InvalidInput, Refused
-from magent2.mail.addressing import check_envelope, mail_records
-from magent2.models.address import Address
+from magent2.bus.log import Log, run_sync
+from magent2.bus.operations import Append
+from magent2.errors import AddressError, InvalidInput, Refused, TopicDeleted
+from magent2.mail.addressing import check_envelope, check_recipient, mail_records
+from magent2.mail.delivery import SendOptions
+from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.tools.sending import send
+from magent2.models.json_types import JsonObject
+from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
+from magent2.tools.interface import SendKind, SendMark, current_scope
+from magent2.tools.sending import (
+    Arguments,
+    Payload,
+    SendingTool,
+    SendResult,
+    definition_of,
+    has_engine,
+    parse,
+    plan_envelope,
+    send_or_hold,
+)
 
 if TYPE_CHECKING:
     from agents import FunctionTool
 
     chat_send: FunctionTool
 
-# A run's context: a mapping, or an object with the same names as attributes.
+# The context of a run: a mapping, or an object with the same names as attributes.
 Context: TypeAlias = Mapping[str, Any] | object
 
 
+class ChatArguments(Arguments):
+    recipient: str = Field(description='"chat:{conversation_id}" or "agent:{AgentName}".')
+    content: str = Field(description="Non-empty message text.")
+    conversation_id: str | None = Field(
+        default=None, description="The conversation of a message to an agent. Defaults to this conversation."
+    )
+    steer: bool = Field(
+        default=False, description="Send immediately, to an agent that is working: it reads this before its next step."
+    )
+
+    @property
+    def urgent(self) -> bool:
+        return self.now or self.steer
+
+
+class ChatPayload(Payload):
+    conversation_id: str
+    sender: str
+    recipient: str
+    content: str
+    created_at: datetime
+    steer: bool = False
+
+
+class ChatSend(SendingTool[ChatArguments, ChatPayload]):
+    name = "chat_send"
+    description = "Send a chat message to a conversation or an agent."
+    arguments = ChatArguments
+    payload = ChatPayload
+
+    async def prepare(self, log: Log, arguments: ChatArguments, context: ToolExecutionContext) -> ChatPayload:
+        return _resolve(arguments, context.run)
+
+    async def perform(self, log: Log, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
+        envelope = _build_envelope(payload.conversation_id, payload.sender, payload.recipient, payload.content)
+        envelope = envelope.model_copy(update={"id": mark.id, "created_at": payload.created_at})
+        sending = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
+        return await plan_envelope(log, envelope, sending, payload.steer)
+
+    def target(self, payload: ChatPayload) -> str:
+        return payload.recipient
+
+    def kind(self, payload: ChatPayload) -> SendKind:
+        """Whether a message may be sent does not depend on which agent of the conversation it is for."""
+        kind = payload.recipient.partition(":")[0]
+        return SendKind((kind, payload.conversation_id, payload.steer), payload.content)
+
+    def answer(self, payload: ChatPayload, sent: SendResult) -> JsonObject:
+        # The plan of a held message may be that of a message to another agent, so its topics are not asked for.
+        kind, _, name = payload.recipient.partition(":")
+        to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
+        topics = to_agent if kind == "agent" else sent.topics
+        return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
+
+    async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+        """In a block, a refusal is an exception. A model that calls the tool gets `{"ok": false, "error": …}`."""
+        if context.python_execution:
+            result = await super().execute(given, context)
+            answer = {**result.typed_result, "held": result.deferred_payload is not None}
+            return replace(result, tool_message=answer, typed_result=answer)
+        try:
+            if has_engine(context):
+                return await super().execute(given, context)
+            answer = _send_on_v1_bus(context.run.bus, _resolve(parse(self.name, ChatArguments, given), context.run))
+        except (InvalidInput, Refused, TopicDeleted) as refusal:
+            answer = {"ok": False, "error": str(refusal)}
+        return ToolExecutionResult(answer, answer)
+
+    def hold(self, given: Mapping[str, Any], context: ToolExecutionContext) -> JsonObject | None:
+        answer = super().hold(given, context) if has_engine(context) else None
+        return None if answer is None else {**answer, "held": True}
+
+    async def send(
+        self, log: Log, arguments: ChatArguments, payload: ChatPayload, context: ToolExecutionContext
+    ) -> JsonObject:
+        """Send or hold a resolved message for `send_message`, which may be called in the code of another tool."""
+        sent = await send_or_hold(log, self.prepared(arguments, payload, context))
+        return self.answer(payload, sent)
+
+
+def chat_send_definition() -> ToolDefinition:
+    return definition_of(ChatSend())
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """The facts of a caller of `send_message`. Outside a run a message has 0 hops, and `perform` adds one."""
+
+    conversation_id: str
+    agent: str
+    bus: Engine
+    run_id: str = ""
+    hops: int = -1
+    principal: str | None = None
+
+
+def send_message(
+    recipient: str,
+    content: str,
+    *,
+    conversation_id: str | None = None,
+    context: Context | None = None,
+    steer: bool = False,
+) -> dict[str, Any]:
+    """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`; with `steer`, to runs under way there.
+
+    In a tool call of a run, the message is held until the call ends.
+    Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
+    """
+    arguments = ChatArguments(
+        recipient=recipient or "", content=content or "", conversation_id=conversation_id, steer=steer
+    )
+    payload = _resolve(arguments, context)  # refused before a bus is opened
+    scope = current_scope()
+    bus = _get(context, "bus") if scope is None else scope.run.bus
+    bus = get_bus() if bus is None else bus
+    if not hasattr(bus, "call"):
+        return _send_on_v1_bus(bus, payload)
+    caller = _Caller(payload.conversation_id, _agent_of(context), cast("Engine", bus))
+    if scope is not None:
+        caller = replace(caller, run_id=scope.run.run_id, hops=scope.run.hops, principal=scope.run.principal)
+    return run_sync(caller.bus, ChatSend().send, arguments, payload, ToolExecutionContext(caller, scope))
+
+
+def _send_on_v1_bus(bus: Bus, payload: ChatPayload) -> JsonObject:
+    """A bus with only `publish` cannot tell a steer from other messages, and cannot hold any."""
+    envelope = _build_envelope(payload.conversation_id, payload.sender, payload.recipient, payload.content)
+    return {"ok": True, "envelope_id": envelope.id, "published_to": _publish(bus, envelope)}
+
+
+def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
+    """Publish an envelope, one record after the other; return its topics."""
+    recipient = check_envelope(envelope)
+    records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
+    for record in records:
+        bus.publish(record.topic, BusMessage(record.topic, record.payload, envelope.id))
+    return [record.topic for record in records]
+
+
+def _resolve(arguments: ChatArguments, context: Context | None) -> ChatPayload:
+    address = Address.parse(arguments.recipient)
+    text = arguments.content.strip()
+    if not text:
+        raise InvalidInput("content must be non-empty")
+    conversation = _resolve_conversation_id(str(address), context, arguments.conversation_id)
+    check_recipient(address, conversation)
+    return ChatPayload(
+        conversation_id=conversation,
+        sender=_resolve_sender(context),
+        recipient=str(address),
+        content=text,
+        created_at=datetime.now(UTC),
+        steer=arguments.steer,
+    )
+
+
+def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
+    address = Address.parse(recipient)
+    if address.kind == "chat":
+        return address.name
+    conversation = (
+        _text(explicit_conversation_id)
+        or _text(_get(ctx, "conversation_id"))
+        or _text(os.environ.get("CHAT_TOOL_CONVERSATION_ID"))
+    )
+    if not conversation:
+        raise AddressError("conversation_id not available for agent recipient")
+    return conversation
+
+
+def _resolve_sender(ctx: Context | None = None) -> str:
+    name = _agent_of(ctx) or _text(os.environ.get("AGENT_NAME"))
+    return f"agent:{name}" if name else "agent:unknown"
+
+
+def _agent_of(ctx: Context | None) -> str:
+    """The name of the agent in a context, which may have the name or an agent of the SDK."""
+    agent = _get(ctx, "agent")
+    return _text(agent if isinstance(agent, str) else getattr(agent, "name", None))
+
+
+def _build_envelope(conversation_id: str, sender: str, recipient: str, content: str) -> MessageEnvelope:
+    return MessageEnvelope(
+        conversation_id=conversation_id, sender=sender, recipient=recipient, type="message", content=content
+    )
+
+
+def _text(value: object) -> str:
+    return str(value or "").strip()
+
+
+def _get(ctx: Context | None, name: str) -> Any:
+    return ctx.get(name) if isinstance(ctx, Mapping) else getattr(ctx, name, None)
+
+
 class _BusSlot:
-    """The one bus of this module: injected, or opened when first needed."""
+    """The bus of this module: injected, or opened when it is first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +277,7 @@ _slot = _BusSlot()
 
 
 def get_bus() -> Bus:
-    """The bus for sends outside a run."""
+    """The bus for messages that are sent outside a run."""
     return _slot.get()
 
 
@@ -68,108 +285,12 @@ _get_bus = get_bus
 
 
 def set_bus_for_testing(bus: Bus | None) -> None:
-    """Use this bus from now on; `None` goes back to the one that the environment names, opened anew."""
+    """Use this bus from now on. `None` returns to the bus that the environment names, opened anew."""
     _slot.inject(bus)
 
 
-def send_message(
-    recipient: str,
-    content: str,
-    *,
-    conversation_id: str | None = None,
-    context: Context | None = None,
-    steer: bool = False,
-) -> dict[str, Any]:
-    """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`; as a steer to runs under way there.
-
-    Returns `{"ok": True, "envelope_id": …, "published_to": [topics…]}`. Raises `ValueError` for what cannot be sent.
-    """
-    said = message_of(recipient, content, conversation_id, context)
-    envelope = _build_envelope(said.conversation_id, said.sender, said.recipient, said.content)
-    bus = _get(context, "bus")
-    envelope_id, topics = _deliver(get_bus() if bus is None else bus, envelope, steer)
-    return {"ok": True, "envelope_id": envelope_id, "published_to": topics}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Who says what to whom, and where."""
-
-    conversation_id: str
-    sender: str
-    recipient: str
-    content: str
-
-
-def message_of(
-    recipient: str, content: str, conversation_id: str | None = None, context: Context | None = None
-) -> Message:
-    """What such a call means."""
-    address = Address.parse(recipient or "")
-    text = (content or "").strip()
-    if not text:
-        raise InvalidInput("content must be non-empty")
-    conversation = _resolve_conversation_id(str(address), context, conversation_id)
-    return Message(conversation, _resolve_sender(context), str(address), text)
-
-
-def _resolve_conversation_id(recipient: str, ctx: Context | None, explicit_conversation_id: str | None) -> str:
-    address = Address.parse(recipient)
-    if address.kind == "chat":
-        return address.name
-    conversation = (
-        _text(explicit_conversation_id)
-        or _text(_get(ctx, "conversation_id"))
-        or _text(os.environ.get("CHAT_TOOL_CONVERSATION_ID"))
-    )
-    if not conversation:
-        raise AddressError("conversation_id not available for agent recipient")
-    return conversation
-
-
-def _text(value: object) -> str:
-    return str(value or "").strip()
-
-
-def _resolve_sender(ctx: Context | None = None) -> str:
-    agent = _get(ctx, "agent")
-    name = agent if isinstance(agent, str) else getattr(agent, "name", None)
-    name = _text(name) or _text(os.environ.get("AGENT_NAME"))
-    return f"agent:{name}" if name else "agent:unknown"
-
-
-def _build_envelope(conversation_id: str, sender: str, recipient: str, content: str) -> MessageEnvelope:
-    return MessageEnvelope(
-        conversation_id=conversation_id, sender=sender, recipient=recipient, type="message", content=content
-    )
-
-
-def _publish(bus: Bus, envelope: MessageEnvelope) -> list[str]:
-    """Send the envelope; the topics that it is in."""
-    return _deliver(bus, envelope)[1]
-
-
-def _deliver(bus: Bus, envelope: MessageEnvelope, steer: bool = False) -> tuple[str, list[str]]:
-    """One append on an engine, which in a run has its own say in the id; else one record after the other.
-
-    A bus with v1's `publish` alone cannot tell a steer from other mail, so there it is mail.
-    """
-    if hasattr(bus, "call"):
-        sent = send(cast(Engine, bus), envelope, steer=steer)
-        return sent.id, list(sent.topics)
-    recipient = check_envelope(envelope)
-    records = mail_records(envelope, (recipient.name,) if recipient.kind == "agent" else (), {})
-    for record in records:
-        bus.publish(record.topic, BusMessage(record.topic, record.payload, envelope.id))
-    return envelope.id, [record.topic for record in records]
-
-
-def _get(ctx: Context | None, name: str) -> Any:
-    return ctx.get(name) if isinstance(ctx, Mapping) else getattr(ctx, name, None)
-
-
 def __getattr__(name: str) -> object:
-    """`chat_send` is made when it is first asked for, because it takes the SDK to make it."""
+    """Make `chat_send` when it is first imported, because it needs the SDK, which `send_message` does not."""
     if name == "chat_send":
         return _chat_send()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -192,8 +313,8 @@ def _chat_send() -> FunctionTool:
         Args:
             recipient: "chat:{conversation_id}" or "agent:{AgentName}".
             content: Non-empty message text.
-            conversation_id: The conversation that a message to an agent belongs to; this one when left out.
-            steer: Whether it is for an agent at work, which is to see it before its next step.
+            conversation_id: The conversation of a message to an agent. Defaults to this conversation.
+            steer: Send immediately, to an agent that is working: it reads this before its next step.
 
         Returns:
             {"ok": bool, "envelope_id": str, "published_to": list[str]}, or {"ok": false, "error": str} when refused.
@@ -202,9 +323,9 @@ def _chat_send() -> FunctionTool:
             return send_message(
                 recipient, content, conversation_id=conversation_id, context=tool_context.context, steer=steer
             )
-        except (InvalidInput, Refused) as refusal:  # the model can do better, if it is told what was wrong
+        except (InvalidInput, Refused) as refusal:  # the model can correct the call if it reads what was wrong
             return {"ok": False, "error": str(refusal)}
 
-    # The annotations are text here, and name what only this function has imported.
+    # The annotations of this module are text, and `ToolContext` is imported in this function only.
     chat_send.__annotations__["tool_context"] = ToolContext[Any]
     return function_tool(chat_send)

@@ -17,10 +17,8 @@ from magent2.directory.friends import accept_friendship, list_friendships, reque
 from magent2.directory.swarms import create_swarm, list_contacts, list_swarms
 from magent2.directory.users import create_user, find_user, find_user_by_nametag, list_users
 from magent2.errors import BusUnavailable, NameTaken, NotFriends, UnknownEntity
-from magent2.tools.messaging.channel_send import ChannelSend
-from magent2.tools.messaging.friend_send import FriendSend
-from magent2.tools.messaging.send_user_message import send_user_message_definition
-from magent2.tools.sending_tool import definition_of
+from magent2.tools.messaging.directory_messages import ChannelSend, FriendSend, SendUserMessage
+from magent2.tools.sending import definition_of
 from tests.support.directory_fixture import channel_messages, open_channel, open_swarm, populate_directory
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.engines import ENGINES, new_engines
@@ -80,7 +78,7 @@ def test_neither_the_id_nor_the_nametag_is_given_to_anybody_else(bus: Engine) ->
 
 
 async def test_swarms_and_contacts_go_on_both_sides(bus: Engine) -> None:
-    tool = send_user_message_definition()
+    tool = definition_of(SendUserMessage())
     for user, agent in (("ann", "Ada"), ("cat", "Cleo")):
         facts = Facts(bus, f"{user}s", agent, principal=f"user:{user}")
         await tool.run({"text": "hi", "nametag": "@desk"}, facts)

@@ -91,8 +91,8 @@ async def test_a_swarm_is_its_owners(site: Site) -> None:
 
 async def test_members_read_a_channel_and_nobody_else(site: Site) -> None:
     open_channel(site.bus)
-    from magent2.tools.messaging.channel_send import ChannelSend
-    from magent2.tools.sending_tool import definition_of
+    from magent2.tools.messaging.directory_messages import ChannelSend
+    from magent2.tools.sending import definition_of
 
     facts = Facts(site.bus, "one", "Ada", principal="user:ann")
     await definition_of(ChannelSend()).run({"channel": "launch", "text": "we are live"}, facts)

@@ -75,7 +75,7 @@ async def test_types_are_checked_before_anything_runs(bus: MemoryBus, sandbox: M
 
     await work(bus, blocks.made)
 
-    assert blocks.text.startswith("nothing was run; mend this first:\nblock.py:3:24: error[invalid-argument-type]")
+    assert blocks.text.startswith("nothing was run; fix this first:\nblock.py:3:24: error[invalid-argument-type]")
     assert "[Messages" not in blocks.text
     assert message_contents(bus, "chat:Bea") == []
     assert numbers(block_events(bus)[0]) == ("error", 0, 0, 0)

@@ -26,8 +26,9 @@ TEXT_MAX = SHORT.output_bytes + 16_000  # what is printed, the value, the error
 async def attempt(tool: ToolDefinition, facts: Facts, name: str, code: str) -> str:
     scope = scope_of(facts, block=False, call=name)
     with call_scope(scope):
-        result = await tool.run({"code": code}, facts)
-    return str(result.tool_message)
+        await tool.run({"code": code}, facts)
+    assert scope.outcome is not None
+    return str(scope.outcome.build(scope.sends, ()).result)
 
 
 async def test_no_attempt_gets_out_and_the_service_stays_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

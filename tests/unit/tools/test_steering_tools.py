@@ -16,8 +16,8 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.team.graph import function_tool_of
 from magent2.tools.chat import chat_send, send_message
-from magent2.tools.chat.sending_tool import chat_send_definition
-from magent2.tools.message_status import UNKNOWN, message_status
+from magent2.tools.chat.function_tools import chat_send_definition
+from magent2.tools.messaging.read_tools import UNKNOWN_MESSAGE, message_status
 from magent2.worker.lane_run import Outcome
 from tests.support.audit import whole_log
 from tests.support.journaled_runs import (
@@ -140,7 +140,7 @@ def test_of_other_conversations_it_learns_only_of_its_own_sends(
     found = status(context, name, "two")
 
     assert found["ok"] is known
-    assert known or found == {"ok": False, "error": UNKNOWN}
+    assert known or found == {"ok": False, "error": UNKNOWN_MESSAGE}
 
 
 @pytest.mark.parametrize("name", ["never-sent", ""])

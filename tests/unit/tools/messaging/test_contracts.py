@@ -16,13 +16,10 @@ from magent2.directory.friends import remove_friendship
 from magent2.directory.swarms import set_swarm_open
 from magent2.directory.users import remove_user
 from magent2.mail.registration import register_agent
-from magent2.tools.messaging.channel_send import ChannelSend
-from magent2.tools.messaging.friend_send import FriendSend
-from magent2.tools.messaging.say import SayTool
-from magent2.tools.messaging.send_agent_message import SendAgentMessage
-from magent2.tools.messaging.send_file import SendFile
-from magent2.tools.messaging.send_user_message import send_user_message_definition
-from magent2.tools.sending_tool import definition_of
+from magent2.tools.messaging.agent_messages import SendAgentMessage
+from magent2.tools.messaging.directory_messages import ChannelSend, FriendSend, SendUserMessage
+from magent2.tools.messaging.user_messages import SayTool, SendFile
+from magent2.tools.sending import definition_of
 from tests.contracts.sending_tool import SendingToolContract, World
 from tests.support.directory_fixture import (
     channel_messages,
@@ -150,7 +147,7 @@ class TestSendUserMessage(SendingToolContract):
     def world(self, bus: Engine) -> World:
         return World(
             populate_directory(bus),
-            send_user_message_definition(),
+            definition_of(SendUserMessage()),
             good=[{"text": "one"}, {"text": "two"}],
             bad=[{"text": ""}, {"text": "hi", "nametag": "@bob"}, {"text": "hi", "wait": True, "timeout_s": 0}],
             arrived=lambda: inbox(bus, "Ada"),
@@ -166,7 +163,7 @@ class TestSendUserMessageToASwarm(SendingToolContract):
         open_swarm(bus)
         return World(
             facts,
-            send_user_message_definition(),
+            definition_of(SendUserMessage()),
             good=[{"text": "one", "nametag": "@desk"}, {"text": "two", "nametag": "desk"}],
             bad=[{"text": " ", "nametag": "@desk"}, {"text": "hi", "nametag": "@nobody"}],
             arrived=lambda: inbox(bus, "Desk"),

@@ -15,8 +15,8 @@ from magent2.connectors.media import MEDIA, media_type_of, served_type
 from magent2.errors import InvalidInput
 from magent2.tools.messaging import rooted_files as beneath
 from magent2.tools.messaging.rooted_files import folder_of, read_beneath
-from magent2.tools.messaging.send_file import SendFile
-from magent2.tools.sending_tool import definition_of
+from magent2.tools.messaging.user_messages import SendFile
+from magent2.tools.sending import definition_of
 from tests.contracts.sending_tool import World
 from tests.support.directory_fixture import message_files, populate_directory
 from tests.support.sending import commit, scope_of

@@ -30,8 +30,8 @@ from magent2.sessions.stream import stream_record
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext
 from magent2.tools.interface import call_scope
 from magent2.tools.messaging import messaging_tools
-from magent2.tools.messaging.long_text import SPILL_CHARS, SPILLED_MAX_CHARS
-from magent2.tools.messaging.read_attachment import read_attachment_definition
+from magent2.tools.messaging.agent_messages import ATTACH_OVER_CHARS, ATTACHED_MAX_CHARS
+from magent2.tools.messaging.read_tools import read_attachment_definition
 from magent2.tools.wait_for_answer import AgentLane, wait_for_answer, with_wait
 from tests.support.directory_fixture import (
     channel_messages,
@@ -108,7 +108,7 @@ async def test_what_a_connector_cannot_take_is_refused(
     run_sync(bus, register_connector, "hook", "console", Capabilities(text=True))
     run_sync(bus, change_user, "ann", {"connector": "hook"})
 
-    with pytest.raises(InvalidInput, match="takes no"):
+    with pytest.raises(InvalidInput, match="does not support"):
         await call(tool, ann, **arguments)
 
 
@@ -385,16 +385,16 @@ async def test_a_steer_goes_at_once_and_is_marked(bus: Engine, ann: Facts) -> No
 
 async def test_a_long_text_is_attached(bus: Engine, ann: Facts) -> None:
     run_sync(bus, register_agent, "Cleo")
-    text = "word " * SPILL_CHARS
+    text = "word " * ATTACH_OVER_CHARS
 
     await call("send_agent_message", ann, text=text, agent="Cleo")
 
     record = mail(bus, "Cleo")
     (attachment,) = record.payload["metadata"]["attachments"]
-    assert len(record.payload["content"]) < SPILL_CHARS
+    assert len(record.payload["content"]) < ATTACH_OVER_CHARS
     assert record.blobs == (attachment["sha256"],)
     with pytest.raises(InvalidInput, match="at most"):
-        await call("send_agent_message", ann, text="x" * (SPILLED_MAX_CHARS + 1), agent="Cleo")
+        await call("send_agent_message", ann, text="x" * (ATTACHED_MAX_CHARS + 1), agent="Cleo")
 
     cleo = Facts(bus, "one", "Cleo", principal="user:ann")
     reading = read_attachment_definition()

@@ -1,4 +1,4 @@
-"""What the messaging tools share: for whom a run acts, mail as part of a larger append, and their limits."""
+"""What the messaging tools share: the user that a run acts for, mail to an agent, and conditions on the directory."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import plan_envelope
 
 TEXT_MAX_CHARS = 100_000
+SENDER_MAX_CHARS = 480
 
 
 def shown_id(envelope_id: str) -> str:
-    """The id of the event that shows mail in the conversation it goes to."""
+    """The id of the event that shows a message in the conversation it is sent to."""
     return f"shown:{envelope_id}"
 
 
 def checked_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
-    """A message's text, trimmed."""
-    chosen = text.strip()
-    if not chosen:
+    """The text of a message, trimmed; `InvalidInput` if it is empty or too long."""
+    trimmed = text.strip()
+    if not trimmed:
         raise InvalidInput("text must be non-empty")
-    if len(chosen) > limit:
-        raise InvalidInput(f"a text has at most {limit} characters, not {len(chosen)}; send less, or a file")
-    return chosen
+    if len(trimmed) > limit:
+        raise InvalidInput(f"a text has at most {limit} characters, not {len(trimmed)}; send less, or a file")
+    return trimmed
 
 
 async def acting_user(log: Log, run: RunFacts) -> str:
-    """The user that a run works for: whoever wrote, else whoever the conversation belongs to."""
+    """The user that a run acts for: the sender of the message it answers, else the owner of the conversation."""
     if run.principal is not None:
         return check_user_id(run.principal)
     found = await log.describe(stream_topic(run.conversation_id))
@@ -52,13 +53,13 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def still(kind: EntityKind[Any], entity: str, found: EntitySnapshot[Any]) -> LastSeqIs:
-    """That an entity is as it was found."""
+def unchanged(kind: EntityKind[Any], entity: str, found: EntitySnapshot[Any]) -> LastSeqIs:
+    """The condition that an entity of the directory is still as it was found."""
     return LastSeqIs(kind.topic(entity), found.seq)
 
 
 async def require_user(log: Log, user: str) -> LastSeqIs:
-    """That whoever it is sent for has not gone; one whom the directory never knew cannot go."""
+    """The condition that the user for whom a message is sent still exists; an unregistered user cannot be removed."""
     try:
         found = await look_up_entity(log, USERS, user)
     except TopicDeleted:
@@ -69,7 +70,7 @@ async def require_user(log: Log, user: str) -> LastSeqIs:
 
 
 async def require_agent(log: Log, agent: str) -> LastSeqIs:
-    """That an agent was not retired."""
+    """The condition that an agent has not been removed."""
     entry = await look_up_entity(log, AGENTS, agent)
     if entry is not None and entry.state.removed:
         raise UnknownAgent(f"the agent {agent!r} was removed")
@@ -78,7 +79,7 @@ async def require_agent(log: Log, agent: str) -> LastSeqIs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMail:
-    """Mail for an agent in a conversation of `owner`; `None` for one whose owner need not be asked."""
+    """Mail to an agent in a conversation of `owner`; with `None`, the owner of the conversation is not checked."""
 
     conversation: str
     agent: str
@@ -102,34 +103,38 @@ class AgentMail:
         )
 
 
-async def plan_mail(log: Log, letter: AgentMail, run: RunFacts, mark: SendMark) -> Append:
-    """The letter, with the event that shows it where it goes.
+async def plan_mail(log: Log, mail: AgentMail, run: RunFacts, mark: SendMark) -> Append:
+    """The append that delivers mail, with the event that shows it in its conversation.
 
-    The owner's own right is what it goes by: whoever calls this has made sure that the sender may write to them.
+    The mail is delivered with the rights of the owner. The caller has checked that the sender may write to them.
     """
-    there = await require_agent(log, letter.agent)
-    envelope = letter.envelope(mark.id)
-    event = replace(user_message_record(envelope, letter.steer), id=shown_id(mark.id), digest=mark.id)
+    agent_exists = await require_agent(log, mail.agent)
+    envelope = mail.envelope(mark.id)
+    event = replace(user_message_record(envelope, mail.steer), id=shown_id(mark.id), digest=mark.id)
     sending = SendOptions(
-        principal=letter.owner,
+        principal=mail.owner,
         hops=run.hops + 1,
         trace=mark.trace,
         with_records=(event,),
-        with_heads=(SetHead(stream_topic(letter.conversation), {LAST_TEXT: short_title(letter.text)}),),
+        with_heads=(SetHead(stream_topic(mail.conversation), {LAST_TEXT: short_title(mail.text)}),),
     )
-    mail = await plan_envelope(log, envelope, sending, letter.steer)
-    return mail.merge(Write(conditions=(there,)))
+    append = await plan_envelope(log, envelope, sending, mail.steer)
+    return append.merge(Write(conditions=(agent_exists,)))
 
 
 def sender_of(run: RunFacts, agent: str, conversation: str) -> str:
-    """An agent's own name opens no lane of its own; where the same agent is meant elsewhere, it says from where."""
+    """The sender of mail from a run.
+
+    An agent does not receive mail from itself. Where the same agent is meant in another conversation, the sender says
+    which conversation the mail comes from.
+    """
     if agent != run.agent or conversation == run.conversation_id:
         return f"agent:{run.agent}"
-    return f"agent:{run.agent}@{run.conversation_id}"[:480]
+    return f"agent:{run.agent}@{run.conversation_id}"[:SENDER_MAX_CHARS]
 
 
 def home_agent(user: User) -> str:
-    """Who answers for a user in the foreground."""
+    """The agent that talks with a user."""
     if user.agent is None:
-        raise InvalidInput(f"@{user.nametag} has no foreground agent; `magent2 users set {user.id} --agent NAME`")
+        raise InvalidInput(f"@{user.nametag} has no agent; set one with `magent2 users set {user.id} --agent NAME`")
     return user.agent

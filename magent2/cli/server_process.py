@@ -20,6 +20,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Info
 from magent2.cli.options import DEFAULT_AGENT, ListenOptions, printable_bus_url
 from magent2.cli.output import print_data, print_note
+from magent2.connectors.relay import running_relay
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
@@ -34,7 +35,6 @@ from magent2.roster.registry import EnvironmentOverride, Registry, reload_now
 from magent2.settings import Settings
 from magent2.telemetry import Metrics
 from magent2.telemetry.tracing import NO_TRACER, Tracer, traced_process
-from magent2.worker.relay import relaying
 from magent2.worker.service import WorkerService
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ async def run_worker(
 
 
 async def _work(bus: Engine, worker: WorkerService) -> None:
-    async with relaying(bus):
+    async with running_relay(bus):
         await worker.run()
 
 

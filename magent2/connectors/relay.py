@@ -12,8 +12,8 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
@@ -26,8 +26,8 @@ from magent2.connectors.delivery_attempt import DeliveryAttempt
 from magent2.connectors.interface import Connector
 from magent2.connectors.outbox import trim_outbox
 from magent2.directory.connectors import CONNECTOR_LIST_TOPIC, ConnectorRegistration, list_connector_ids
-from magent2.errors import MalformedRecord
-from magent2.mail.lane_loop import LaneHandler, LaneLoop
+from magent2.errors import Magent2Error, MalformedRecord
+from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneLoop
 from magent2.models.address import chat_topic, relay_agent
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 CONCURRENCY = 32  # destinations at a time
 LEASE_S = 30.0  # longer than one attempt takes
 DRAIN_S = 20.0  # one attempt takes at most 15 s, and resolving the receiver's name 5 s
+RESTART_S = 5.0  # after a relay has failed
 TRIM_S = 3600.0  # between two checks for messages that were delivered long ago
 
 
@@ -114,7 +115,7 @@ class Relay(LaneHandler[DeliveryAttempt]):
 
     # --- retention
 
-    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background(self) -> Sequence[BackgroundWork]:
         return [self._trim_outboxes()]
 
     async def _trim_outboxes(self) -> None:
@@ -132,3 +133,56 @@ class Relay(LaneHandler[DeliveryAttempt]):
             log.warning("an outbox cannot be trimmed", extra={"connector": connector, "error": str(error)})
         else:
             log.info("an outbox was trimmed", extra={"connector": connector, "messages": removed})
+
+
+# --- the relay of a worker process: it is started again after an error, while agents are served
+
+
+@asynccontextmanager
+async def running_relay(bus: Engine, make: Callable[[Engine], Relay] = Relay) -> AsyncIterator[None]:
+    """Run a relay inside the block. On the way out, give its deliveries some time to finish."""
+    supervisor = _RelaySupervisor(bus, make)
+    task = asyncio.create_task(supervisor.run())
+    task.add_done_callback(_log_failure)
+    try:
+        yield
+    finally:
+        supervisor.drain()
+        await asyncio.wait([task], timeout=DRAIN_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the relay has ended; restart this process to send messages again", exc_info=error)
+
+
+class _RelaySupervisor:
+    """Runs a relay, and starts another after one has failed. Agents are served meanwhile."""
+
+    def __init__(self, bus: Engine, make: Callable[[Engine], Relay]) -> None:
+        self._bus = bus
+        self._make = make
+        self._relay = make(bus)
+        self._draining = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._draining.is_set():
+            try:
+                await self._relay.run()
+            except Magent2Error as error:
+                log.exception("the relay has failed; it starts again soon", extra={"error": str(error)})
+                await self._pause()
+                self._relay = self._make(self._bus)
+
+    def drain(self) -> None:
+        self._draining.set()
+        self._relay.drain()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(RESTART_S):
+                await self._draining.wait()
+        except TimeoutError:
+            return

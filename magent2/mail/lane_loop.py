@@ -29,6 +29,7 @@ SWEEP_S = 30.0  # the longest time between two claims, notified or not
 LEAVE_MAX_S = 5.0  # for giving lanes back to a bus that may not answer
 
 LaneKey: TypeAlias = tuple[str, str]  # agent and conversation
+BackgroundWork: TypeAlias = Coroutine[Any, Any, None]
 W = TypeVar("W")
 
 
@@ -69,7 +70,7 @@ class LaneHandler(ABC, Generic[W]):
         The crash rule is the handler's: a lane whose worker died is claimed again with a higher `attempt`.
         """
 
-    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background(self) -> Sequence[BackgroundWork]:
         """Return what runs beside the loop for as long as it runs."""
         return ()
 

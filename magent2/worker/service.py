@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.records import ClaimedLane, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput
-from magent2.mail.lane_loop import LEAVE_MAX_S, LaneHandler, LaneKey, LaneLoop
+from magent2.mail.lane_loop import LEAVE_MAX_S, BackgroundWork, LaneHandler, LaneKey, LaneLoop
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import RunObserver
@@ -106,7 +105,7 @@ class WorkerService(LaneHandler[LaneRun]):
     def topics(self) -> tuple[str, ...]:
         return self._served.topics
 
-    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background(self) -> Sequence[BackgroundWork]:
         return [self._follow_team()] if self._served.may_change else []
 
     async def _follow_team(self) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from magent2.bus.interface import Engine
+from magent2.connectors.relay import running_relay
 from magent2.models.address import relay_agent
-from magent2.worker.relay import relaying
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from tests.simulation.approvers import APPROVAL_MAX_S, Approvers
@@ -144,7 +144,7 @@ class World:
             return
         names, clock = (lambda: f"relay-{next(self._relays)}"), self._clock
         make = relay_maker(faults, self.receivers, RELAY_LEASE_S, names, lambda: clock.wall_ms() / 1000)
-        async with relaying(faults.bus, make):
+        async with running_relay(faults.bus, make):
             await service.run()
 
     def _tasks(self) -> list[asyncio.Task[None]]:

@@ -27,7 +27,7 @@ HEAVY = (
     "magent2.gateway.server",
     "magent2.runner.demo.model",
     "magent2.runner.team.runner",
-    "magent2.worker.relay",
+    "magent2.connectors.relay",
     "magent2.worker.team_selection",
     "tests.support.worker_fixture",
 )

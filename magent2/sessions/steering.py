@@ -114,7 +114,7 @@ async def _find_targets(
     try:
         if not targets:
             raise NoActiveRun(
-                f"no run is in progress in {envelope.conversation_id!r} and no agent is active; address an agent"
+                f"no agent besides the sender is active in {envelope.conversation_id!r}; steer 'agent:NAME'"
             )
         if require_active and not any(agent in runs for agent in targets):
             raise NoActiveRun(f"no run is in progress in {envelope.conversation_id!r}; send a message to start one")

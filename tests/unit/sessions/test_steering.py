@@ -85,9 +85,9 @@ def test_an_agents_own_words_do_not_come_back_to_it(bus: MemoryBus) -> None:
 def test_where_nobody_would_hear_it_nothing_is_said(bus: MemoryBus) -> None:
     begin(bus, "Ada", send(bus, "go", recipient="agent:Ada"))
 
-    with pytest.raises(NoActiveRun, match="name an agent"):
+    with pytest.raises(NoActiveRun, match="no agent besides the sender is active"):
         steer(bus, "anybody?", sender="agent:Ada")
-    with pytest.raises(NoActiveRun, match="name an agent"):
+    with pytest.raises(NoActiveRun, match="no agent besides the sender is active"):
         steer(bus, "anybody?", recipient="chat:two", conversation="two")
 
     assert message_contents(bus, "chat:one") == ["go"]

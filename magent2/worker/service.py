@@ -12,7 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.records import ClaimedLane, Record
 from magent2.bus.watch import Watch
 from magent2.errors import InvalidInput
-from magent2.mail.lane_loop import LEAVE_MAX_S, BackgroundWork, LaneHandler, LaneKey, LaneLoop
+from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneKey, LaneLoop
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import RunObserver
@@ -21,8 +21,6 @@ from magent2.worker.lane_run import RUN_MAX_S, LaneRun
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
 from magent2.worker.shared import Shared
-
-__all__ = ["CONCURRENCY", "DRAIN_S", "LEASE_S", "LEAVE_MAX_S", "WorkerService", "new_worker_id"]
 
 CONCURRENCY = 256  # lanes at a time
 LEASE_S = 15.0

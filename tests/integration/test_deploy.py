@@ -65,7 +65,8 @@ def test_a_unit_runs_a_command_that_exists_as_nobody_in_particular(unit: str) ->
 
 
 def test_a_worker_has_longer_to_end_than_its_runs() -> None:
-    from magent2.worker.service import DRAIN_S, LEAVE_MAX_S
+    from magent2.mail.lane_loop import LEAVE_MAX_S
+    from magent2.worker.service import DRAIN_S
 
     (stop,) = settings_of("magent2-worker@.service")["TimeoutStopSec"]
 

@@ -20,7 +20,7 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 from magent2.bus.records import (
     AppendResult,
@@ -69,7 +69,7 @@ class Operation(Generic[R_co]):
     __slots__ = ()
 
 
-AnyOperation: TypeAlias = Operation[Any]
+AnyOperation: TypeAlias = Operation[object]
 
 
 def _check_range(what: str, value: object, low: float, high: float) -> None:

@@ -88,9 +88,9 @@ class SqliteBus(EngineBase):
             self._check_usable()
         if type(operation) in READS:
             return cast("R", self._read(operation))
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._writer.submit_soon(operation, future)
-        return await future
+        return cast("R", await future)
 
     def watch(self, topics: Iterable[str] = ()) -> Watch:
         self._check_usable()

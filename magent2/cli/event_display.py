@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from magent2.cli.output import print_data, print_note, printable, safe, shortened
 
@@ -121,109 +122,100 @@ _DESCRIPTIONS: Mapping[str, Callable[[EventData], str]] = {
 # --- a run as it happens
 
 
-class EventDisplay(Protocol):
+class EventDisplay(ABC):
     """Shows the events of a run, each as it arrives."""
 
-    def show(self, event: ConversationEvent) -> None: ...
-
-    def close(self) -> None:
-        """End the line that is being written."""
-
-
-def _draft_key(event: ConversationEvent) -> tuple[object, object]:
-    """The text that a token belongs to. A retry (another attempt) streams the same message from its beginning."""
-    return event.data.get("message_id"), event.data.get("attempt")
-
-
-def _notice(event: ConversationEvent) -> str:
-    """What is shown of an event that carries no text of the agent; nothing for the normal start and end of a run."""
-    if event.kind == "run" and event.data.get("status") in ("started", "finished"):
-        return ""
-    return tool_step_text(event.data) if event.kind == "tool_step" else event_text(event)
-
-
-class PlainDisplay:
-    """Shows a run on a plain terminal or in a pipe. Text goes to stdout, notices go to stderr."""
-
     def __init__(self) -> None:
-        self._draft: tuple[object, object] | None = None  # the text whose tokens are being printed
-        self._printed = ""
+        self._draft: tuple[object, object] | None = None  # the text whose tokens are being shown
+        self._text = ""  # what has been shown of it
 
     def show(self, event: ConversationEvent) -> None:
         if event.kind == "token":
-            self._show_token(event)
+            # A retry (another attempt) streams the same message from its beginning.
+            draft = (event.data.get("message_id"), event.data.get("attempt"))
+            if draft != self._draft:
+                self.close()
+                self._draft = draft
+            self._text += event.text
+            self._show_token(event.text)
         elif event.kind in ("output", "message"):
-            self._show_text(event)
-        elif notice := _notice(event):
+            self._show_text(event.text)
+        elif event.kind != "run" or event.data.get("status") not in ("started", "finished"):
             self.close()
-            print_note(safe(f"  [{notice}]"))
+            self._show_notice(tool_step_text(event.data) if event.kind == "tool_step" else event_text(event))
+
+    def close(self) -> None:
+        """End the text that is being shown."""
+        self._draft, self._text = None, ""
+
+    @abstractmethod
+    def _show_token(self, token: str) -> None:
+        """Show one more token of the draft; `_text` includes it."""
+
+    @abstractmethod
+    def _show_text(self, text: str) -> None:
+        """Show a complete text. If it was the draft, it replaces the draft."""
+
+    @abstractmethod
+    def _show_notice(self, notice: str) -> None:
+        """Show an event that carries no text of the agent."""
+
+
+class PlainDisplay(EventDisplay):
+    """Shows a run on a plain terminal or in a pipe. Text goes to stdout, notices go to stderr."""
 
     def close(self) -> None:
         if self._draft is not None:
             print_data()
-        self._draft, self._printed = None, ""
+        super().close()
 
-    def _show_token(self, event: ConversationEvent) -> None:
-        draft = _draft_key(event)
-        if draft != self._draft:
-            self.close()
-            self._draft = draft
-        self._printed += event.text
-        print_data(safe(event.text), newline=False)
+    def _show_token(self, token: str) -> None:
+        print_data(safe(token), newline=False)
 
-    def _show_text(self, event: ConversationEvent) -> None:
-        """Print the whole text, unless its tokens have been printed already."""
-        already_printed = self._draft is not None and self._printed == event.text
+    def _show_text(self, text: str) -> None:
+        already_printed = self._draft is not None and self._text == text
         self.close()
         if not already_printed:
-            print_data(safe(event.text))
+            print_data(safe(text))
+
+    def _show_notice(self, notice: str) -> None:
+        print_note(safe(f"  [{notice}]"))
 
 
-class MarkdownDisplay:
+class MarkdownDisplay(EventDisplay):
     """Shows a run at a terminal as Markdown that is rendered again with each token."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console  # honours NO_COLOR and the width of the terminal
 
+        super().__init__()
         self._console = console or Console(highlight=False)
         self._live: Live | None = None
-        self._draft: tuple[object, object] | None = None
-        self._text = ""
-
-    def show(self, event: ConversationEvent) -> None:
-        if event.kind == "token":
-            self._show_token(event)
-        elif event.kind in ("output", "message"):
-            self._show_text(event)
-        elif notice := _notice(event):
-            self.close()
-            self._console.print(f"[{printable(notice)}]", style="dim", markup=False)
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
-        self._live, self._draft, self._text = None, None, ""
+            self._live = None
+        super().close()
 
-    def _show_token(self, event: ConversationEvent) -> None:
+    def _show_token(self, token: str) -> None:
         from rich.live import Live
         from rich.markdown import Markdown
 
-        draft = _draft_key(event)
-        if draft != self._draft:
-            self.close()
-            self._draft = draft
         if self._live is None:
             self._live = Live(console=self._console, refresh_per_second=REFRESH_PER_S, vertical_overflow="visible")
             self._live.start()
-        self._text += event.text
         self._live.update(Markdown(safe(self._text)))
 
-    def _show_text(self, event: ConversationEvent) -> None:
+    def _show_text(self, text: str) -> None:
         from rich.markdown import Markdown
 
-        whole = Markdown(safe(event.text))
+        whole = Markdown(safe(text))
         if self._live is None:
             self._console.print(whole)
         else:
             self._live.update(whole)
         self.close()
+
+    def _show_notice(self, notice: str) -> None:
+        self._console.print(f"[{printable(notice)}]", style="dim", markup=False)

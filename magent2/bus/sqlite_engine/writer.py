@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from magent2.bus.operations import AnyOperation
 from magent2.bus.sqlite_engine.connection import WriteConnection
@@ -71,8 +71,7 @@ class ThreadWaiter:
         return self.outcome
 
 
-AnyFuture: TypeAlias = asyncio.Future[Any]
-Waiter: TypeAlias = ThreadWaiter | AnyFuture
+Waiter: TypeAlias = ThreadWaiter | asyncio.Future[object]
 QueuedOperation: TypeAlias = tuple[AnyOperation, Waiter]
 Notify: TypeAlias = Callable[[set[str], int], None]
 
@@ -109,7 +108,7 @@ class WriterThread:
         self._queue.append((operation, waiter))
         self._wake_thread()
 
-    def submit_soon(self, operation: AnyOperation, future: AnyFuture) -> None:
+    def submit_soon(self, operation: AnyOperation, future: asyncio.Future[object]) -> None:
         """Submit an operation at the end of this iteration of the event loop, together with those of other tasks.
 
         Submitted at once, the first one would wake the writer thread, which would then compete with the loop for the
@@ -359,7 +358,7 @@ class WalSize:
 
 def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[object]) -> None:
     """Hand each outcome to its waiter. Each event loop is woken once, for all of its waiters."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[AnyFuture, object]]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[object], object]]] = {}
     for waiter, outcome in zip(waiters, outcomes, strict=True):
         if isinstance(waiter, ThreadWaiter):
             waiter.finish(outcome)
@@ -372,7 +371,7 @@ def finish_all(waiters: Sequence[Waiter], outcomes: Sequence[object]) -> None:
             log.info("event loop was closed before its operations ended", extra={"operations": len(pairs)})
 
 
-def _finish_futures(pairs: list[tuple[AnyFuture, object]]) -> None:
+def _finish_futures(pairs: list[tuple[asyncio.Future[object], object]]) -> None:
     for future, outcome in pairs:
         if future.done():  # cancelled
             continue

@@ -71,6 +71,8 @@ class EngineBase(ABC):
                     yield record
                 if page.deleted:
                     return
+                # A full page is followed by the next one at once. An empty page waits even below `last`: the records up
+                # to it may have been dropped, and reading again would find nothing new.
                 if cursor == page.last or not page.records:
                     await watch.changed(FOLLOW_SWEEP_S)
 

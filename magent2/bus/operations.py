@@ -163,8 +163,12 @@ class Write(Operation[AppendResult]):
     heads: tuple[SetHead, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.records) > RECORDS_PER_APPEND_MAX:
+            raise LimitError(f"an append takes at most {RECORDS_PER_APPEND_MAX} records, not {len(self.records)}")
         if len(self.records) > 1:
-            _check_records(self.records)
+            named = [(record.topic, record.id) for record in self.records if record.id is not None]
+            if len(named) != len(set(named)):
+                raise IdError("an append has two records with the same id in one topic; give each record its own id")
         if len(self.conditions) > CONDITIONS_MAX:
             raise LimitError(f"an append takes at most {CONDITIONS_MAX} conditions, not {len(self.conditions)}")
         if len(self.heads) > 1 and len({head.topic for head in self.heads}) != len(self.heads):
@@ -203,14 +207,6 @@ def merge_heads(heads: Iterable[SetHead]) -> tuple[SetHead, ...]:
     for head in changes:
         fields.setdefault(head.topic, {}).update(head.fields)
     return tuple(SetHead(topic, values) for topic, values in fields.items())
-
-
-def _check_records(records: tuple[NewRecord, ...]) -> None:
-    if len(records) > RECORDS_PER_APPEND_MAX:
-        raise LimitError(f"an append takes at most {RECORDS_PER_APPEND_MAX} records, not {len(records)}")
-    named = [(record.topic, record.id) for record in records if record.id is not None]
-    if len(named) != len(set(named)):
-        raise IdError("an append has two records with the same id in one topic; give each record its own id")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -58,6 +58,8 @@ class WatchHub:
         return watch
 
     def notify(self, topics: Iterable[str]) -> None:
+        # Read without the lock, because every commit comes here and most processes watch nothing. A watch that is added
+        # at this moment misses nothing: its owner reads after `add`, and the commit is done already.
         if not self._watches:
             return
         with self._lock:
@@ -121,6 +123,8 @@ class LocalWatch(Watch):
         self.discard(*self._topics)
 
     def wake(self, topic: str) -> None:
+        # One lock for the topic and the waiter: either `changed` finds the topic when it sets its waiter, or the waiter
+        # is found here. Between two locks a change could be recorded and nothing woken.
         with self._lock:
             self._changed.add(topic)
             waiter = self._waiter

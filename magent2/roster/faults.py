@@ -34,7 +34,9 @@ def explain(error: ErrorDetails) -> str:
     message = MESSAGES.get(error["type"])
     if message is None:
         return error["msg"]
-    return message.format(value=short_repr(error["input"]), **error.get("ctx", {}))
+    value = repr(error["input"])
+    shown = value if len(value) <= VALUE_MAX_CHARS else value[: VALUE_MAX_CHARS - 1] + "…"
+    return message.format(value=shown, **error.get("ctx", {}))
 
 
 def suggestion(wanted: str, known: Collection[str]) -> str:
@@ -46,8 +48,3 @@ def suggestion(wanted: str, known: Collection[str]) -> str:
 def closest(wanted: str, known: Collection[str]) -> str | None:
     """Return the known word that is most similar to an unknown one, None when none is similar."""
     return next(iter(get_close_matches(wanted, list(known), n=1)), None)
-
-
-def short_repr(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= VALUE_MAX_CHARS else text[: VALUE_MAX_CHARS - 1] + "…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from magent2.bus.operations import HeadIs, SetHead, Write, head_too_large
+from magent2.bus.operations import HeadIs, Write, head_too_large
 from magent2.bus.records import (
     AppendResult,
     MailRef,
@@ -89,14 +89,9 @@ def write_arguments(write: Write, payload_max_bytes: int) -> list[Argument]:
             arguments += ("at", condition.topic, "", condition.seq)
     arguments.append(len(write.heads))
     for head in write.heads:
-        arguments += head_arguments(head)
-    return arguments
-
-
-def head_arguments(head: SetHead) -> list[Argument]:
-    arguments: list[Argument] = [head.topic, len(head.texts)]
-    for name, text in head.texts.items():
-        arguments += (name, text)
+        arguments += (head.topic, len(head.texts))
+        for name, text in head.texts.items():
+            arguments += (name, text)
     return arguments
 
 

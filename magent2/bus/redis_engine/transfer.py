@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import orjson
 
 from magent2.bus.operations import OLDEST, Dump, DumpRow, Info, Load, Read
-from magent2.bus.records import ASSIGNED_ID_MARK, NewRecord, Record, TopicInfo, canonical
-from magent2.bus.redis_engine.codec import decode_topic, is_plain, lane_field, optional_fields
+from magent2.bus.records import ASSIGNED_ID_MARK, MailRef, NewRecord, Record, TopicInfo, canonical
+from magent2.bus.redis_engine.codec import decode_topic, is_plain, lane_field, mail_members, optional_fields
 from magent2.bus.redis_engine.exchanges import Keyspace, read
 from magent2.bus.redis_engine.functions import Argument, Exchange, Reply
 from magent2.bus.redis_engine.handshake import SCHEMA, info
@@ -258,10 +258,9 @@ def _id_arguments(row: DumpRow) -> list[Argument]:
 
 
 def _lane_arguments(row: DumpRow) -> list[Argument]:
-    members = [f"{'c' if topic.startswith('control:') else 'm'}{seq}" for topic, seq in row["mail"]]
     due: Argument = "" if row["due_ms"] is None else row["due_ms"]
     state = [row["agent"], row["conversation"], row["attempt"], due, int(row["parked"])]
-    return [*state, len(members), *members]
+    return [*state, *mail_members([MailRef(topic, seq) for topic, seq in row["mail"]])]
 
 
 _LOADERS: dict[str, tuple[str, Callable[[DumpRow], list[Argument]]]] = {

@@ -33,7 +33,7 @@ EVENT_STREAM_RESPONSE: dict[str, Any] = {
 # One example of an error for each status: code and detail. docs/http.md lists all codes.
 PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
     400: ("bad_json", "the body is not JSON: EOF while parsing an object at line 1 column 1"),
-    401: ("unauthorized", "give the gateway's token, or a key, as 'Authorization: Bearer TOKEN'"),
+    401: ("unauthorized", "send the gateway's token or an API key as 'Authorization: Bearer TOKEN'"),
     403: ("foreign_origin", "pages of other origins may not call this gateway"),
     404: ("unknown_session", "there is no session 's-1'; create it first"),
     408: ("body_too_slow", "the body did not arrive within 30 s; send it again"),
@@ -44,7 +44,7 @@ PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
     421: ("foreign_host", "unknown Host header; allow it with --allowed-host"),
     422: ("bad_envelope", "the body cannot be used: session_id: Field required"),
     429: ("rate_limited", "too many requests of the kind 'send'; try again in 1 s"),
-    501: ("needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use another"),
+    501: ("needs_engine", "the bus behind this gateway has only 'publish' and 'read'; use an engine"),
     502: ("run_failed", "the run failed: the model did not answer"),
     503: ("bus_unavailable", "the bus does not answer; try again"),
     507: ("storage_full", "the disk is full; make room and send the same body again"),

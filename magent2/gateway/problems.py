@@ -23,13 +23,13 @@ from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-FAULTS_MAX = 20  # how many faults of one body are told
+FAULTS_MAX = 20  # faults of one body that are reported
 RETRY_HEADERS = {"retry-after": str(RETRY_AFTER_S)}
-PROBLEM_CODE = "magent2.problem"  # in the scope of a request that was refused
+PROBLEM_CODE = "magent2.problem"  # scope key: the code of the problem that answered the request
 
 
 class ProblemResponse(Response):
-    """Tells whoever counts answers which problem this one is."""
+    """A problem document. It notes its code in the scope, for metrics and spans."""
 
     code = ""
 
@@ -39,7 +39,7 @@ class ProblemResponse(Response):
 
 
 class Problem(errors.Magent2Error):
-    """A refusal that is already worded for the client."""
+    """An error with the status, code and text that the client gets."""
 
     def __init__(
         self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
@@ -53,38 +53,38 @@ class Problem(errors.Magent2Error):
 
     @classmethod
     def draining(cls) -> Problem:
-        return cls(503, "draining", "this gateway is going home; try again in a moment", RETRY_HEADERS)
+        return cls(503, "draining", "the gateway is shutting down; retry against another instance", RETRY_HEADERS)
 
     @classmethod
     def unauthorized(cls) -> Problem:
         detail = (
-            "give the gateway's token, or a key, as 'Authorization: Bearer TOKEN';"
-            " 'magent2 token show' prints the token, 'magent2 keys create' makes a key"
+            "send the gateway's token or an API key as 'Authorization: Bearer TOKEN';"
+            " 'magent2 token show' prints the token, 'magent2 keys create' creates a key"
         )
         return cls(401, "unauthorized", detail, {"www-authenticate": "Bearer"})
 
     @classmethod
     def admins_only(cls) -> Problem:
-        return cls(403, "admin_only", "this needs the gateway's token, or a key with the scope 'admin'")
+        return cls(403, "admin_only", "this route needs the gateway's token or a key with the scope 'admin'")
 
     @classmethod
     def foreign_host(cls) -> Problem:
-        detail = "this gateway is not called that; '--allowed-host NAME' lets it answer to another name"
+        detail = "unknown Host header; allow it with --allowed-host"
         return cls(421, "foreign_host", detail)
 
     @classmethod
     def too_many_streams(cls, limit: int) -> Problem:
         return cls(
-            503, "too_many_streams", f"{limit} streams are open, which is the limit; try again later", RETRY_HEADERS
+            503, "too_many_streams", f"the limit of {limit} open streams is reached; try again later", RETRY_HEADERS
         )
 
     @classmethod
     def too_many_of_yours(cls, limit: int) -> Problem:
-        detail = f"you have {limit} streams open, which is the limit; close one first"
+        detail = f"your limit of {limit} open streams is reached; close one first"
         return cls(429, "too_many_streams", detail, RETRY_HEADERS)
 
     def document(self, root: str = "") -> dict[str, Any]:
-        """`root` is the sub-path under which the gateway is found, so that `type` stays below it."""
+        """Return the RFC 9457 document. `root` is the root path, which `type` begins with."""
         return {
             "type": f"{root}/problems/{self.code}",
             "title": HTTPStatus(self.status).phrase,
@@ -103,7 +103,7 @@ class Problem(errors.Magent2Error):
         return answer
 
 
-# By what the caller can do next; the first that fits.
+# Status and code by error. The first class that matches is used, so subclasses come before their bases.
 _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
     (BadCursor, 422, "bad_cursor"),
     (UnknownKind, 422, "unknown_kind"),
@@ -134,7 +134,7 @@ _BY_ERROR: tuple[tuple[type[errors.Magent2Error], int, str], ...] = (
 
 
 def problem_of(error: errors.Magent2Error) -> Problem:
-    """One of our errors as the client is told of it."""
+    """Convert an error to the problem that the client gets."""
     if isinstance(error, Problem):
         return error
     for kind, status, code in _BY_ERROR:
@@ -144,15 +144,15 @@ def problem_of(error: errors.Magent2Error) -> Problem:
 
 
 def logged_problem(error: errors.Magent2Error) -> Problem:
-    """The problem; one that is not the client's is written to the log as well."""
+    """Convert an error, and log it if the client did not cause it."""
     problem = problem_of(error)
     if problem.status >= 500:
-        log.warning("a request failed", extra={"code": problem.code, "error": str(error)})
+        log.warning("request failed", extra={"code": problem.code, "error": str(error)})
     return problem
 
 
 def bad_body(error: ValidationError) -> Problem:
-    """A body that is no JSON, or no envelope."""
+    """Return the problem of a body that is not JSON or does not match its schema."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     if faults[0]["type"] == "json_invalid":
         return Problem(400, "bad_json", f"the body is not JSON: {faults[0]['msg']}")
@@ -166,7 +166,7 @@ def _invalid(code: str, what: str, faults: list[Any]) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error with a problem document."""
+    """Make the application answer every error with a problem document."""
 
     async def own(request: Request, error: Exception) -> Response:
         problem = logged_problem(error) if isinstance(error, errors.Magent2Error) else internal_error()
@@ -190,7 +190,7 @@ def install(app: FastAPI) -> None:
 
 
 def internal_error() -> Problem:
-    return Problem(500, "internal", "the gateway failed; its log says more")
+    return Problem(500, "internal", "the gateway failed; see its log")
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}

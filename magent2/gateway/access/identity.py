@@ -1,4 +1,4 @@
-"""Whose request it is: the guard says it once, the routes ask."""
+"""The identity of a request: set by the access middleware, read by the routes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ IDENTITY_KEY = "magent2.identity"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who acts, and by which key; without one it is whoever holds the machine's token, or came through an open door."""
+    """The principal of a request, and the id of its API key. Without a key it is the token, or an open route."""
 
     principal: Principal
     key: str | None = None
 
 
 TOKEN_IDENTITY = Identity(ADMIN)
-ANONYMOUS = Identity(Principal(""))  # on the paths that are open to all
+ANONYMOUS = Identity(Principal(""))  # on paths that need no credential
 
 
 def identity_of(scope: Scope) -> Identity:
-    """Whoever the guard found; an application without access rules is everybody's."""
+    """Return the identity of a request. Without access rules, every caller is an administrator."""
     found = scope.get(IDENTITY_KEY, TOKEN_IDENTITY)
     return found if isinstance(found, Identity) else ANONYMOUS
 
@@ -39,9 +39,10 @@ def principal_of(scope: Scope) -> Principal:
 
 
 def may_read(principal: Principal, info: TopicInfo) -> bool:
-    """Whether a conversation is there for a principal to see; `NotYours` when it is somebody else's.
+    """Return whether a principal may read a conversation that exists. Raises `NotYours` if another principal owns it.
 
-    `False` while nobody has begun it. One that was deleted is told as gone to everybody: whose it was is gone too.
+    A conversation that does not exist yet returns false. A deleted one returns true for every principal, because its
+    owner was deleted with it; the caller then reports it as gone.
     """
     if info.deleted:
         return True
@@ -53,11 +54,11 @@ def may_read(principal: Principal, info: TopicInfo) -> bool:
 
 
 def check_sender(principal: Principal, sender: str | None) -> str:
-    """The sender of what a principal sends: itself, unless it is an admin, who may send for anybody."""
+    """Return the sender of a principal's message. Only an administrator may name another sender than itself."""
     if sender is None or check_name(sender, "sender") == principal.name:
         return principal.name
     if not principal.admin:
         raise Problem(
-            403, "foreign_sender", f"this key sends as {principal.name!r} only; leave 'sender' out or make it that"
+            403, "foreign_sender", f"this key sends as {principal.name!r} only; omit 'sender' or set it to that"
         )
     return sender

@@ -1,0 +1,136 @@
+"""Private or undocumented parts of uvicorn, Starlette and FastAPI that the gateway uses, one canary each.
+
+A canary fails when an upgrade renames or removes its part, and says where the gateway uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import fastapi
+import pytest
+import uvicorn
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from magent2.gateway.route_label import route_template
+
+
+def server() -> uvicorn.Server:
+    return uvicorn.Server(uvicorn.Config(fastapi.FastAPI()))
+
+
+def protocol() -> HttpToolsProtocol:
+    config = uvicorn.Config(fastapi.FastAPI(), http="httptools", log_config=None)
+    config.load()
+    return HttpToolsProtocol(config, ServerState(), {}, cast("asyncio.AbstractEventLoop", object()))
+
+
+def endpoint() -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Objects that `make` returns have `attribute`; `user` is the code of the gateway that needs it."""
+
+    make: Callable[[], object]
+    attribute: str
+    user: str
+
+    def check(self) -> None:
+        found = self.make()
+        assert hasattr(found, self.attribute), f"{type(found).__name__}.{self.attribute} is gone; see {self.user}"
+
+    @property
+    def id(self) -> str:
+        return f"{getattr(self.make, '__name__', 'route')}.{self.attribute}"
+
+
+PROTOCOL_PARTS = (
+    "connections", "transport", "loop", "scope", "connection_made", "connection_lost", "data_received",
+    "on_message_begin", "on_headers_complete",
+)  # fmt: skip
+CANARIES = [
+    Canary(server, "capture_signals", "gateway/server.py _Server"),
+    Canary(server, "should_exit", "gateway/server.py Gateway.drain"),
+    Canary(server, "server_state", "gateway/server.py Gateway.connections"),
+    Canary(ServerState, "connections", "gateway/server.py Gateway.connections"),
+    *(Canary(protocol, name, "gateway/limits/protocol.py LimitedProtocol") for name in PROTOCOL_PARTS),
+    Canary(fastapi.FastAPI, "openapi_schema", "gateway/app.py GatewayApp.openapi"),
+    Canary(lambda: APIRoute("/{x}", endpoint), "path_format", "gateway/route_label.py route_template"),
+    Canary(Response, "raw_headers", "gateway/app.py GatewayApp"),
+]
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.id)
+def test_a_part_that_the_gateway_uses_is_there(canary: Canary) -> None:
+    canary.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """An object with all parts of another but one."""
+
+    real: object
+    gone: str
+
+    def __getattr__(self, name: str) -> object:
+        if name == self.gone:
+            raise AttributeError(name)
+        return getattr(self.real, name)
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.id)
+def test_a_canary_fails_when_its_part_is_renamed(canary: Canary) -> None:
+    renamed = Canary(lambda: Renamed(canary.make(), canary.attribute), canary.attribute, canary.user)
+
+    with pytest.raises(AssertionError, match=f"{canary.attribute} is gone; see {canary.user}"):
+        renamed.check()
+
+
+# --- names that exist only while a request is handled
+
+
+def request_scope(see: Callable[[dict[str, Any]], None]) -> None:
+    """Serve one request on a route of a router in an application, and show its scope."""
+    app = fastapi.FastAPI()
+    router = fastapi.APIRouter(prefix="/api")
+
+    @router.get("/things/{thing_id}")
+    async def thing(thing_id: str, request: fastapi.Request) -> None:
+        see(dict(request.scope))
+
+    app.include_router(router)
+    TestClient(app).get("/api/things/7").raise_for_status()
+
+
+def test_a_request_has_the_route_that_answers_it() -> None:
+    """`gateway/route_label.py route_template` names metrics, spans and audit lines after it."""
+    seen: list[dict[str, Any]] = []
+    request_scope(seen.append)
+
+    assert route_template(seen[0]) == "/api/things/{thing_id}"
+
+
+def test_without_the_route_of_the_request_its_label_is_unknown() -> None:
+    seen: list[dict[str, Any]] = []
+    request_scope(seen.append)
+    renamed = {name: value for name, value in seen[0].items() if name not in ("route", "fastapi")}
+
+    assert route_template(renamed) is None
+
+
+def test_extended_routes_answer_without_include_router() -> None:
+    """`gateway/app.py create_app` extends `app.routes` in place of `include_router`."""
+    app = fastapi.FastAPI()
+    router = fastapi.APIRouter()
+    router.add_api_route("/one", lambda: "yes")
+    app.routes.extend(router.routes)
+
+    assert TestClient(app).get("/one").json() == "yes"

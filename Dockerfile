@@ -16,7 +16,7 @@ ENV UV_COMPILE_BYTECODE=1 \
     UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir --root-user-action=ignore 'uv>=0.8,<1'
 WORKDIR /app
-# What we depend on changes less often than what we write: its layer is kept.
+# Dependencies change less often than the code, so they have a layer of their own that is cached.
 COPY pyproject.toml uv.lock ./
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-install-project
 COPY README.md LICENSE ./
@@ -29,16 +29,16 @@ RUN groupadd --system --gid 10001 magent2 \
  && useradd --system --uid 10001 --gid magent2 --home-dir /data --shell /usr/sbin/nologin magent2 \
  && install -d -o magent2 -g magent2 -m 0700 /data
 COPY --from=build /app/.venv /app/.venv
-# Without a bus URL the log is a SQLite file on the volume.
+# Without a bus URL, the log is a SQLite file on the volume.
 ENV PATH=/app/.venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     MAGENT2_DATA_DIR=/data
-# By number, so that a cluster can see that it is not root.
+# A numeric id, so that Kubernetes can verify that the user is not root.
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
 STOPSIGNAL SIGTERM
-# Gateway and worker in one; compose.yaml starts them apart. Health is asked of a service, not of the image: a
-# worker has no port.
+# Gateway and worker in one process; compose.yaml starts them separately. The health check belongs to each service,
+# not to the image, because a worker has no port.
 EXPOSE 8700
 CMD ["magent2", "serve", "--host", "0.0.0.0"]

@@ -1,8 +1,8 @@
-# Everything here sets itself up: Python 3.11 or newer and make are enough.
-#   make test ARGS="-k lanes"   hands arguments to pytest
-#   make test SKIP=redis,nginx  leaves Redis and nginx out on purpose; SKIP=browser leaves out the page
-#   make test JOBS=8            as many test processes as you like
-#   make run ARGS="--port 9000" hands arguments to `magent2 serve`
+# Every target installs what it needs. Python 3.11 or newer and make are enough.
+#   make test ARGS="-k lanes"   passes arguments to pytest
+#   make test SKIP=redis,nginx  skips the tests that need Redis or nginx; SKIP=browser skips those of the page
+#   make test JOBS=8            runs the tests in eight processes
+#   make run ARGS="--port 9000" passes arguments to `magent2 serve`
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -13,7 +13,7 @@ ARGS ?=
 SKIP ?=
 export SKIP
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
-# All that is compiled is kept in one place, also where the environment would keep none: else each start compiles anew.
+# Bytecode is kept in one folder, even if the environment turns it off. Otherwise each process would compile again.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -25,24 +25,24 @@ PAGE := magent2/web/index.html
 PAGE_TOOLS := web/node_modules/.ready
 PAGE_SOURCES := $(shell find web/src web/public -type f 2>/dev/null) web/index.html web/vite.config.ts
 TESTED_PAGE = $(if $(findstring browser,$(SKIP)),,$(PAGE))
-# Behind a proxy that signs with its own certificate, the system knows it and Node's built-in list does not.
+# A proxy may sign with its own certificate. The system's list has that certificate, Node's built-in list does not.
 CERTIFICATES := $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 IN_WEB := cd web && NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(CERTIFICATES)}" PATH="$(CURDIR)/$(BIN):$$PATH"
 
-# Thousands of small logs wait for the disk at every commit: where memory has room for files, they lie there.
+# Thousands of small logs wait for the disk at every commit. They are put into memory if it has room for them.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
-# One test at a time to whoever is free: by whole files, a few long ones at the end leave a core idle.
+# Idle processes take single tests from busy ones. With whole files, a few long files at the end leave a core idle.
 PYTEST = $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/pytest -n $(JOBS) --dist worksteal
-# A part of the tests measures nothing: with SKIP or ARGS the bar is off.
+# The coverage of a part of the tests means nothing, so the minimum is off with SKIP or ARGS.
 COVERAGE = --cov --cov-report=term $(if $(strip $(SKIP)$(ARGS)),--cov-fail-under=0)
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: $(READY) ## serve an agent: gateway, worker and page in one process
-	@$(MAKE) web || echo "setup: the page was not built; the gateway shows a plain one" >&2
+run: $(READY) ## start gateway, worker and page in one process
+	@$(MAKE) web || echo "setup: the page was not built; the gateway serves a plain page instead" >&2
 	@$(BIN)/magent2 serve $(ARGS)
 
 .PHONY: web
@@ -50,7 +50,7 @@ web: $(PAGE) ## build the page into the package
 	@:
 
 .PHONY: page-types
-page-types: $(PAGE_TOOLS) ## write the page's types from the OpenAPI document
+page-types: $(PAGE_TOOLS) ## generate the page's types from the OpenAPI document
 	@scripts/page-types
 
 .PHONY: test
@@ -58,17 +58,17 @@ test: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests
 	@$(PYTEST) $(ARGS)
 
 .PHONY: cover
-cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests, half as slow again, and measure how much of the code they reach
+cover: redis nginx browser $(READY) $(TESTED_PAGE) ## run the tests with coverage; takes about 1.5 times as long
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@$(PYTEST) $(COVERAGE) $(ARGS)
 
 .PHONY: soak
-soak: redis nginx browser $(READY) $(TESTED_PAGE) ## run the long form of the tests, a small local model included
+soak: redis nginx browser $(READY) $(TESTED_PAGE) ## run the long tests, including those with a small local model
 	@scripts/uv sync --frozen --quiet --extra local
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200 $(ARGS)
 
 .PHONY: check
-check: $(READY) ## format, lint, types, layers, complexity, secrets, then the tests
+check: $(READY) ## check format, lint, types, layers, complexity and secrets, then run the tests
 	scripts/uv lock --check --offline --quiet
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -79,7 +79,7 @@ check: $(READY) ## format, lint, types, layers, complexity, secrets, then the te
 	$(MAKE) test
 
 .PHONY: fmt
-fmt: $(READY) ## format the code and mend what can be mended
+fmt: $(READY) ## format the code and fix what can be fixed automatically
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -99,7 +99,7 @@ bench-run: redis $(READY) ## measure the service over HTTP; the last line is one
 	@$(BIN)/python -m bench.run $(ARGS)
 
 .PHONY: bench-api
-bench-api: redis $(READY) ## measure the session API and its door; the last line is one JSON object
+bench-api: redis $(READY) ## measure the session API and its access checks; the last line is one JSON object
 	@$(BIN)/python -m bench.api $(ARGS)
 
 .PHONY: bench-steer
@@ -111,7 +111,7 @@ bench-page: browser $(READY) $(PAGE) ## measure the page in a browser; the last 
 	@$(BIN)/python -m bench.page $(ARGS)
 
 .PHONY: screenshots
-screenshots: browser $(READY) $(PAGE) ## take the pictures of the page in docs/images
+screenshots: browser $(READY) $(PAGE) ## take the screenshots in docs/images
 	@$(BIN)/python -m tests.support.screenshots docs/images
 
 .PHONY: bench-block
@@ -119,27 +119,27 @@ bench-block: $(READY) ## measure Python blocks; the last line is one JSON object
 	@$(BIN)/python -m bench.block $(ARGS)
 
 .PHONY: stats
-stats: $(READY) ## print the size of the package, and the files that a message passes on four paths
+stats: $(READY) ## print the size of the package and the files on four code paths
 	@$(BIN)/python scripts/stats --paths $(ARGS)
 
 .PHONY: sync-client
-sync-client: $(READY) ## write the synchronous client from the asynchronous one
+sync-client: $(READY) ## generate the synchronous client from the asynchronous one
 	@$(BIN)/python scripts/sync-client
 
 .PHONY: schemas
-schemas: $(READY) ## write the contract's JSON Schemas to docs/schemas
+schemas: $(READY) ## generate the contract's JSON Schemas in docs/schemas
 	$(BIN)/python -m magent2.models.schemas docs/schemas
 
 .PHONY: hooks
-hooks: $(READY) ## run the quick checks before every commit
+hooks: $(READY) ## install a pre-commit hook that runs the quick checks
 	$(BIN)/pre-commit install
 
 .PHONY: lock
-lock: ## bring uv.lock up to date with pyproject.toml
+lock: ## update uv.lock from pyproject.toml
 	scripts/uv lock
 
 .PHONY: clean
-clean: ## remove all that these commands made
+clean: ## remove everything that these commands created
 	rm -rf .venv .tools .cache .coverage .coverage.* .hypothesis build dist web/node_modules magent2/web
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""What tests of several folders share."""
+"""Settings and fixtures shared by all tests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hypothesis import settings
 
 from tests.support.redis_server import RedisServer, skip_if_left_out
 
-# A machine that is busy is no failure, and a run depends on nothing that an earlier one has left behind.
+# A slow machine must not fail a test, and a run must not depend on examples that an earlier run has stored.
 settings.register_profile("magent2", deadline=None, database=None)
 settings.load_profile("magent2")
 
-# No test trusts anybody outside; to read all whom the system trusts takes every HTTP client a thirtieth of a second.
+# Tests trust no certificates from outside. Reading the system's list would cost each HTTP client 30 ms.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "nobody.pem")
 
 
-# Thousands of tests are collected, and stay: to look through them for garbage takes a second, again and again.
+# Thousands of collected test objects stay alive. Each garbage collection over them would take a second.
 gc.disable()
 
 
@@ -31,14 +31,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of long forms alone are not looked into where long forms are left out."""
+    """Skip files that hold only soak tests when soak tests are deselected."""
     left_out = config.getoption("markexpr") == "not soak"
     return True if left_out and collection_path.name.endswith("_soak.py") else None
 
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for the whole session of this process; tests keep apart by key prefix."""
+    """One server per test process and session; tests are separated by key prefix."""
     skip_if_left_out()
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()

@@ -1,4 +1,4 @@
-"""Logs that outlive a process: each test here runs on a SQLite file and on Redis."""
+"""Fixtures for tests with several processes; each test runs on a SQLite file and on Redis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def engine(log_url: str) -> Iterator[Engine]:
-    """The test's own view of the log."""
+    """The test's own connection to the log."""
     engine = connect(log_url)
     yield engine
     engine.close()
@@ -43,7 +43,7 @@ def process_group() -> Iterator[ProcessGroup]:
 
 @pytest.fixture
 def rng() -> random.Random:
-    """Chance that can be had again: `TEST_SEED=… pytest …`. The seed shows in the output of a failed test."""
+    """A seeded random generator. A failed test prints its seed; `TEST_SEED=… pytest …` repeats it."""
     seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(2**32)))
     print(f"{SEED_VARIABLE}={seed}")
     return random.Random(seed)

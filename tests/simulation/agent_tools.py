@@ -1,4 +1,4 @@
-"""The tools of simulated runs. They are made once: whose process they work in, they find by the run's bus."""
+"""The tools of simulated runs. They are created once and find their process through the bus of the run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def work(context: RunContextWrapper[Any]) -> str:
 
 @function_tool(needs_approval=True)
 async def pay(context: RunContextWrapper[Any]) -> str:
-    """Do what a person must agree to."""
+    """Do work that needs approval."""
     return await _do_work(context)
 
 
 @function_tool
 async def send_message(context: RunContextWrapper[Any]) -> str:
-    """Do a piece of work and send a letter."""
+    """Do a piece of work and send a message."""
     run: RunContext = context.context
     result = await _do_work(context)
     chat.send_message(f"agent:{MESSAGE_RECIPIENT}", result, context=run)
@@ -54,13 +54,13 @@ async def send_message(context: RunContextWrapper[Any]) -> str:
 
 
 def tool_of(call: str, conversation: str) -> str:
-    """The name of the tool that a call is of."""
+    """The name of the tool that a call is for."""
     kind = kind_of(call)
     return RUN_PYTHON if kind == BLOCK else send_call(call, conversation).tool if kind == SEND else kind
 
 
 def tools_for(envelope: MessageEnvelope) -> list[Any]:
-    """Those that the mail asks for: for each tool that an agent has, the SDK starts a task in every turn."""
+    """Only the tools that the mail needs, because the SDK starts a task per tool of an agent in every turn."""
     calls = (call for turn in call_ids(envelope) for call in turn)
     return [_new_tool(name) for name in dict.fromkeys(tool_of(call, envelope.conversation_id) for call in calls)]
 

@@ -1,4 +1,4 @@
-"""Those who are asked: they approve calls of tools or reject them, two at once, too late, or not at all."""
+"""Simulated approvers: they approve or reject tool calls, two at once, too late, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.faulty_bus import FaultyBus
 
 APPROVAL_MAX_S = 5.0
-DECISION_MAX_S = 6.0  # after the question; some come too late
+DECISION_MAX_S = 6.0  # after the request; some decisions come too late
 ANSWERS: tuple[tuple[ApprovalDecision, ...], ...] = (
     ("approve",),
     ("approve",),
@@ -34,7 +34,7 @@ Payload = Mapping[str, Any]
 
 class Approvers:
     def __init__(self, recorder: EngineRecorder, rng: random.Random, bus: Callable[[], FaultyBus]) -> None:
-        self.told: dict[str, list[Approval]] = {}  # what each call was decided to be, as those who decided were told
+        self.told: dict[str, list[Approval]] = {}  # decisions on each call, as returned to the approvers
         self.failures: list[str] = []
         self._recorder = recorder
         self._rng = rng
@@ -42,7 +42,7 @@ class Approvers:
         self._tasks: list[asyncio.Task[None]] = []
 
     def ask(self, pause: Payload) -> None:
-        """A run has paused."""
+        """Schedule decisions for a run that has paused."""
         for call in pause["calls"]:
             for number, decision in enumerate(self._rng.choice(ANSWERS)):
                 work = self._decide(pause["conversation_id"], call["call_id"], decision, f"user:d{number}")
@@ -57,7 +57,7 @@ class Approvers:
             counts["decided already"] += 1
         except (UnknownCall, TopicDeleted):
             counts["decided too late"] += 1
-        except Exception as error:  # noqa: BLE001  whatever else somebody is told is a finding
+        except Exception as error:  # noqa: BLE001  any other error is a finding
             self.failures.append(f"{by} could not decide on {call}: {error!r}")
         else:
             self.told.setdefault(call, []).append(found)
@@ -70,7 +70,7 @@ class Approvers:
 
 
 def approval_findings(run: Sequence[Payload], events: Sequence[Payload], approvers: Approvers) -> Iterator[str]:
-    """A person is asked about each call once, one decision is recorded on it, the one that somebody was told."""
+    """Each call was requested once and has one recorded decision, which equals the one returned to an approver."""
     status = next((mark["status"] for mark in run if mark["kind"] == "end"), "")
     results = {mark["call_id"]: str(mark["output"]) for mark in run if mark["kind"] == "tool"}
     decisions = [mark for mark in run if mark["kind"] == "decision"]
@@ -89,7 +89,7 @@ def approval_findings(run: Sequence[Payload], events: Sequence[Payload], approve
 def _decision_findings(call: str, mark: Payload, result: str | None, told: Sequence[Approval]) -> Iterator[str]:
     for approval in told:
         if (approval.status, approval.decided_by) != (mark["status"], mark["by"]):
-            yield f"{call} is {mark['status']} by {mark['by']}, and somebody was told {approval}"
+            yield f"{call} is {mark['status']} by {mark['by']}, and an approver got {approval}"
     if result is None:
         return
     made = result == result_of(call) if mark["status"] == "approved" else result.startswith(NOT_MADE)

@@ -1,4 +1,4 @@
-"""Blocks of a simulated world: a sandbox that plays what stands in the code, breath by breath, on virtual time."""
+"""Python blocks of a simulated world: a scripted sandbox on virtual time, and the audit of the blocks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.simulation.calls import BLOCK, kind_of, stable_choice, turn_of
 from tests.simulation.directory_fixture import send_call, sending_tools
 from tests.simulation.plain_runner import MailFaults
 
-NOW, HELD = (0,), (1, 2)  # places of its messages that go at once, and of those that it holds
+NOW, HELD = (0,), (1, 2)  # positions of messages that are sent at once, and of those that are held
 FAILED = "failed on purpose"
 
-Posted = Mapping[str, set[str]]  # ids of what was sent, by the beginnings of the names of their logs
+Posted = Mapping[str, set[str]]  # ids of sent messages, by the prefix of their log
 
 
 def is_bad(call: str) -> bool:
@@ -35,7 +35,7 @@ def code_of(call: str) -> str:
 
 
 class ScriptedSandbox:
-    """A `Sandbox` for every process."""
+    """A `Sandbox` that all simulated processes share."""
 
     async def run(
         self,
@@ -59,7 +59,7 @@ class ScriptedSandbox:
                 await call(send.tool, (), {**send.arguments, "now": step in NOW})
         except AbortBlock as end:
             return BlockResult("", failure=end.failure)
-        except Exception as error:  # noqa: BLE001  as the real one: what a tool raises fails the block
+        except Exception as error:  # noqa: BLE001  as in the real sandbox, any error of a tool fails the block
             return BlockResult("", failure=BlockFailure("exception", str(error)))
         return BlockResult("played")
 
@@ -75,7 +75,7 @@ def python_tool() -> Any:
 
 
 def block_findings(run: Sequence[Mapping[str, Any]], conversation: str, posted: Posted) -> Iterator[str]:
-    """What a block held is where it belongs if its result says so, and else nowhere; what left at once left once."""
+    """Held messages were sent if and only if the result says so; messages that were sent at once were sent once."""
     results = {mark["call_id"]: mark for mark in run if mark["kind"] == "tool"}
     for mark in run:
         if mark["kind"] == "sent" and kind_of(mark["call_id"]) == BLOCK:

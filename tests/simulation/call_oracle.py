@@ -1,4 +1,4 @@
-"""Stands where model and tools are, outside of every process: it outlives them, and compares with the log."""
+"""An oracle that outlives every process: it checks model requests and tool calls against the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magent2.tools.subagents import MESSAGE, RESULT, START
 from tests.simulation.calls import BLOCK, PAY, SEND, kind_of, result_of, start_of, task_of
 from tests.simulation.engine_recorder import EngineRecorder
 
-NOT_MADE = "The call was not made:"  # of what a model is told of a call that was not approved
+NOT_MADE = "The call was not made:"  # start of the result of a call that was not approved
 
 
 class CallOracle:
@@ -21,22 +21,22 @@ class CallOracle:
         self._recorder = recorder
 
     def check_call(self, context: RunContext, turn: int, call: str = "") -> None:
-        """Somebody asks for an answer, or runs a tool. Only who has lost the lane cannot know what is recorded."""
+        """Check a model request or a tool call. Only a run that has lost its lane may repeat what is recorded."""
         what = "a call" if call else "an answer"
         counts, recorded = self._recorder.counts, self._recorder.recorded
         counts[f"{what} was asked for"] += 1
         if not self._recorder.holds(context.writer.owner):
-            counts["a zombie asked"] += 1
+            counts["a fenced run asked"] += 1
         elif (context.run_id, turn, call) in recorded:
             self.findings.append(f"{what} of {context.envelope.id} ({turn} {call}) was recorded and asked for again")
         if call and (context.run_id, turn, "") not in recorded:
             self.findings.append(f"{call} was run before its answer was on the log")
         if kind_of(call) == PAY and self._recorder.decided.get((context.run_id, turn, call)) != "approved":
-            self.findings.append(f"{call} was run, and nobody has approved it")
+            self.findings.append(f"{call} was run without approval")
         counts["an answer was replayed"] += not call and turn > 0 and turn - 1 in context.run.answers
 
     def check_steers(self, context: RunContext, said: list[str]) -> None:
-        """What was said on the way is shown once, and what an answer has seen in every request after it."""
+        """Check that every steer which a recorded answer has seen is shown again in later requests."""
         own = context.run
         recorded = [steer["text"] for turn in own.answers for steer in own.steers(turn)]
         missing = Counter(recorded) - Counter(said)
@@ -45,7 +45,7 @@ class CallOracle:
         self._recorder.counts["a steer was shown"] += len(said)
 
     def check_results(self, context: RunContext, shown: Mapping[str, Any]) -> None:
-        """What the model is shown is what the tools have said."""
+        """Check that the model is shown the results which the tools have returned."""
         for call, result in shown.items():
             if not self._is_right(call, str(result)):
                 self.findings.append(f"the model of {context.envelope.id} was shown {result!r} for {call}")
@@ -64,7 +64,7 @@ class CallOracle:
         return result == result_of(call)
 
     def _is_answer(self, start: str, result: str) -> bool:
-        """What came of a subagent is what it has said; where there was none, the call fails in words."""
+        """Whether a result of a subagent equals what the subagent has answered."""
         told = json.loads(result) if result.startswith("{") else {}
         if told.get("status") == "finished":
             self._recorder.counts["a subagent's result was shown"] += 1

@@ -1,4 +1,4 @@
-"""What a model calls in a simulated run. The mail says it, so every attempt asks for the same."""
+"""The tool calls of simulated runs. They derive from the mail, so that every attempt makes the same calls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.tools.subagents import MESSAGE, RESULT, START
 
 CALLS = "calls"  # metadata of mail: the kinds of calls of each turn but the last
-SUBAGENT = "Kit"  # the agent that others start; it knows nothing but its task
+SUBAGENT = "Kit"  # the agent that others start as a subagent
 
-WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs a person's approval
+WORK, TELL, SEND, BLOCK, PAY = "work", "tell", "send", "block", "pay"  # `pay` needs approval
 KINDS = (WORK, TELL, SEND, BLOCK, BLOCK, PAY, PAY)
 SUBAGENT_PLANS = ([[START], [RESULT]], [[START], [MESSAGE, RESULT]], [[START, WORK], [MESSAGE], [RESULT]])
 
@@ -40,12 +40,12 @@ def kind_of(call: str) -> str:
 
 
 def start_of(call: str) -> str:
-    """The call that has started the agent which this call is about."""
+    """The call that started the subagent which this call refers to."""
     return f"{call.rsplit('-', 3)[0]}-0-0-{START}"
 
 
 def result_of(call: str) -> str:
-    """What a tool answers that does nothing but work."""
+    """The result of a tool that only works."""
     return f"did {call}"
 
 
@@ -54,5 +54,5 @@ def task_of(start: str) -> str:
 
 
 def stable_choice(text: str, sides: int) -> int:
-    """A die that falls the same way in every attempt."""
+    """A choice that depends only on the text, so that it is the same in every attempt."""
     return zlib.crc32(text.encode()) % sides

@@ -1,4 +1,4 @@
-"""Those who write: they send mail, send it twice, stop what they have begun, and delete a conversation."""
+"""Simulated clients: they send messages, repeat them, steer and stop runs, and delete a conversation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.simulation.plain_runner import FAILS, KILLS, REFUSES
 CONVERSATIONS = ("one", "two", "three")
 CLIENTS = 2
 MESSAGES = 6
-STEERS = 0.8  # how often a message to an agent that hears them is followed by a steer to its lane
-STOPS = 0.4  # how often a message is followed by a stop, to its lane or to another
-KILLER = 0.12  # how often there is a message that kills whoever runs it
-STARTS_SUBAGENT = 0.2  # how often a message makes whoever hears it start another agent
-DELETES = 0.2  # how often a conversation is deleted
+STEERS = 0.8  # share of messages to agents that take steers which are followed by one
+STOPS = 0.4  # share of messages that are followed by a stop of the same or another lane
+KILLER = 0.12  # share of worlds with a message that crashes every worker which runs it
+STARTS_SUBAGENT = 0.2  # share of messages that make the agent start a subagent
+DELETES = 0.2  # share of worlds in which a conversation is deleted
 PAUSE_MAX_S = 0.8  # between messages of one client
-STOP_MAX_S = 3.0  # after the message that it follows
+STOP_MAX_S = 3.0  # after the message
 STEER_MAX_S = 2.0
 DELETE_MAX_S = 5.0
 
@@ -43,7 +43,7 @@ class AcknowledgedMessage:
     agent: str
     conversation: str
     text: str
-    unanswerable: bool = False  # the model will say no, or nobody will survive it
+    unanswerable: bool = False  # the model refuses, or every worker that runs it crashes
 
     @classmethod
     def of(cls, envelope: MessageEnvelope) -> AcknowledgedMessage:
@@ -53,7 +53,7 @@ class AcknowledgedMessage:
 
 
 class SimulatedClients:
-    """Clients of one world, and what was acknowledged to them."""
+    """The clients of one world, and the messages that were acknowledged to them."""
 
     def __init__(
         self, recorder: EngineRecorder, rng: random.Random, agents: Sequence[str], hearing: Collection[str]
@@ -69,7 +69,7 @@ class SimulatedClients:
         self._following: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Until all have written what they had to write."""
+        """Run all clients until they have sent everything."""
         clients = [self._write(number) for number in range(CLIENTS)]
         await asyncio.gather(*clients, *([self._delete()] if self._deletes else []))
         await asyncio.gather(*self._following)
@@ -115,7 +115,7 @@ class SimulatedClients:
             self._recorder.counts["steer sent"] += 1
 
     async def _stop(self, bus: FaultyBus, number: int, follows: MessageEnvelope) -> None:
-        """Named by its sender, so that the log tells which stop has stopped what."""
+        """Send a stop. Its sender is unique, so that the log shows which stop ended which run."""
         await asyncio.sleep(self._rng.uniform(0, STOP_MAX_S))
         follows = self._rng.choice((follows, follows, self._envelope(number)))
         stop = MessageEnvelope(
@@ -137,7 +137,7 @@ class SimulatedClients:
         await retry_call(lambda: delete_session(Log(bus), CONVERSATIONS[-1]), "client")
 
     async def _send(self, bus: FaultyBus, envelope: MessageEnvelope, sending: SendOptions | None = None) -> bool:
-        """Once or several times at once; whether the log has taken it."""
+        """Send one to three copies at once; return whether the log has accepted all of them."""
         times = self._rng.choice((1, 1, 2, 3))
         taken = await asyncio.gather(*(self._deliver(bus, envelope, sending) for _ in range(times)))
         return all(taken)
@@ -149,7 +149,7 @@ class SimulatedClients:
         except TopicDeleted:
             self._recorder.counts["sent too late"] += 1
             return False
-        except IdConflict:  # a repeat, after the deletion had erased what the first was
+        except IdConflict:  # a repeat, after the deletion had erased the first copy
             if not await self._is_deleted(bus, envelope):
                 raise
             self._recorder.counts["sent too late"] += 1

@@ -1,4 +1,4 @@
-"""What the tests of the simulation share."""
+"""Fixtures for the tests of the simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quietly() -> Iterator[None]:
-    """What goes wrong on purpose need not be told thousands of times."""
+    """Turn logging off: injected faults would be logged thousands of times."""
     logger = logging.getLogger("magent2")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""A town for agents that send: users, friends, a channel, and two places outside that connectors reach."""
+"""The directory of a simulated world: users, friends, a channel, and two connectors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.simulation.calls import stable_choice
 FILES = Path(__file__).parent.parent / "fixtures" / "simulation"
 FILE = "note.txt"
 CHANNEL = "launch"
-CONNECTORS: Mapping[str, bool] = {"hook": True, "pager": False}  # whether the receiver takes a key
+CONNECTORS: Mapping[str, bool] = {"hook": True, "pager": False}  # whether the receiver accepts an idempotency key
 SENDER = "Sol"  # the agent whose runs send
 
 
 @dataclass(frozen=True)
 class FixtureUser:
-    """A user: whose conversation it is, who answers for them, and where they are reached."""
+    """A user, with their conversation, agent, connector and friend."""
 
     id: str
     conversation: str
@@ -67,12 +67,12 @@ CHAT, OUTBOX, CHANNEL_LOG = (
     "chat",
     "outbox",
     "channel",
-)  # the logs that tell of a send, by the beginnings of their names
+)  # prefixes of the logs that show a send
 
 
 @dataclass(frozen=True)
 class SendCall:
-    """A call of a tool that sends, and in which kind of log the send is found once it has left."""
+    """A call of a sending tool, and the prefix of the log in which the send appears."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -80,7 +80,7 @@ class SendCall:
 
 
 def send_call(name: str, conversation: str) -> SendCall:
-    """One of the sending tools, by the name of the send; the text names the send."""
+    """A call of one of the sending tools, chosen by the name of the send. The text contains that name."""
     friend = next(user.friend for user in USERS if user.conversation == conversation)
     sends = (
         SendCall("say", {"text": name}, OUTBOX),

@@ -1,4 +1,4 @@
-"""Stands before the engine of a simulated world and writes down what was done to its lanes, in order."""
+"""An engine wrapper that records, in order, what a simulated world does to its lanes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from tests.support.engine_wrappers import EngineWrapper
 
 Lane = tuple[str, str]
 RELAYS = relay_agent("")
-Step = tuple[str, int, str]  # of a run: (run, turn, call id); an answer has no call id
+Step = tuple[str, int, str]  # (run, turn, call id); a model answer has no call id
 
 
 class EngineRecorder(EngineWrapper):
-    """Passes everything on. Knows who holds each lane by what claims have answered, whatever the engine believes."""
+    """Passes every call on. Derives the owner of each lane from the results of claims, independently of the engine."""
 
     def __init__(self, engine: Engine, now: Callable[[], float], agents: tuple[str, ...]) -> None:
         super().__init__(engine)
         self.counts: Counter[str] = Counter()
         self.unowned_writes: list[str] = []
-        self.settled: dict[MailRef, list[str]] = {}  # mail, and the tokens under which it was taken from its lane
-        self.arrived: dict[MailRef, int] = {}  # mail of the agents, and the place in the order of all mail
-        self.begun: dict[str, int] = {}  # stops, and how much mail had arrived when they were sent
-        self.aimed: dict[MailRef, MailRef | None] = {}  # commands, and what their lane was working on when they came
-        self.pending: dict[MailRef, str] = {}  # mail that is not settled, and its conversation
+        self.settled: dict[MailRef, list[str]] = {}  # mail → tokens of the owners that settled it
+        self.arrived: dict[MailRef, int] = {}  # mail of the agents → position in the order of all mail
+        self.begun: dict[str, int] = {}  # stops → how much mail had arrived when they were sent
+        self.aimed: dict[
+            MailRef, MailRef | None
+        ] = {}  # commands → the mail that their lane worked on when they arrived
+        self.pending: dict[MailRef, str] = {}  # mail that is not settled → its conversation
         self.deleted: set[str] = set()
         self.recorded: set[Step] = set()
-        self.decided: dict[Step, str] = {}  # calls that a person was asked about, and what was decided
+        self.decided: dict[Step, str] = {}  # calls that needed approval → the decision
         self.on_pause: Callable[[Mapping[str, Any]], None] = lambda pause: None
-        self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # in an outbox, of a message
+        self.on_note: Callable[[Mapping[str, Any]], None] = lambda note: None  # called for each record of an outbox
         self.trace: list[tuple[float, str, str, int, str]] = []
         self._now = now
         self._inboxes = {f"{kind}:{agent}" for kind in ("chat", "control") for agent in agents}
         self._holders: dict[Lane, Owner] = {}
-        self._paused: dict[str, str] = {}  # runs, and the worker that has paused each
-        self._stopped_mail: dict[str, str] = {}  # owner token → the mail that must not be answered under it
+        self._paused: dict[str, str] = {}  # runs → the worker that paused them
+        self._stopped_mail: dict[str, str] = {}  # owner token → the mail that its owner must not answer
 
     def place(self, ref: MailRef) -> int:
-        """Where mail stands in the order of all mail; a broken engine may have some that never arrived."""
+        """Position of mail in the order of all mail. A broken engine may return mail that never arrived."""
         return self.arrived.get(ref, len(self.arrived))
 
     def holds(self, owner: Owner) -> bool:
@@ -87,14 +89,14 @@ class EngineRecorder(EngineWrapper):
             self._note_stop(claimed)
 
     def _note_stop(self, claimed: ClaimedLane) -> None:
-        """A stop that is handed out with mail that it means, and that is older than it, leaves the owner no choice."""
+        """A claim that returns a stop together with older mail that it targets obliges the owner to stop that mail."""
         head = next((record for record in claimed.mail if record.topic.startswith("chat:")), None)
         if head is None or head.headers.get(RELAY_JOB) is not None:
             return
         name = str(head.payload["id"])
         stops = [record for record in claimed.mail if record.payload.get("content") == STOP]
         meant = [stop for stop in stops if stop.headers.get(TARGET_ENVELOPE, name) == name]
-        begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # of people, not of other agents
+        begun = [self.begun.get(stop.payload["id"], -1) for stop in meant]  # only stops from clients, not from agents
         if any(seen > self.place(head.ref) for seen in begun):
             self._stopped_mail[claimed.owner.token] = name
 
@@ -107,7 +109,7 @@ class EngineRecorder(EngineWrapper):
     # --- appends
 
     def _note_append(self, operation: Write, answer: AppendResult) -> None:
-        """A repeat changes nothing, and is anybody's right."""
+        """Record an append. A repeat changes nothing and is always allowed."""
         if answer.repeat:
             mail = isinstance(operation, Append) and operation.records[0].topic.startswith("chat:")
             self.counts["repeated"] += mail
@@ -129,7 +131,7 @@ class EngineRecorder(EngineWrapper):
             self.pending.setdefault(ref, record.lane)
 
     def _note_mark(self, mark: Mapping[str, Any], owner: Owner | None) -> None:
-        """What the history says of a run."""
+        """Record an entry that a run has written to the history."""
         kind = mark.get("kind")
         if owner is None or kind not in ("answer", "tool", "pause", "decision"):
             return

@@ -1,4 +1,4 @@
-"""Outside of a simulated world: places that connectors send to, where things go wrong, and what has arrived there."""
+"""Fake connectors of a simulated world, and the receivers behind them, with injected failures."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tests.simulation.calls import stable_choice
 from tests.simulation.directory_fixture import FILE, FILES, SENDER
 from tests.simulation.plain_runner import MailFaults
 
-SEND_MAX_S = 1.0  # there, and again so much for the answer
-AWAY, REFUSED, LOST, SILENT = 0.12, 0.06, 0.05, 0.1  # how often an attempt ends so
-UNREACHABLE_ONE_IN = 40  # of so many messages, one is for somebody who is never there
+SEND_MAX_S = 1.0  # for the request, and the same again for the reply
+AWAY, REFUSED, LOST, SILENT = 0.12, 0.06, 0.05, 0.1  # share of attempts that end like this
+UNREACHABLE_ONE_IN = 40  # one of so many messages is for a receiver that is never available
 
 
 class FakeReceivers:
-    """What has arrived, in order; it outlives every process."""
+    """The receivers, and the messages that have arrived there. They outlive every process."""
 
     def __init__(self, counts: Counter[str], rng: random.Random) -> None:
         self.arrived: list[OutgoingMessage] = []
         self.findings: list[str] = []
-        self._times: Counter[str] = Counter()  # how often each has arrived since a person sent it, or sent it again
+        self._times: Counter[str] = Counter()  # arrivals of each message since it was queued or retried
         self._content = (FILES / SENDER / FILE).read_bytes()
         self._counts = counts
         self._rng = rng
 
     def next_failure(self, message: OutgoingMessage) -> Exception | None:
-        """What an attempt comes to. `OutcomeUnknown` says nothing of whether it has arrived."""
+        """The error of this attempt, if any. After `OutcomeUnknown` the message may or may not have arrived."""
         if stable_choice(message.key, UNREACHABLE_ONE_IN) == 0:
-            return TransientError("nobody is ever there")
+            return TransientError("the receiver is never available")
         fallen = self._rng.random()
         ends = ((AWAY, TransientError), (REFUSED, NotTaken), (LOST + SILENT, OutcomeUnknown))
         for share, error in ends:
@@ -57,7 +57,7 @@ class FakeReceivers:
             self.findings.append(f"{message.key} has arrived with {files}")
 
     def note(self, note: Mapping[str, Any]) -> None:
-        """What an outbox says of a message: only what has not arrived can be said not to be sent."""
+        """Check a record of an outbox: a message that has arrived must not be recorded as not sent."""
         name, event = str(note.get("of")), note["event"]
         self._counts[f"outbox: {event}"] += 1
         if event == "retried":
@@ -67,7 +67,7 @@ class FakeReceivers:
 
 
 class FakeConnector:
-    """A connector of one process."""
+    """The connector of one process."""
 
     def __init__(self, registration: ConnectorRegistration, faults: MailFaults, receivers: FakeReceivers) -> None:
         self.capabilities = registration.capabilities
@@ -85,7 +85,7 @@ class FakeConnector:
         return DeliveryReceipt(message.key)
 
     async def _transfer(self) -> None:
-        """As long as it takes. Only a process that lives and is awake sends, or hears the answer."""
+        """Wait for the network. A process that is frozen or has crashed neither sends nor reads the reply."""
         await asyncio.sleep(self._faults.rng.uniform(0, SEND_MAX_S))
         await self._faults.bus.checkpoint()
 
@@ -96,7 +96,7 @@ class FakeConnector:
 def relay_maker(
     faults: MailFaults, receivers: FakeReceivers, lease_s: float, names: Callable[[], str], now_s: Callable[[], float]
 ) -> Callable[[Engine], Relay]:
-    """How a process makes its relays; each has a name of its own."""
+    """Return a function that creates the relays of a process, each with a unique name."""
 
     def connector(registration: ConnectorRegistration) -> Connector:
         return FakeConnector(registration, faults, receivers)

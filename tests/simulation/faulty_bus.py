@@ -1,4 +1,4 @@
-"""The line between one process of a simulated world and the log: slow, lossy, and cut when the process dies."""
+"""The bus of one simulated process, with fault injection: latency, lost replies, freezes and crashes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.engine_wrappers import EngineWrapper
 R = TypeVar("R")
 
 LATENCY_MAX_S = 0.02
-SLOW = 0.3  # how often an operation, or its answer, takes any time
-LOST = 0.03  # how often it is lost, one way or the other
+SLOW = 0.3  # share of requests and replies that are delayed
+LOST = 0.03  # share of requests and replies that are lost
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFault:
-    """What becomes of a process at its n-th operation, before or after that is done."""
+    """A crash or a freeze of a process, before or after its n-th operation."""
 
     kind: Literal["crash", "freeze"]
     at: int
@@ -31,10 +31,10 @@ class ProcessFault:
 
 
 class FaultyBus(EngineWrapper):
-    """One process' bus. A dead one's operations never return; a frozen one's go on when it thaws.
+    """The bus of one process. After a crash its operations never return; during a freeze they wait for the end of it.
 
-    What a process does between two operations nobody else can see. So to die before or after any operation, with its
-    others under way, is to die at any await.
+    Other processes cannot see what a process does between two operations. A crash before or after any operation, while
+    others are in flight, therefore covers a crash at any await.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class FaultyBus(EngineWrapper):
         self.fault = fault
         self.dead = False
         self.frozen_until = 0.0
-        self.faults: Any = None  # of the process, if there is one
-        self.over = False  # the world has ended; whoever still waits is sent home
+        self.faults: Any = None  # the MailFaults of the process, if there is one
+        self.over = False  # the world has ended; tasks that still wait must fail
         self._recorder = recorder
         self._rng = rng
         self._on_fault = on_fault
@@ -59,15 +59,15 @@ class FaultyBus(EngineWrapper):
         self._awaited: list[asyncio.Future[None]] = []
 
     async def checkpoint(self) -> None:
-        """What a process does between operations, it does only while it lives and is awake."""
+        """Wait while the process is frozen, and forever once it has crashed."""
         await self._wait()
 
     async def crash(self) -> NoReturn:
-        """The process ends here and now, by its own hand."""
+        """Crash the process now."""
         self.dead = True
         self._on_fault(ProcessFault("crash", self._calls, after=True))
         await self._never()
-        raise AssertionError("the dead do not wake")
+        raise AssertionError("a crashed process went on")
 
     async def acall(self, operation: Operation[R]) -> R:
         self._calls += 1
@@ -80,7 +80,7 @@ class FaultyBus(EngineWrapper):
         return answer
 
     def _trigger_fault(self, calls: int, after: bool) -> bool:
-        """Whether anything happened just now."""
+        """Apply the fault if it is due; return whether it was."""
         fault = self.fault
         if fault is None or fault.at != calls or fault.after != after or self.dead:
             return False
@@ -97,7 +97,7 @@ class FaultyBus(EngineWrapper):
         await self._wait()
 
     async def _wait(self) -> None:
-        """While it is frozen; for ever, once it is dead."""
+        """Wait while the process is frozen, and forever once it has crashed."""
         loop = asyncio.get_running_loop()
         while self.frozen_until > loop.time() and not self.dead:
             await asyncio.sleep(self.frozen_until - loop.time())
@@ -107,13 +107,13 @@ class FaultyBus(EngineWrapper):
             await self._never()
 
     async def _never(self) -> None:
-        """What nobody else knows of would be collected as garbage, whenever that comes, with whoever waits for it."""
+        """Wait forever. The future is kept, because a task that waits for an unreferenced future may be collected."""
         never = asyncio.get_running_loop().create_future()
         self._awaited.append(never)
         await never
 
     def _lose(self, operation: Operation[Any]) -> None:
-        """A worker that finds no bus at its start says so and ends, so its plain append, which enlists, is spared."""
+        """Raise `BusUnavailable` at random. A worker exits if its registration append fails, so appends are spared."""
         if (self._loses_appends or not isinstance(operation, Append)) and self._rng.random() < LOST:
             self._recorder.counts["lost"] += 1
-            raise BusUnavailable("the line was cut for a moment")
+            raise BusUnavailable("injected fault: the bus is unavailable")

@@ -1,4 +1,4 @@
-"""The auditor of journals: every answer and every result is recorded once, and every letter left once."""
+"""The auditor of journals: every answer and result is recorded once, and every message is sent once."""
 
 from __future__ import annotations
 

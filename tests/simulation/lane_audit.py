@@ -1,4 +1,4 @@
-"""The auditor of one lane of a simulated world: its mail in the order of the inbox, and what became of it."""
+"""The auditor of one lane of a simulated world: its mail in the order of the inbox, and the outcomes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulation.journal_audit import journal_findings
 from tests.support.run_audit import ENDS
 
 BEGINNINGS = ("started", "restarted")
-GAVE_UP = "attempts during which the worker stopped"  # in the reason of mail that no worker survived
+GAVE_UP = "attempts during which the worker stopped"  # in the reason of mail that was buried after crashes
 
 Payload = Mapping[str, Any]
 Logs = Mapping[str, Sequence[Record]]
@@ -39,14 +39,14 @@ class LaneAudit:
             if record.payload.get("conversation_id") == conversation
         }
         told = _payloads(logs[stream_topic(conversation)], agent)
-        self.events = [event for event in told if "attempt" in event]  # what its runs have said
+        self.events = [event for event in told if "attempt" in event]  # events of its runs
         self.history = _payloads(logs[history_topic(conversation)], agent)
         self._seen = Counter(steer["id"] for mark in self.history for steer in mark.get("steers", ()))
-        self.mail = [name for name in self.letters if name not in self._seen]  # that has a run of its own
+        self.mail = [name for name in self.letters if name not in self._seen]  # mail with a run of its own
         self.runs = {event["run_id"]: event["envelope_id"] for event in self.events if event["event"] == "run"}
         self.ends = [event for event in self.events if event["event"] == "run" and event["status"] in ENDS]
         self.counts: Counter[str] = Counter(event["status"] for event in self.ends)
-        self.counts["buried as a killer"] += sum(GAVE_UP in str(event.get("reason")) for event in self.ends)
+        self.counts["buried after crashes"] += sum(GAVE_UP in str(event.get("reason")) for event in self.ends)
         self._dead = [letter.payload for letter in logs[dead_topic(agent)] if letter.payload]
         self._messages = by_id(sent)
 
@@ -60,7 +60,7 @@ class LaneAudit:
         yield from journal_findings(self.history, self.events, posted, approvers)
 
     def _message(self, name: str) -> AcknowledgedMessage:
-        """What was sent; what an agent has sent stands for itself."""
+        """The message as a client sent it; for mail from an agent, the mail itself."""
         return self._messages.get(name) or AcknowledgedMessage(
             name, self.agent, self.conversation, self.letters[name].payload["content"]
         )
@@ -71,7 +71,7 @@ class LaneAudit:
             yield f"mail came as {self.mail} and ended as {ended}"
 
     def _answer_findings(self) -> Iterator[str]:
-        """One output for each envelope, the right one; or none, and it was stopped, or there is a dead letter."""
+        """Each envelope has the right output once, or none and was stopped or buried as a dead letter."""
         outputs: dict[str, list[str]] = defaultdict(list)
         for event in self.events:
             if event["event"] == "output":
@@ -88,7 +88,7 @@ class LaneAudit:
                 yield f"{name} ({message}) has {end} and was buried {buried[name]} times"
 
     def _owner_findings(self) -> Iterator[str]:
-        """Runs do not overlap, and no earlier attempt speaks after a later one."""
+        """Runs do not overlap, and no attempt writes events after a later attempt has started."""
         over: set[str] = set()
         current = ""
         attempts: Counter[str] = Counter()
@@ -110,7 +110,7 @@ class LaneAudit:
                 over.add(run)
 
     def _token_findings(self) -> Iterator[str]:
-        """The tokens of the attempt that said it are the text, of every turn."""
+        """The tokens of each attempt and turn add up to its text."""
         tokens: dict[tuple[str, int], str] = defaultdict(str)
         for event in self.events:
             key = event.get("message_id", ""), event["attempt"]
@@ -120,7 +120,7 @@ class LaneAudit:
                 yield f"the tokens of {key} are {tokens[key]!r}, its text is {event['text']!r}"
 
     def _steer_findings(self) -> Iterator[str]:
-        """A steer is seen by one answer, or is what one run is asked; either has one receipt. Other mail has none."""
+        """A steer was seen by one answer or became the input of one run, with one receipt. Other mail has none."""
         told = [message for event in self.events for message in event.get("messages", ()) if "text" in message]
         receipts = Counter((message["id"], message["outcome"]) for message in told)
         for name, letter in self.letters.items():
@@ -144,7 +144,7 @@ class LaneAudit:
 
 
 class Stops:
-    """All stops of a world. One stops one message at most, and none that came after it."""
+    """All stops of a world. A stop ends at most one run, and none of mail that arrived after it."""
 
     def __init__(self, recorder: EngineRecorder, sent: Iterable[AcknowledgedMessage], logs: Logs) -> None:
         self._recorder = recorder
@@ -183,10 +183,10 @@ class Stops:
 
 
 def _inherited_stop(audit: LaneAudit, end: Payload) -> Iterator[str]:
-    """A stop that no person has sent is one that whoever started the agent has passed on."""
+    """A stop that no client has sent must have been passed on by the agent that started this subagent."""
     audit.counts["stopped with its starter"] += 1
     if SUBAGENT_SEPARATOR not in audit.conversation:
-        yield f"{end['envelope_id']} was stopped by nobody: {end.get('reason')}"
+        yield f"{end['envelope_id']} was stopped without a stop: {end.get('reason')}"
 
 
 def _payloads(records: Sequence[Record], agent: str) -> list[Payload]:

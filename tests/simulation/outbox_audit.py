@@ -1,4 +1,4 @@
-"""The auditor of outboxes: what was to go outside has gone there, or somebody was told that it may not have."""
+"""The auditor of outboxes: every message was sent, or its conversation was told that it may not have been."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Logs = Mapping[str, Sequence[Record]]
 
 
 def outbox_findings(logs: Logs, receivers: FakeReceivers, queued: Collection[str]) -> Iterator[str]:
-    """`queued` are those that somebody was told are in an outbox."""
+    """`queued` are the keys of messages whose append was acknowledged."""
     yield from receivers.findings
     known: dict[str, OutboxItem] = {}
     for connector, takes_key in CONNECTORS.items():
@@ -50,7 +50,7 @@ class OutboxAudit:
         yield from self._decision_findings()
 
     def _item_findings(self, item: OutboxItem) -> Iterator[str]:
-        """Nothing waits for ever; what was sent has arrived, and only a key allows it twice."""
+        """No message is left pending; sent messages have arrived, and more than once only with an idempotency key."""
         times, retries = self._times[item.id], self._retries[item.id]
         if item.state not in ENDS:
             yield f"{item.id} is left {item.state}"
@@ -60,7 +60,7 @@ class OutboxAudit:
             yield f"{item.id} has arrived {times} times, was sent again by a person {retries} times, and has no key"
 
     def _report_findings(self, item: OutboxItem, logs: Logs) -> Iterator[str]:
-        """Each time that it was given up, its conversation was told so, once."""
+        """The conversation was told once each time that the message was given up."""
         ends = [record.payload["event"] for record in self._records if record.payload.get("of") == item.id]
         given_up = Counter(f"send_{state}" for state in ends if state in OPEN_STATES)
         told = Counter(
@@ -72,7 +72,7 @@ class OutboxAudit:
             yield f"{item.id} was given up as {dict(given_up)}, and its conversation was told {dict(told)}"
 
     def _order_findings(self) -> Iterator[str]:
-        """Each destination got what was sent in the order of the outbox; what a person sent again went to the end."""
+        """Each destination got its messages in the order of the outbox; retried messages go to the end."""
         sent = {name: item for name, item in self.items.items() if item.state == "sent" and not self._retries[name]}
         arrived: dict[str, list[int]] = defaultdict(list)
         for key in dict.fromkeys(message.key for message in self._arrived if message.key in sent):
@@ -82,7 +82,7 @@ class OutboxAudit:
                 yield f"{target} got its messages in the order {seqs}"
 
     def _decision_findings(self) -> Iterator[str]:
-        """A person decides only on what waits for one, and once."""
+        """Each decision is on a message that needed one, and is the only one."""
         states: dict[str, str] = {}
         for record in self._records:
             event, of = record.payload["event"], record.payload.get("of", record.id)

@@ -1,4 +1,4 @@
-"""Those who use outboxes by hand: they put messages into them, end a friendship, and look after what is stuck."""
+"""Simulated operators: they queue messages in outboxes, end a friendship, and retry or drop stuck messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.simulation.faulty_bus import FaultyBus
 
 MESSAGES_MAX = 4
 PAUSE_MAX_S = 1.0
-ENDS_FRIENDSHIP = 0.3  # how often a friendship ends
+ENDS_FRIENDSHIP = 0.3  # share of worlds in which a friendship ends
 ENDS_FRIENDSHIP_MAX_S = 6.0
-OPERATORS = 2  # at the same desk
+OPERATORS = 2  # working on the same outboxes at the same time
 
 
 class OutboxOperators:
     def __init__(self, recorder: EngineRecorder, rng: random.Random, bus: Callable[[], FaultyBus]) -> None:
-        self.queued: list[str] = []  # that were acknowledged
+        self.queued: list[str] = []  # keys of messages whose append was acknowledged
         self._recorder = recorder
         self._rng = rng
         self._new_bus = bus
@@ -44,7 +44,7 @@ class OutboxOperators:
             place = user.connector, user.id, user.conversation
             key = f"by-hand-{number}-{self._rng.randrange(1000)}"
             message = OutgoingMessage(key, *place, "Ada", f"by hand {number}", "2026-01-01T00:00:00+00:00")
-            await retry_call(lambda message=message: _queue_message(Log(bus), message), "clerk")  # type: ignore[misc]
+            await retry_call(lambda message=message: _queue_message(Log(bus), message), "operator")  # type: ignore[misc]
             self.queued.append(message.key)
 
     async def _end_friendship(self) -> None:
@@ -52,15 +52,15 @@ class OutboxOperators:
         bus = self._new_bus()
         await retry_call(lambda: remove_friendship(Log(bus), "ann", "bob"), "ann")
 
-    # --- the desk
+    # --- stuck messages
 
     async def resolve_open_items(self) -> None:
-        """Look at what waits for a person, and decide; each of them as if alone."""
+        """Decide on every message that needs a decision. The operators do not know of each other."""
         await asyncio.gather(*(self._decide_all(self._new_bus()) for _ in range(OPERATORS)))
 
     async def _decide_all(self, bus: FaultyBus) -> None:
         for connector in CONNECTORS:
-            items: list[OutboxItem] = await retry_call(lambda name=connector: read_outbox(Log(bus), name), "clerk")  # type: ignore[misc]
+            items: list[OutboxItem] = await retry_call(lambda name=connector: read_outbox(Log(bus), name), "operator")  # type: ignore[misc]
             for item in items:
                 if item.state in OPEN_STATES:
                     await self._decide(bus, connector, item)
@@ -70,9 +70,9 @@ class OutboxOperators:
             (retry_item, retry_item, drop_item)
         )
         try:
-            await retry_call(lambda: decide(Log(bus), connector, item.id), "clerk")
-        except (InvalidInput, IdConflict):  # another was quicker, or the answer to this one was lost
-            self._recorder.counts["a clerk came too late"] += 1
+            await retry_call(lambda: decide(Log(bus), connector, item.id), "operator")
+        except (InvalidInput, IdConflict):  # the other operator was first, or the reply to this call was lost
+            self._recorder.counts["an operator came too late"] += 1
 
 
 async def _queue_message(log: Log, message: OutgoingMessage) -> None:

@@ -1,4 +1,4 @@
-"""What mail does to whoever runs it: nothing, failures, a refusal, or death; and a runner that has no model."""
+"""A runner without a model, and the faults that mail asks for: failed attempts, a refusal, or a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.runners import Event, output, token
 
 THINK_MAX_S = 0.8  # per token
 
-# Metadata of mail: how many attempts fail, whether the model says no, whether the process dies of it.
+# Metadata of mail: how many attempts fail, whether the model refuses, whether the process crashes.
 FAILS, REFUSES, KILLS = "fails", "refuses", "kills"
 
 
@@ -24,7 +24,7 @@ OnCall = Callable[[RunContext, int, str], None]
 
 
 class MailFaults:
-    """Does to one process what the mail says. `see` is told of every call that is made in it."""
+    """Applies the faults in the metadata of mail to one process. `on_call` is called for every tool call in it."""
 
     def __init__(self, bus: FaultyBus, rng: random.Random, on_call: OnCall) -> None:
         self.bus = bus
@@ -34,7 +34,7 @@ class MailFaults:
 
     @classmethod
     def of(cls, run: Any) -> MailFaults:
-        """That of the process in which a run is at work: its bus is the line of that process."""
+        """The faults of the process in which a run works; its bus belongs to that process."""
         faults: MailFaults = run.bus.faults
         return faults
 
@@ -47,13 +47,13 @@ class MailFaults:
         if mood.get(KILLS):
             await self.bus.crash()
         if mood.get(REFUSES):
-            raise ModelRefused("the model says no")
+            raise ModelRefused("the model refuses")
         if context.run.retries < mood.get(FAILS, 0):
-            raise ModelUnavailable("the model went away")
+            raise ModelUnavailable("the model is unavailable")
 
 
 class PlainRunner:
-    """A runner that streams, thinks, and suffers what the mail says somewhere on the way."""
+    """A runner that streams with pauses, and applies the faults of the mail at a random token."""
 
     def __init__(self, faults: MailFaults) -> None:
         self._faults = faults

@@ -1,4 +1,4 @@
-"""Logs that begin where another has got to: to make tables and to settle a town takes as long as a part of a world."""
+"""Logs that start from a saved database image. Creating tables and a directory in each world would be slow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from magent2.bus.sqlite_engine.schema import connect
 
 
 def leave_empty(bus: Engine) -> None:
-    """A log without a record."""
+    """Leave the log empty."""
 
 
 @cache
 def database_image(prepare: Callable[[Engine], None]) -> bytes:
-    """A log as it is after this."""
+    """The database of a log after `prepare` has run on it."""
     bus = MemoryBus()
     try:
         prepare(bus)
@@ -28,7 +28,7 @@ def database_image(prepare: Callable[[Engine], None]) -> bytes:
 
 
 class PreloadedBus(MemoryBus):
-    """The memory engine on a log that is there already."""
+    """The memory engine on a copy of a database image."""
 
     def __init__(self, image: bytes, clock: Clock) -> None:
         self._image = image

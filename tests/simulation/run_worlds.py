@@ -1,6 +1,6 @@
-"""Worlds by the hundred, each decided by its seed, and the proof that things happened in them.
+"""Runs many worlds, one per seed, and checks that enough events happened in them.
 
-A failing seed is named with the command that runs it alone; it fails again in the same way.
+The message of a failure has the command that runs the failing seed alone. It fails again in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEEDS, SEEDS_SOAK = 1000, 20_000
 SEED = "SIM_SEED"
 REPEATED_BY = "tests/simulation/test_worlds_first.py"
 
-# How often, per world, each of these must have happened; about half of what is usual.
+# Minimum number of each event per world, about half of the usual number.
 EVENTS_PER_WORLD: Mapping[str, float] = {
     "crash": 0.8,
     "freeze": 0.4,
@@ -33,16 +33,16 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "stopped before a word": 0.3,
     "stopped after takeover": 0.4,
     "stop came too late": 0.4,
-    # the clock on the wall
+    # wall clock
     "clock set forward": 0.3,
     "clock set back": 0.25,
     # mail that kills
-    "buried as a killer": 0.03,
+    "buried after crashes": 0.03,
     "postponed": 0.02,
     # deletion
     "deleted under way": 0.05,
     "sent too late": 0.1,
-    # workers that go home
+    # workers that drain
     "drained": 0.35,
     "given back": 0.07,
     # runs on the SDK
@@ -50,15 +50,15 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "an answer was asked for": 0.7,
     "an answer was replayed": 0.14,
     "a call was asked for": 0.25,
-    # what is said to them
+    # steers
     "steer sent": 0.15,
     "a steer was shown": 0.35,
     "a steer was seen": 0.1,
-    # what they send
+    # blocks that send
     "a block has sent": 0.05,
     "a block has failed": 0.08,
-    # what goes outside
-    "worlds with a town": 0.12,
+    # outboxes
+    "worlds with a directory": 0.12,
     "arrived outside": 0.3,
     "arrived again": 0.025,
     "a relay took over": 0.08,
@@ -68,22 +68,22 @@ EVENTS_PER_WORLD: Mapping[str, float] = {
     "outbox: dead": 0.02,
     "outbox: retried": 0.04,
     "outbox: dropped": 0.02,
-    "a clerk came too late": 0.025,
-    # what people are asked
+    "an operator came too late": 0.025,
+    # approvals
     "paused": 0.06,
     "approved": 0.02,
     "rejected": 0.02,
     "expired": 0.015,
     "decided already": 0.02,
     "decided elsewhere": 0.02,
-    # agents that start others
+    # subagents
     "a subagent's result was shown": 0.018,
 }
 
 
 @contextmanager
 def _freeze_imported_objects() -> Iterator[None]:
-    """Worlds leave much garbage; to look for it among all that was imported takes a sixth of their time."""
+    """Exclude imported objects from garbage collection; scanning them took a sixth of the time of the worlds."""
     gc.collect()
     gc.freeze()
     try:
@@ -94,7 +94,7 @@ def _freeze_imported_objects() -> Iterator[None]:
 
 @_freeze_imported_objects()
 def run_worlds(seeds: Iterable[int], breakage: Breakage | None = None) -> None:
-    """Every world of these seeds keeps its promises, and enough happens in them to say so."""
+    """Simulate the worlds of these seeds; fail on any finding, and if too few events happened."""
     chosen = os.environ.get(SEED)
     happened: Counter[str] = Counter()
     worlds = 0
@@ -123,7 +123,7 @@ def _repeat_command(seed: int) -> str:
 
 
 def check_event_counts(happened: Mapping[str, int], worlds: int) -> None:
-    """Nothing is shown by worlds in which nothing happens."""
+    """Fail if an event happened too rarely, because such worlds prove nothing."""
     rare = {
         what: happened.get(what, 0)
         for what, share in EVENTS_PER_WORLD.items()

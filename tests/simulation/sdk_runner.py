@@ -1,4 +1,4 @@
-"""A runner with a model: SDK runs through the journal."""
+"""A runner with a scripted model: runs of the SDK through the journal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.journaled_runs import results_in
 from tests.support.runners import Event
 from tests.support.steerable_run import shown_steers
 
-ANSWER_MAX_S = 60.0  # for what comes of a subagent
+ANSWER_MAX_S = 60.0  # how long to wait for the result of a subagent
 EMPTY = build_response(Say(""), [{}])
 NO_SUBAGENT = "nobody"  # in place of a subagent that could not be started
 
@@ -34,7 +34,7 @@ AlterContext = Callable[[RunContext], RunContext]
 
 
 class PlannedModel(Model):
-    """The model of one attempt: calls what the mail says, turn by turn, then says the mail's text."""
+    """The model of one attempt: makes the calls that the mail lists, turn by turn, then answers with its text."""
 
     def __init__(self, context: RunContext, faults: MailFaults, oracle: CallOracle) -> None:
         self._context = context
@@ -96,7 +96,7 @@ def _started(result: str) -> str:
 
 
 class SdkRunner:
-    """A runner whose every attempt has a model of its own, as every process has."""
+    """A runner that creates a new model for every attempt, as each process would."""
 
     takes_steers = True
 

@@ -1,4 +1,4 @@
-"""The auditor of subagents: each is started once, works once, and what it came to reaches whoever has started it."""
+"""The auditor of subagents: each is started once, runs once, and its starter gets its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Logs = Mapping[str, Sequence[Record]]
 
 
 def subagent_findings(conversation: str, logs: Logs) -> Iterator[str]:
-    """Of all subagents that runs of this conversation have started."""
+    """Findings on all subagents that runs of this conversation have started."""
     letters = [record.payload for record in logs[chat_topic(SUBAGENT)] if not record.erased]
     tasks = Counter(letter["content"] for letter in letters)
     stream = [record.payload for record in logs[stream_topic(conversation)]]
@@ -59,7 +59,7 @@ def _told(mark: Payload) -> dict[str, Any]:
 
 
 def orphan_findings(deleted: str, logs: Logs) -> Iterator[str]:
-    """What a deleted conversation has started is deleted with it."""
+    """The subagents of a deleted conversation are deleted with it."""
     for topic, records in logs.items():
         if topic.partition(":")[2].startswith(f"{deleted}{SUBAGENT_SEPARATOR}") and records:
             yield f"{topic} belongs to {deleted}, which was deleted, and holds {len(records)} records"

@@ -1,4 +1,4 @@
-"""With one promise taken away, some world goes red."""
+"""Breaking one guarantee makes the audit of some world fail."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from tests.support.engine_wrappers import (
     WithoutFence,
 )
 
-JUMPS = 40  # of the clock, at most
-OFTEN = 1.0  # what is to be noticed, happens often
-SEEDS = 100  # so many worlds at most until a broken promise must have been noticed
+JUMPS = 40  # maximum number of clock jumps
+OFTEN = 1.0  # a share that makes the event happen every time
+SEEDS = 100  # a broken guarantee must be found within this many worlds
 
 
 class KeepsCopies(EngineWrapper):
-    """A conversation is deleted where it is, and lives on in inboxes and lanes."""
+    """Deletes a conversation but keeps its mail in inboxes and lanes."""
 
     def answer(self, operation: Operation[Any]) -> Any:
         return self.inner.call(replace(operation, conversation=None) if isinstance(operation, Delete) else operation)
 
 
 def forget(context: RunContext) -> RunContext:
-    """A run that is taken over knows nothing of what was recorded."""
+    """Hide all recorded answers from a run that is taken over."""
     return replace(context, run=replace(context.run, answers={}, tools={}))
 
 
@@ -71,7 +71,7 @@ def first_red(breakage: Breakage, seeds: Iterable[int] = range(SEEDS)) -> int | 
 
 
 def worlds(wanted: Callable[[WorldKind], bool]) -> Iterator[int]:
-    """Seeds of worlds in which something can be noticed at all."""
+    """Seeds of worlds in which the breakage can have an effect."""
     return itertools.islice((seed for seed in itertools.count() if wanted(WorldKind.of(seed))), SEEDS)
 
 
@@ -86,16 +86,16 @@ def in_minds() -> Iterator[int]:
 @pytest.mark.parametrize(
     "engine", [WithoutDedupe, WithoutFence, WithoutCounter, SettlesOnClaim, AckBeforeAppend, KeepsCopies]
 )
-def test_a_broken_engine_turns_the_auditor_red(engine: Callable[[Engine], Engine]) -> None:
+def test_the_audit_finds_a_broken_engine(engine: Callable[[Engine], Engine]) -> None:
     assert first_red(Breakage(engine=engine)) is not None
 
 
 @pytest.mark.parametrize("alter_context", [forget, forget_results])
-def test_a_run_without_its_journal_turns_the_witness_red(alter_context: Callable[[RunContext], RunContext]) -> None:
+def test_the_oracle_finds_a_run_without_its_journal(alter_context: Callable[[RunContext], RunContext]) -> None:
     assert first_red(Breakage(alter_context=alter_context), in_minds()) is not None
 
 
-def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_a_worker_that_applies_commands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believe(controls: Controls, owner: Owner, record: Record) -> bool:
         return True
 
@@ -105,15 +105,15 @@ def test_a_worker_that_obeys_commands_twice_turns_the_auditor_red(monkeypatch: p
     assert first_red(Breakage()) is not None
 
 
-def test_commands_that_are_compared_by_the_clock_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAIL_SEEN", "a header that nobody writes")
+def test_the_audit_finds_commands_that_are_ordered_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MAIL_SEEN", "a header that is never written")
     monkeypatch.setattr(clients, "STOPS", OFTEN)
     monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 
     assert first_red(Breakage()) is not None
 
 
-def test_mail_that_is_never_given_up_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_mail_that_is_retried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "CRASHES_MAX", 1000)
 
     assert first_red(Breakage()) is not None
@@ -126,7 +126,7 @@ def test_a_failing_seed_is_named_with_the_command_that_repeats_it(monkeypatch: p
         run_worlds(range(SEEDS), Breakage(engine=WithoutFence))
 
 
-def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
+def test_a_failing_seed_fails_again_in_the_same_way() -> None:
     broken = Breakage(engine=WithoutFence)
     failing = first_red(broken)
     assert failing is not None
@@ -134,10 +134,10 @@ def test_a_seed_that_fails_fails_again_in_the_same_way() -> None:
     assert simulate(failing, broken).findings == simulate(failing, broken).findings
 
 
-# --- what goes outside
+# --- outboxes
 
 
-def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_a_relay_that_resends_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def try_again(error: Exception, attempt: int, takes_key: bool, chance: float) -> RetryDelivery | GiveUpDelivery:
         return after_failed_delivery(error, attempt, True, chance)
 
@@ -150,7 +150,7 @@ def test_a_relay_that_sends_again_what_has_no_key_turns_the_auditor_red(monkeypa
     assert first_red(Breakage(), in_towns()) is not None
 
 
-def test_a_relay_that_calls_dead_what_may_have_arrived_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_a_relay_that_marks_an_unknown_outcome_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(attempt: DeliveryAttempt, takes_key: bool) -> bool:
         return False
 
@@ -161,7 +161,7 @@ def test_a_relay_that_calls_dead_what_may_have_arrived_turns_the_auditor_red(mon
     assert first_red(Breakage(), in_towns()) is not None
 
 
-def test_messages_that_are_given_up_in_silence_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_messages_that_are_given_up_without_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def say_nothing(message: OutgoingMessage, decision: GiveUpDelivery) -> NewRecord:
         return NewRecord("stream:elsewhere", {"event": "error"})
 
@@ -170,7 +170,7 @@ def test_messages_that_are_given_up_in_silence_turn_the_auditor_red(monkeypatch:
     assert first_red(Breakage(), in_towns()) is not None
 
 
-def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_messages_out_of_order_at_a_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     def scatter(connector: str, lane: str, item: str, record_id: str | None = None) -> NewRecord:
         return relay_job(connector, f"{lane}-{item}", item, record_id)
 
@@ -179,7 +179,7 @@ def test_destinations_without_an_order_turn_the_auditor_red(monkeypatch: pytest.
     assert first_red(Breakage(), in_towns()) is not None
 
 
-def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_a_message_that_is_settled_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     send = DeliveryAttempt.send
 
     async def settle_first(attempt: DeliveryAttempt, message: OutgoingMessage, connector: Connector) -> bool:
@@ -191,10 +191,10 @@ def test_what_is_settled_before_it_is_sent_turns_the_auditor_red(monkeypatch: py
     assert first_red(Breakage(), in_towns()) is not None
 
 
-# --- what is held
+# --- held sends
 
 
-def test_a_block_that_holds_nothing_back_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_a_block_that_does_not_hold_its_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_at_once(scope: CallScope, place: int, send: HeldSend) -> None:
         scope.run.bus.call(send.append)
 
@@ -203,7 +203,7 @@ def test_a_block_that_holds_nothing_back_turns_the_auditor_red(monkeypatch: pyte
     assert first_red(Breakage(), in_minds()) is not None
 
 
-def test_what_leaves_at_once_and_leaves_twice_turns_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_an_immediate_send_that_is_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     send_now = JournalCallWriter.send_now
 
     async def send_twice(call_writer: JournalCallWriter, place: int, facts: Mapping[str, Any], append: Append) -> None:
@@ -219,19 +219,19 @@ def test_what_leaves_at_once_and_leaves_twice_turns_the_auditor_red(monkeypatch:
 # --- approvals
 
 
-def test_a_call_that_is_made_before_anybody_decides_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_finds_a_call_that_is_made_before_its_approval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_graph, "asking", lambda journal, setting: False)
 
     assert first_red(Breakage(), in_minds()) is not None
 
 
-def test_a_rejected_call_that_is_made_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_finds_a_rejected_call_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_tools, "refusal_of", lambda journal, key: None)
 
     assert first_red(Breakage(), in_minds()) is not None
 
 
-def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_two_decisions_on_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def sign(
         conversation: str, approval: Approval, decision: ApprovalDecision, by: str, reason: str | None
     ) -> MessageEnvelope:
@@ -246,13 +246,13 @@ def test_decisions_under_ids_of_their_own_turn_the_auditor_red(monkeypatch: pyte
 # --- subagents
 
 
-def test_a_result_of_another_subagent_turns_the_witness_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_finds_the_result_of_another_subagent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageOutcome, "text", property(lambda exchange: "what another has said"))
 
     assert first_red(Breakage(), in_minds()) is not None
 
 
-def test_subagents_that_outlive_their_conversation_turn_the_auditor_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_finds_subagents_that_outlive_their_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     async def keep(log: Log, session_id: str) -> None:
         return
 

@@ -1,4 +1,4 @@
-"""The ground that a simulated world stands on: virtual time, seeded chance, and the same world for the same seed."""
+"""The basis of the simulation: virtual time, seeded randomness, and the same world for the same seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.run_worlds import EVENTS_PER_WORLD, check_event_counts
 from tests.simulation.virtual_loop import LoopClock, LoopStuck, VirtualLoop, run_on_virtual_loop
 from tests.simulation.world import simulate
 
-SEEDS_AGAIN = range(12)  # with and without a model, a killer, a deletion
+SEEDS_AGAIN = range(12)  # with and without a model, a crashing message, a deletion
 OTHER_HASHES = "4711"
 PRINT_DIGEST = (
     "import logging; logging.disable();"
@@ -27,7 +27,7 @@ def digest_of_worlds() -> str:
     return hashlib.sha256(trace.encode()).hexdigest()
 
 
-def test_the_same_seed_is_the_same_world_in_another_process_too() -> None:
+def test_the_same_seed_gives_the_same_world_in_another_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": OTHER_HASHES}
     other = subprocess.run(
         [sys.executable, "-c", PRINT_DIGEST], env=environment, capture_output=True, text=True, check=True
@@ -37,13 +37,13 @@ def test_the_same_seed_is_the_same_world_in_another_process_too() -> None:
     assert simulate(7).trace != simulate(8).trace
 
 
-def test_worlds_in_which_too_little_happens_show_nothing() -> None:
+def test_too_few_events_fail_the_simulation() -> None:
     check_event_counts(dict.fromkeys(EVENTS_PER_WORLD, 1), 0)
     with pytest.raises(AssertionError, match="too rare in 10 worlds"):
         check_event_counts({}, 10)
 
 
-def test_the_clock_on_the_wall_can_be_set_and_the_steady_one_cannot() -> None:
+def test_a_clock_jump_changes_the_wall_clock_and_not_the_monotonic_clock() -> None:
     loop = VirtualLoop(1)
     clock = LoopClock(loop)
     wall, steady = clock.wall_ms(), clock.monotonic_ms()
@@ -54,7 +54,7 @@ def test_the_clock_on_the_wall_can_be_set_and_the_steady_one_cannot() -> None:
     assert (clock.wall_ms(), clock.monotonic_ms()) == (wall - 60_000, steady)
 
 
-def test_an_hour_passes_in_no_time() -> None:
+def test_sleeping_an_hour_takes_no_real_time() -> None:
     loop = VirtualLoop(1)
     before = loop.time()
 
@@ -63,7 +63,7 @@ def test_an_hour_passes_in_no_time() -> None:
     assert loop.time() == before + 3600
 
 
-def test_a_loop_on_which_everybody_waits_says_so() -> None:
+def test_a_loop_on_which_every_task_waits_raises_loop_stuck() -> None:
     loop = VirtualLoop(1)
     never = loop.create_future()
 
@@ -79,7 +79,7 @@ def test_a_loop_on_which_everybody_waits_says_so() -> None:
     loop.close()
 
 
-def test_the_seed_decides_who_goes_first() -> None:
+def test_the_seed_decides_the_order_of_ready_tasks() -> None:
     def order(seed: int) -> str:
         loop = VirtualLoop(seed)
         names: list[str] = []

@@ -1,4 +1,4 @@
-"""Half of the worlds, in a file of their own so that two processes share them."""
+"""The first half of the worlds. Two files, so that two test processes can share the work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import pytest
 from tests.simulation.run_worlds import SEEDS, run_worlds
 
 
-@pytest.mark.no_cover  # measuring would double what it takes
+@pytest.mark.no_cover  # coverage would double the time
 def test_every_message_of_the_first_half_of_1000_worlds_is_settled_once_and_in_order() -> None:
     run_worlds(range(SEEDS // 2))

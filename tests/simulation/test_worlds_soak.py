@@ -1,4 +1,4 @@
-"""The long form: more worlds than a day's work has time for."""
+"""The soak test of the simulation: many more worlds."""
 
 from __future__ import annotations
 

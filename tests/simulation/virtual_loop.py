@@ -1,4 +1,4 @@
-"""An event loop on which time is virtual and chance is seeded: the same seed is the same run, in no time at all."""
+"""An event loop with virtual time and seeded scheduling: the same seed gives the same run, without waiting."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ WALL_BEGIN_MS = 1_700_000_000_000
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task that knows when it was made: the one order that no hash and no address decides."""
+    """A task with a creation number: an order that does not depend on hashes or addresses."""
 
     number: int = 0
 
 
 class LoopStuck(Exception):
-    """Everybody waits, and nothing is left that could wake anybody."""
+    """Every task waits, and no timer or callback is left that could wake one."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Jumps to the next timer when nothing is ready, and runs what is ready in an order that the seed decides.
+    """Jumps to the next timer when nothing is ready, and runs ready callbacks in an order that the seed decides.
 
-    Half of a world's time is its loop's, so what a loop does all the time is done here with less ado.
+    The loop takes half of the time of a simulation, so the frequent methods are simpler than those of asyncio.
     """
 
     _ready: deque[asyncio.Handle]
@@ -70,7 +70,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Do nothing: a cancelled timer is skipped when it is due."""
 
     def _run_once(self) -> None:
         self._take_due()
@@ -84,7 +84,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _take_due(self) -> None:
-        """What is due now; when nothing is ready, what will be due next, and it is then."""
+        """Move due timers to the ready queue; if nothing is ready, advance the time to the next timer."""
         timers = self._timers
         while timers and (timers[0][2]._cancelled or timers[0][0] <= self._now or not self._ready):
             when, _, timer = heappop(timers)
@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._now = max(self._now, when)
                 self._ready.append(timer)
         if not self._ready and not self._stopping:
-            raise LoopStuck("nothing is left to happen")
+            raise LoopStuck("every task waits and no timer is left")
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, *, context: Context | None = None
@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _write_to_self(self) -> None:
-        """There are no threads to wake the loop."""
+        """Do nothing: there are no other threads that wake the loop."""
 
 
 def _number_of(handle: asyncio.Handle) -> int:
@@ -111,7 +111,7 @@ def _number_of(handle: asyncio.Handle) -> int:
 
 
 class LoopClock:
-    """The loop's time, for an engine."""
+    """A clock for an engine that follows the time of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -124,12 +124,12 @@ class LoopClock:
         return round(self._loop.time() * 1000)
 
     def jump_s(self, seconds: float) -> None:
-        """Somebody sets the clock on the wall."""
+        """Set the wall clock forward or back."""
         self._wall_begin_ms += round(seconds * 1000)
 
 
 def run_on_virtual_loop(loop: VirtualLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on a loop that is closed then; who still waits there is cancelled first."""
+    """Run a coroutine to its end, cancel the remaining tasks, and close the loop."""
     try:
         return loop.run_until_complete(work)
     finally:

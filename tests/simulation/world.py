@@ -1,4 +1,4 @@
-"""A small world: agents, conversations, people who write, workers that die; all of it decided by one seed."""
+"""A simulated world: agents, conversations, clients, and workers that crash, all decided by one seed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from tests.simulation.world_kind import PLAIN_AGENTS, SDK_AGENTS, WorldKind
 
 WORKERS = 2
 FAULTS_MAX = 4
-FAULT_CALLS_MAX = 40  # a fate strikes at one of the first so many operations of a worker; a relay beside it has more
-LEASE_S, DIRECTORY_LEASE_S = 3.0, 6.0  # where it takes longer until all is quiet, fewer renewals are enough
+FAULT_CALLS_MAX = 40  # a fault hits one of this many first operations of a worker
+LEASE_S, DIRECTORY_LEASE_S = 3.0, 6.0  # worlds with a directory run longer, so they renew less often
 RELAY_LEASE_S = 9.0
 FROZEN_MIN, FROZEN_MAX = 0.5, 3.0  # leases
-EVENT_MAX_S = 8.0  # after the beginning of the world: jumps of the clock, workers that go home
+EVENT_MAX_S = 8.0  # after the start of the world: clock jumps, drained workers
 JUMPS_MAX, DRAINS_MAX = 4, 2
-JUMP_MAX_S, LEAP_S = 20.0, 2 * 86_400.0  # either way; only forward
+JUMP_MAX_S, LEAP_S = 20.0, 2 * 86_400.0  # in both directions; only forward
 DRAIN_MAX_S = 1.0
-DEADLINE_S = 600.0  # virtual; a world that is not quiet by then has lost something
+DEADLINE_S = 600.0  # virtual time; a world with pending mail after it has lost something
 DRAIN_S = 30.0
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What became of a world."""
+    """Findings, event counts and trace of one world."""
 
     findings: list[str]
     counts: Counter[str]
@@ -59,7 +59,7 @@ class SimulationResult:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker, as a process of its own would be: a service and its line to the log."""
+    """A simulated worker process: a service and its bus."""
 
     service: WorkerService
     bus: FaultyBus
@@ -68,7 +68,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Breakage:
-    """What is broken in a world, on purpose: the engine, or what a run is told of its past."""
+    """What a test breaks in a world: the engine, or the context that a run gets."""
 
     engine: Callable[[Engine], Engine] = lambda engine: engine
     alter_context: AlterContext = lambda context: context
@@ -99,7 +99,7 @@ class World:
 
     async def run(self) -> SimulationResult:
         self.recorder.counts["worlds with a model"] += len(self.agents) > len(PLAIN_AGENTS)
-        self.recorder.counts["worlds with a town"] += self.with_directory
+        self.recorder.counts["worlds with a directory"] += self.with_directory
         for _ in range(WORKERS):
             self._hire()
         self._plan_events()
@@ -108,7 +108,7 @@ class World:
             await asyncio.gather(self.clients.run(), *([self.operators.run()] if self.with_directory else []))
             await self._quiet()
             await self._resolve_open_items()
-        except Exception as error:  # noqa: BLE001  whatever a client is told is a finding
+        except Exception as error:  # noqa: BLE001  any error of a client is a finding
             findings.append(f"a client failed: {error!r}")
         await self._drain_all()
         findings += [f"a worker failed: {task.exception()!r}" for task in self._tasks() if _failed(task)]
@@ -138,7 +138,7 @@ class World:
         self._workers.append(WorkerProcess(service, bus, asyncio.create_task(self._serve(service, faults))))
 
     async def _serve(self, service: WorkerService, faults: MailFaults) -> None:
-        """What a process does: it serves agents, and in a town it relays what they say outside."""
+        """Run a worker process: the service, and the relay if the world has a directory."""
         if not self.with_directory:
             await service.run()
             return
@@ -175,13 +175,13 @@ class World:
             self._loop.call_later(self.rng.uniform(0, EVENT_MAX_S), self._replace_worker)
 
     def _jump(self) -> None:
-        """Nobody waits for a clock that was set back by days, so it is set so only forward."""
+        """Change the wall clock. Large jumps go only forward, because waiting out days would take too long."""
         seconds = LEAP_S if self.rng.random() < 0.1 else self.rng.uniform(-JUMP_MAX_S, JUMP_MAX_S)
         self._clock.jump_s(seconds)
         self.recorder.counts["clock set forward" if seconds > 0 else "clock set back"] += 1
 
     def _replace_worker(self) -> None:
-        """A worker goes home in the middle of its work, and another comes."""
+        """Drain one worker while it works, and start another."""
         alive = [worker for worker in self._workers if not worker.bus.dead and not worker.task.done()]
         if alive and not self._over:
             drain = self.rng.choice(alive).service.drain(self.rng.uniform(0, DRAIN_MAX_S))
@@ -192,13 +192,13 @@ class World:
     # --- the end
 
     async def _quiet(self) -> None:
-        """Until all mail is settled, every zombie has had its say, and who died was replaced."""
+        """Wait until all mail is settled and every frozen worker has gone on for at least one lease."""
         deadline = self._loop.time() + DEADLINE_S
         while self._loop.time() < deadline and not self._is_quiet():
             await asyncio.sleep(self._lease_s)
 
     async def _resolve_open_items(self) -> None:
-        """Everybody has decided on everything, and what is stuck outside is sent again, or dropped."""
+        """Wait for all approvals, then retry or drop the stuck messages of the outboxes."""
         await self.approvers.done()
         if self.with_directory:
             await self.operators.resolve_open_items()
@@ -211,7 +211,7 @@ class World:
         return thawed and not self.recorder.pending
 
     async def _drain_all(self) -> None:
-        """Who is alive goes home, and nobody dies on the way."""
+        """Drain all workers that are alive, without further faults."""
         self._faults_left = 0
         for worker in self._workers:
             worker.bus.fault = None
@@ -220,7 +220,7 @@ class World:
         await asyncio.gather(*(worker.task for worker in alive), return_exceptions=True)
 
     def _end(self) -> None:
-        """The dead are sent home too, now that nobody looks."""
+        """Let the operations of crashed workers fail, now that the audit is done."""
         self._over = True
         for worker in self._workers:
             worker.bus.over = True
@@ -242,7 +242,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
 
 
 def simulate(seed: int, breakage: Breakage | None = None) -> SimulationResult:
-    """The world of this seed, from its first message to its audit."""
+    """Run the world of this seed, from its first message to its audit."""
     loop = VirtualLoop(seed)
     clock, kind = LoopClock(loop), WorldKind.of(seed)
     bus = PreloadedBus(database_image(populate_directory if kind.with_directory else leave_empty), clock)

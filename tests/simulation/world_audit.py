@@ -1,4 +1,4 @@
-"""The auditor of a simulated world: what its logs must say, whoever died on the way."""
+"""The auditor of a simulated world: checks what its logs must contain, regardless of crashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Logs = Mapping[str, Sequence[Record]]
 
 @dataclass(frozen=True)
 class AuditInput:
-    """All that is known of a world from outside of its processes. `town`: there are people to send to."""
+    """All that is known of a world from outside its processes."""
 
     recorder: EngineRecorder
     clients: SimulatedClients
@@ -54,7 +54,7 @@ class AuditInput:
 
 
 def world_findings(scene: AuditInput) -> list[str]:
-    """Every broken promise, as a sentence."""
+    """Every broken guarantee, as a sentence."""
     recorder, clients = scene.recorder, scene.clients
     logs = _read(scene)
     findings = _number_findings(scene, logs)
@@ -76,7 +76,7 @@ def world_findings(scene: AuditInput) -> list[str]:
 
 
 def _number_findings(scene: AuditInput, logs: Logs) -> list[str]:
-    """Nothing but outboxes and the mail of their relays is ever trimmed."""
+    """Only outboxes and the mail of their relays are ever trimmed."""
     tidied = tuple(topic for topic in _of_connectors() if topic in logs)
     floors = {info.topic: info.floor for info in scene.recorder.inner.call(Describe(tidied))} if tidied else {}
     return [
@@ -131,7 +131,7 @@ def _lane_findings(scene: AuditInput, logs: Logs) -> Iterator[str]:
 
 
 def _ledger_findings(scene: AuditInput) -> list[str]:
-    """Nobody wrote for a lane that was not its own, nothing was settled twice, nothing is left."""
+    """Workers wrote only to lanes that they owned; no mail was settled twice or is left."""
     recorder = scene.recorder
     agents = [*scene.agents, *(map(relay_agent, CONNECTORS) if scene.with_directory else ())]
     twice = [f"{ref.topic} {ref.seq} was settled by {len(by)}" for ref, by in recorder.settled.items() if len(by) > 1]
@@ -141,7 +141,7 @@ def _ledger_findings(scene: AuditInput) -> list[str]:
 
 
 def _receipt_findings(stops: Sequence[AcknowledgedMessage], logs: Logs) -> Iterator[str]:
-    """Every stop that was acknowledged has one receipt."""
+    """Every acknowledged stop has one receipt."""
     events = [record.payload for name in CONVERSATIONS for record in logs[stream_topic(name)]]
     told = Counter(message["id"] for event in events for message in event.get("messages", ()))
     for stop in stops:
@@ -157,7 +157,7 @@ def _accepted_findings(sent: Sequence[AcknowledgedMessage], logs: Logs, agents: 
 
 
 def _letter_findings(logs: Logs, agents: Sequence[str]) -> Iterator[str]:
-    """What a run sends names the call, so that it is known again under any id; nobody gets it twice."""
+    """No recipient got a message of a run twice. The text names the call, so that copies are found under any id."""
     for agent in agents:
         texts = Counter(str(record.payload.get("content")) for record in logs[chat_topic(agent)])
         twice = {text: times for text, times in texts.items() if times > 1 and "-" in text}
@@ -165,7 +165,7 @@ def _letter_findings(logs: Logs, agents: Sequence[str]) -> Iterator[str]:
 
 
 def _deleted_findings(conversation: str, logs: Logs, agents: Sequence[str]) -> Iterator[str]:
-    """Nothing is left of a deleted conversation, and nobody has written into it since."""
+    """Nothing is left of a deleted conversation, and nothing was written to it afterwards."""
     for topic in conversation_topics(conversation):
         if logs.get(topic):
             yield f"{topic} was deleted and holds {len(logs[topic])} records"

@@ -1,4 +1,4 @@
-"""Kinds of simulated worlds: the seed decides who lives in one."""
+"""Kinds of simulated worlds. The seed decides which agents a world has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.simulation.calls import SUBAGENT
 from tests.simulation.directory_fixture import SENDER
 
 PLAIN_AGENTS, SDK_AGENTS = ("Ada", "Bob"), (SENDER, SUBAGENT)
-SDK_SHARE = 0.15  # how often there are agents that run on the SDK, in a town
-DIRECTORY_SHARE = 0.1  # how often there is a town without them
+SDK_SHARE = 0.15  # share of worlds with agents that run on the SDK, and a directory
+DIRECTORY_SHARE = 0.1  # share of worlds with a directory and no such agents
 
 
 @dataclass(frozen=True)
 class WorldKind:
-    """Who lives in a world, and whether there is a town around them."""
+    """The agents of a world, and whether it has a directory of users, channels and connectors."""
 
     agents: tuple[str, ...]
     with_directory: bool
@@ -27,5 +27,5 @@ class WorldKind:
 
     @property
     def written_to(self) -> tuple[str, ...]:
-        """Whom people write to; more often to one that has a model."""
+        """The agents that clients write to; the one with a model is chosen more often."""
         return (*PLAIN_AGENTS, SENDER, SENDER) if SENDER in self.agents else PLAIN_AGENTS

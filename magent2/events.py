@@ -1,4 +1,4 @@
-"""What a run reports, in one place: the events of the contract, and those of a run in this process."""
+"""All events of a run: those of the contract, and those that only a run in this process reports."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
 
 
 class MessageReceivedEvent(BaseStreamEvent):
-    """An agent's next model call sees these messages. `lost`: how many were trimmed before the agent could.
+    """The agent's next model call sees these messages. `lost`: messages that were trimmed before the agent saw them.
 
-    It is told by a run in this process, has the messages themselves, and is on no log. There, what the answer of a turn
-    has seen is told by `ReceiptEvent`, of the same kind, with what is recorded of each message.
+    Only a run in this process reports this event; it is never on a log. A worker's run writes a `ReceiptEvent` with the
+    same event name instead, after the answer of the turn.
     """
 
     event: Literal["message_received"] = "message_received"
@@ -43,7 +43,7 @@ class MessageReceivedEvent(BaseStreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """An event, and the agent that it happened to."""
+    """An event, and the agent it belongs to."""
 
     agent_id: str
     agent_name: str

@@ -1,4 +1,4 @@
-"""The event loop of a command: which one, and how it is told to end."""
+"""The event loop of a command, and its reaction to signals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-AT_ONCE = 1  # the exit code of a process that was told twice
+EXIT_AT_ONCE = 1  # exit code after a second SIGTERM or Ctrl-C
 
 
 def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end on the quickest loop there is."""
+    """Run a coroutine to its end, on uvloop where it is installed."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(work)
 
@@ -20,26 +20,26 @@ def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # where it does not exist, the standard loop does
+    except ImportError:  # use the standard loop
         return None
     return uvloop.new_event_loop
 
 
 def read_again_on_signal(read: Callable[[], None]) -> None:
-    """SIGHUP calls this, each time."""
+    """Call this on every SIGHUP."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read)
 
 
 def leave_on_signals(leave: Callable[[], None]) -> None:
-    """The first SIGTERM or Ctrl-C calls this, the second ends the process at once."""
-    told = False
+    """Call this on the first SIGTERM or Ctrl-C; the second one ends the process at once."""
+    signalled = False
 
-    def hear() -> None:
-        nonlocal told
-        if told:
-            os._exit(AT_ONCE)
-        told = True
+    def handle() -> None:
+        nonlocal signalled
+        if signalled:
+            os._exit(EXIT_AT_ONCE)
+        signalled = True
         leave()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, hear)
+        asyncio.get_running_loop().add_signal_handler(number, handle)

@@ -1,4 +1,4 @@
-"""What the machine gives a process: whether it is one that we run on, and how many files may be open."""
+"""Checks of the operating system, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from magent2.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-OPEN_FILES_MAX = 1 << 20  # more than any process of ours can use; some systems offer a billion
-OPEN_FILES_FEW = 10_240  # what macOS grants when it promises to grant anything
+OPEN_FILES_MAX = 1 << 20  # more than one process needs; some systems allow a billion
+OPEN_FILES_FEW = 10_240  # the limit that macOS grants although it reports none
 
 
 def check_system(system: str = sys.platform) -> None:
-    """Servers need what Unix has; on Windows the Linux inside it does."""
+    """Refuse Windows, whose event loop lacks what servers need; WSL works."""
     if system.startswith(("win", "cygwin")):
         raise SettingsError(
             "magent2 runs on Linux and macOS; on Windows use WSL: run 'wsl --install', then install and start it there"
@@ -22,7 +22,7 @@ def check_system(system: str = sys.platform) -> None:
 
 
 def raise_open_files() -> int:
-    """Let the process open as many files as the system allows it; how many that are. Each connection is one."""
+    """Raise the limit of open files as far as the system allows and return it. Each connection is an open file."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -32,7 +32,7 @@ def raise_open_files() -> int:
             break
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ValueError, OSError) as error:  # macOS names no limit and has one all the same
+        except (ValueError, OSError) as error:  # macOS reports no limit but has one
             log.info("the limit of open files stays as it is", extra={"wanted": wanted, "error": str(error)})
             continue
         soft = wanted

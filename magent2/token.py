@@ -1,4 +1,4 @@
-"""The token of a gateway: a file in the data folder that only its owner can read, so that a person need not type it."""
+"""The token of a gateway, in a file of the data folder that only its owner can read. Commands read it from there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN_MIN_CHARS, TOKEN_MAX_CHARS = 16, 512
 
 
 def check_token(token: str) -> str:
-    """A token that fits into a header and an address, and that nobody guesses."""
+    """Check that a token fits into a header and a URL and is long enough not to be guessed."""
     if not TOKEN_MIN_CHARS <= len(token) <= TOKEN_MAX_CHARS or not token.isascii() or not _is_plain(token):
         raise SettingsError(
             f"a token has {TOKEN_MIN_CHARS} to {TOKEN_MAX_CHARS} letters, digits, '-', '_', '.' or '~';"
@@ -25,12 +25,12 @@ def check_token(token: str) -> str:
 
 
 def _is_plain(token: str) -> bool:
-    return all(sign.isalnum() or sign in "-_.~" for sign in token)
+    return all(char.isalnum() or char in "-_.~" for char in token)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """The file that holds the token. Gateways that run see a new one at the next request."""
+    """The file that holds the token. Running gateways read a new token at the next request."""
 
     path: Path
 
@@ -39,7 +39,7 @@ class TokenFile:
         return cls(data_dir / FILE_NAME)
 
     def read(self) -> str | None:
-        """The token, or `None` where there is no file yet."""
+        """The token, or `None` if there is no file yet."""
         try:
             text = self.path.read_text(encoding="ascii").strip()
         except FileNotFoundError:
@@ -49,25 +49,25 @@ class TokenFile:
         return check_token(text)
 
     def obtain(self) -> str:
-        """The token; a first one is made where there is none."""
+        """The token; creates one if there is none."""
         return self.read() or self._create()
 
     def rotate(self) -> str:
-        """Replace the token: the old one is worth nothing from now on."""
+        """Replace the token. The old one is invalid from now on."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         draft = self._write_draft(token)
         draft.replace(self.path)
         return token
 
     def _create(self) -> str:
-        """Of several processes that start together one makes the token, and all use it."""
+        """Create the token. If several processes start together, one creates it and all use it: `link` is atomic."""
         draft = self._write_draft(secrets.token_urlsafe(TOKEN_BYTES))
         try:
             os.link(draft, self.path)
         except FileExistsError:
-            pass  # another process was quicker: its token is read below
+            pass  # another process created it first: its token is read below
         except OSError as error:
-            raise SettingsError(f"the token file {self.path} cannot be made: {error}") from error
+            raise SettingsError(f"the token file {self.path} cannot be created: {error}") from error
         finally:
             draft.unlink(missing_ok=True)
         return self.read() or self._create()
@@ -80,5 +80,5 @@ class TokenFile:
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 file.write(token + "\n")
         except OSError as error:
-            raise SettingsError(f"the token file {self.path} cannot be made: {error}") from error
+            raise SettingsError(f"the token file {self.path} cannot be created: {error}") from error
         return draft

@@ -35,16 +35,17 @@ class MessageOutcome:
         if self._belongs(kind, payload) and (kind != "token" or len(self.records) < EVENTS_MAX):
             self.records.append(record)
 
-    def _note_run(self, payload: Mapping[str, Any]) -> None:
+    def _note_run(self, payload: Mapping[str, object]) -> None:
         status = str(payload.get("status"))
-        self.run_id = payload.get("run_id")
+        run_id, reason = payload.get("run_id"), payload.get("reason")
+        self.run_id = run_id if isinstance(run_id, str) else None
         self.status = status if status in ENDS else None
-        self.reason = payload.get("reason")
+        self.reason = reason if isinstance(reason, str) else None
 
-    def _belongs(self, kind: object, payload: Mapping[str, Any]) -> bool:
+    def _belongs(self, kind: object, payload: Mapping[str, object]) -> bool:
         return self._is_of_run(payload) or (kind == "user_message" and payload.get("message_id") == self.envelope_id)
 
-    def _is_of_run(self, payload: Mapping[str, Any]) -> bool:
+    def _is_of_run(self, payload: Mapping[str, object]) -> bool:
         return self.run_id is not None and payload.get("run_id") == self.run_id
 
     @property
@@ -73,7 +74,7 @@ class MessageOutcome:
         return list(calls.values())
 
 
-def _empty_call(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _empty_call(payload: Mapping[str, object]) -> dict[str, Any]:
     return {
         "tool_call_id": payload.get("tool_call_id"),
         "name": payload.get("name"),
@@ -86,7 +87,7 @@ def _empty_call(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _step_fields(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _step_fields(payload: Mapping[str, object]) -> dict[str, Any]:
     """The fields that this step adds to its call."""
     names = {
         "args": "args",

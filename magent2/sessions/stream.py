@@ -98,7 +98,7 @@ def flat_event(session_id: str, record: Record) -> dict[str, Any] | None:
     }
 
 
-def _flat_type(payload: Mapping[str, Any]) -> _FlatType:
+def _flat_type(payload: Mapping[str, object]) -> _FlatType:
     kind = payload.get("event")
     if kind == "output" and payload.get(RUN_KIND):
         return _FlatType("output", TOOL, True)
@@ -112,7 +112,7 @@ def _flat_type(payload: Mapping[str, Any]) -> _FlatType:
     return _FlatType(str(kind) if named else UNNAMED)
 
 
-def _is_call(payload: Mapping[str, Any]) -> bool:
+def _is_call(payload: Mapping[str, object]) -> bool:
     """Whether a tool step is the call. A v1 event may have no status; then a result or error marks it as the result."""
     status = payload.get("status")
     if status is None:
@@ -120,24 +120,24 @@ def _is_call(payload: Mapping[str, Any]) -> bool:
     return bool(status == "start")
 
 
-def _agent_of(payload: Mapping[str, Any]) -> str | None:
+def _agent_of(payload: Mapping[str, object]) -> str | None:
     """The agent that speaks or acts; for a handoff, the agent that continues."""
     agent = payload.get("target") if payload.get("event") == "handoff" else payload.get("agent")
     return agent if isinstance(agent, str) else None
 
 
-def _text_of(payload: Mapping[str, Any]) -> str | None:
+def _text_of(payload: Mapping[str, object]) -> str | None:
     text = payload.get(_TEXTS.get(str(payload.get("event")), "text"))
     return text if isinstance(text, str) else None
 
 
-def _reason_of(payload: Mapping[str, Any]) -> str | None:
+def _reason_of(payload: Mapping[str, object]) -> str | None:
     """The reason of a handoff or run, the status of a session change, or the code of an error."""
     reason = payload.get(_REASONS.get(str(payload.get("event")), "reason"))
     return reason if isinstance(reason, str) else None
 
 
-def _data_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _data_of(payload: Mapping[str, object]) -> dict[str, Any]:
     """The remaining fields; for a session change, the changed settings."""
     kind = payload.get("event")
     if kind == "session":

@@ -80,6 +80,6 @@ async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None)
     return ConversationState(head.get(ACTIVE_AGENT), new, head)
 
 
-def _may_write(principal: str, head: Mapping[str, Any], may_begin: bool) -> bool:
+def _may_write(principal: str, head: Mapping[str, object], may_begin: bool) -> bool:
     """A command begins no conversation: there is nothing to command."""
     return may_begin or head.get(OWNER) == principal

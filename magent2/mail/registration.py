@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, HeadIs, LastSeqIs
@@ -13,7 +12,7 @@ from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import agent_topic, check_name, stream_topic
 
 
-async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None = None) -> None:
+async def register_agent(log: Log, agent: str, facts: Mapping[str, object] | None = None) -> None:
     """Reserve an agent's name. Raises `NameTaken` if a conversation has that id."""
     try:
         await log.run(registration_append(agent, facts))
@@ -21,7 +20,7 @@ async def register_agent(log: Log, agent: str, facts: Mapping[str, Any] | None =
         raise NameTaken(f"a conversation is called {agent!r}; give the agent another name") from error
 
 
-def registration_append(agent: str, facts: Mapping[str, Any] | None = None) -> Append:
+def registration_append(agent: str, facts: Mapping[str, object] | None = None) -> Append:
     """The append that reserves an agent's name; a repeat changes nothing."""
     check_name(agent, "agent name")
     own_log = stream_topic(agent)

@@ -22,7 +22,7 @@ from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.folds import approvable_calls
-from magent2.sessions.history import HistoryReader, RunRecord, read_history
+from magent2.sessions.history import ApprovalRequest, HistoryReader, RunRecord, read_history
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a decision by default
 EXPIRY_SENDER = "system"  # sender of the decision `expire`
@@ -85,7 +85,7 @@ def run_approvals(run: RunRecord) -> list[Approval]:
     return [_approval(run, turn, call) for (turn, _), call in run.asked.items()]
 
 
-def _approval(run: RunRecord, turn: int, call: Mapping[str, Any]) -> Approval:
+def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
     output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
     _, arguments = approvable_calls(output).get(call["call_id"], ("", ""))
     decision = run.decisions.get((turn, call["call_id"]), {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from magent2.bus.records import Record
-from magent2.sessions.history import History, RunRecord
+from magent2.sessions.history import History, RunRecord, SeenSteer
 from magent2.sessions.stream import REPLY_TO, flat_event
 
 InputItem: TypeAlias = dict[str, Any]
@@ -72,7 +72,7 @@ def run_items(run: RunRecord, block: SteerFormat = label_sender) -> list[InputIt
     return items
 
 
-def steer_items(steers: Iterable[Mapping[str, Any]], block: SteerFormat) -> list[InputItem]:
+def steer_items(steers: Iterable[SeenSteer | Mapping[str, str]], block: SteerFormat) -> list[InputItem]:
     return [{"role": "user", "content": block(steer["source"], steer["text"])} for steer in steers]
 
 
@@ -99,7 +99,7 @@ def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-def _as_input(item: Mapping[str, Any]) -> InputItem:
+def _as_input(item: Mapping[str, object]) -> InputItem:
     """An output item as an input item: without the fields that only answers have."""
     return {
         name: value for name, value in item.items() if name not in ("status", "parsed_arguments") and value is not None
@@ -151,8 +151,8 @@ def transcript(session_id: str, records: Iterable[Record]) -> list[dict[str, Any
 
 def session_usage(history: History) -> dict[str, Any]:
     """The usage of all ended runs: `{usage, runs, by_agent}`."""
-    total: dict[str, Any] = {}
-    by_agent: dict[str, dict[str, Any]] = {}
+    total: dict[str, object] = {}
+    by_agent: dict[str, dict[str, object]] = {}
     runs = 0
     for run in history.runs.values():
         usage = run.end.get("usage") if run.end is not None else None
@@ -163,7 +163,7 @@ def session_usage(history: History) -> dict[str, Any]:
     return {"usage": total, "runs": runs, "by_agent": by_agent}
 
 
-def sum_usage(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def sum_usage(total: Mapping[str, object], more: Mapping[str, object]) -> dict[str, object]:
     """Add up the numbers of two usage objects, nested ones too. Values that are not numbers are left out."""
     summed = dict(total)
     for name, value in more.items():

@@ -13,7 +13,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
@@ -22,12 +22,48 @@ from magent2.bus.records import NewRecord, Record
 from magent2.errors import UnknownCursor
 from magent2.mail.headers import TRACE
 from magent2.models.address import history_topic
+from magent2.models.json_types import JsonObject
 
 HISTORY_PAGE = 1000
 RELEASE = "release"  # header of a start: the release that started the run
 RECORDS_KEPT_MAX = 50_000  # records of all histories that a process caches
 
 EndStatus = Literal["finished", "failed", "stopped"]
+
+
+class SeenSteer(TypedDict):
+    """A steer that an answer saw."""
+
+    id: str
+    source: str
+    text: str
+    seq: int
+
+
+class AnswerRecord(TypedDict):
+    """The payload of an `answer`. `response` is the model's response as JSON."""
+
+    turn: int
+    response: JsonObject
+    speaker: str
+    steers: NotRequired[list[SeenSteer]]
+
+
+class EndRecord(TypedDict):
+    """The payload of an `end`."""
+
+    status: EndStatus
+    output: str | None
+    usage: JsonObject | None
+
+
+class ApprovalRequest(TypedDict):
+    """A call in a `pause`: it waits for approval until `expires_ms`."""
+
+    call_id: str
+    name: str
+    speaker: str
+    expires_ms: int
 
 
 def run_id_of(agent: str, conversation: str, envelope_id: str) -> str:
@@ -92,7 +128,7 @@ class RunKey:
         """A tool that must not run twice is about to run."""
         return self.record("begun", turn=turn, call_id=call_id, place=place, name=name, digest=digest)
 
-    def pause(self, turn: int, attempt: int, calls: Sequence[Mapping[str, Any]]) -> NewRecord:
+    def pause(self, turn: int, attempt: int, calls: Sequence[ApprovalRequest]) -> NewRecord:
         """Calls wait for approval, each `{call_id, name, speaker, expires_ms}`; the attempt ends here."""
         return self.record("pause", turn=turn, attempt=attempt, calls=[dict(call) for call in calls])
 
@@ -127,23 +163,22 @@ class RunRecord:
     envelope: Mapping[str, Any]
     spec: Mapping[str, Any]
     seen: int
-    answers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    answers: dict[int, AnswerRecord] = field(default_factory=dict)
     tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
     sent: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by turn, call and place
     begun: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)
-    asked: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # calls that need approval
+    asked: dict[tuple[int, str], ApprovalRequest] = field(default_factory=dict)  # calls that need approval
     decisions: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # on them
-    end: Mapping[str, Any] | None = None
+    end: EndRecord | None = None
     ended: int = 0  # seq of its end
     retries: int = 0  # attempts that failed; an attempt whose worker crashed leaves no record
     returns: int = 0  # attempts that a worker gave back
     trace: str | None = None  # `traceparent` of the first attempt
     release: str = ""  # the release that started it
 
-    def steers(self, turn: int) -> Sequence[Mapping[str, Any]]:
+    def steers(self, turn: int) -> Sequence[SeenSteer]:
         """The steers that the answer of this turn saw first."""
-        found: Sequence[Mapping[str, Any]] = self.answers[turn].get("steers", ())
-        return found
+        return self.answers[turn].get("steers", ())
 
     @property
     def undecided(self) -> list[tuple[int, str]]:
@@ -210,7 +245,7 @@ def _fold(runs: dict[str, RunRecord], own: set[str], record: Record) -> None:
 def _apply(run: RunRecord, kind: str, record: Record) -> None:
     payload = record.payload
     if kind == "answer":
-        run.answers.setdefault(payload["turn"], payload)
+        run.answers.setdefault(payload["turn"], cast(AnswerRecord, payload))
     elif kind == "tool":
         run.tools[payload["turn"], payload["call_id"]] = payload  # a later record holds the output after a guardrail
     elif kind == "sent":
@@ -228,7 +263,7 @@ def _apply(run: RunRecord, kind: str, record: Record) -> None:
     elif kind == "give_back":
         run.returns += 1
     elif kind == "end":
-        run.end, run.ended = payload, record.seq
+        run.end, run.ended = cast(EndRecord, payload), record.seq
 
 
 # Reads the history of a conversation: `read_history`, or `HistoryCache.read_with`

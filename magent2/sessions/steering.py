@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs
@@ -90,7 +89,7 @@ def check_steer(envelope: MessageEnvelope) -> Address:
     return check_envelope(envelope)
 
 
-def active_runs(history: History, head: Mapping[str, Any]) -> dict[str, RunRecord]:
+def active_runs(history: History, head: Mapping[str, object]) -> dict[str, RunRecord]:
     """The runs in progress that call a model, by agent.
 
     A retried run has an `end` in the history although it is in progress again; only the head says so.

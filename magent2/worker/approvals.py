@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from magent2.bus.records import NewRecord
 from magent2.sessions.approvals import Approval, apply_decision, run_approvals
-from magent2.sessions.history import RunRecord
+from magent2.sessions.history import ApprovalRequest, RunRecord
 from magent2.worker.run_events import Report
 
 
@@ -55,7 +55,7 @@ def plan_paused(run: RunRecord, written: Mapping[str, Mapping[str, Any]], now_ms
     return Waiting(known, len(left), (min(call.expires_ms for call in left) - now_ms) / 1000)
 
 
-def asked_call(approval: Approval) -> dict[str, Any]:
+def asked_call(approval: Approval) -> ApprovalRequest:
     """A call as the history has it while it waits."""
     return {
         "call_id": approval.call_id,

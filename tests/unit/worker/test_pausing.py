@@ -21,10 +21,10 @@ def paused(**expires_in_s: float) -> RunRecord:
     output = [
         {"type": "function_call", "call_id": call, "name": "pay", "arguments": '{"n": 1}'} for call in expires_in_s
     ]
-    run.answers[0] = {"response": {"output": output}}
+    run.answers[0] = {"turn": 0, "response": {"output": output}, "speaker": "Ada"}
     for call, seconds in expires_in_s.items():
-        facts = {"call_id": call, "name": "pay", "speaker": "Ada", "expires_ms": NOW + round(seconds * 1000)}
-        run.asked[0, call] = facts
+        expires_ms = NOW + round(seconds * 1000)
+        run.asked[0, call] = {"call_id": call, "name": "pay", "speaker": "Ada", "expires_ms": expires_ms}
     return run
 
 
@@ -95,6 +95,6 @@ def test_what_is_recorded_is_not_waited_for_and_the_history_stays_as_it_was() ->
 
 def test_a_run_that_has_ended_waits_for_nobody() -> None:
     run = paused(a=5)
-    run.end = {"status": "stopped"}
+    run.end = {"status": "stopped", "output": None, "usage": None}
 
     assert run.undecided == []

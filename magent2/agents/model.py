@@ -45,12 +45,12 @@ class WatchedModel(Model):
         await self._inner._cleanup_on_run_end(owner)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the SDK wants to know of a model."""
+        """All other attributes that the SDK reads from a model."""
         return getattr(self.__dict__["_inner"], name)
 
 
-class Watch:
-    """Agents of one run whose models say when they have answered."""
+class WatchedAgents:
+    """Copies of the agents of one run whose models report each answer."""
 
     def __init__(
         self, provider: ModelProvider, answered: Callable[[], None], caught_up: Callable[[], Awaitable[None]]
@@ -58,10 +58,10 @@ class Watch:
         self._provider = provider
         self._answered = answered
         self._caught_up = caught_up
-        self._copies: dict[int, Agent[Any]] = {}  # agents may hand over in a circle
+        self._copies: dict[int, Agent[Any]] = {}  # by id, because handoffs may form a circle
 
     def copy_of(self, agent: Agent[Any]) -> Agent[Any]:
-        """The agent, and those it hands over to, on watched models. Settings stay those of the model it had."""
+        """A copy of the agent and of the agents it hands over to, with watched models and unchanged settings."""
         known = self._copies.get(id(agent))
         if known is not None:
             return known

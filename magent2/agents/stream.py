@@ -12,14 +12,14 @@ from agents import Runner as SDKRunner
 
 from magent2.agents.create import AgentRuntime
 from magent2.agents.filter import BusInjection
-from magent2.agents.model import Watch
+from magent2.agents.model import WatchedAgents
 from magent2.agents.stream_events import Telling
 from magent2.context.agent import MAIN
 from magent2.context.inject import InputItem
 from magent2.errors import InvalidInput
 from magent2.events import BaseStreamEvent, StreamEvent
 from magent2.runner.build import run_config
-from magent2.runner.sdk_errors import sorted_failures
+from magent2.runner.sdk_errors import translate_sdk_errors
 from magent2.runner.sdk_result import check_ended, final_output, followed, usage_of_run
 
 
@@ -98,7 +98,7 @@ class Streamer:
 
     async def _run(self) -> None:
         try:
-            with sorted_failures():
+            with translate_sdk_errors():
                 await self._rounds()
         finally:
             await self._runtime.provider.aclose()
@@ -119,7 +119,7 @@ class Streamer:
 
     async def _round(self, turns: int) -> Any:
         runtime, injection = self._runtime, self._injection
-        agent = Watch(runtime.provider, injection.commit, self._caught_up).copy_of(runtime.agent)
+        agent = WatchedAgents(runtime.provider, injection.commit, self._caught_up).copy_of(runtime.agent)
         config = run_config(self._telling.note_failure, runtime.provider)
         result = self._result = SDKRunner.run_streamed(
             agent,

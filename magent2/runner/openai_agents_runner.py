@@ -18,7 +18,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, Handoff
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.memory import MemorySession
-from magent2.runner.sdk_errors import sorted_failures
+from magent2.runner.sdk_errors import translate_sdk_errors
 from magent2.runner.sdk_result import accepted, check_ended, final_output, followed, usage_of_run
 from magent2.runner.sync_stream import iterate
 from magent2.sandbox.interface import Sandbox
@@ -109,7 +109,7 @@ class OpenAIAgentsRunner:
         options |= {"run_config": run_config(mapper.note_failure, self._provider), "max_turns": self._max_turns}
         start = SDKRunner.run_streamed
         result = start(self._agent, input=envelope.content or "", **accepted(start, options))
-        with sorted_failures():
+        with translate_sdk_errors():
             async with followed(result) as events:
                 async for event in events:
                     mapped = mapper.map(event)

@@ -43,7 +43,7 @@ NEXT_STEPS = {
 
 
 @contextmanager
-def sorted_failures(asking: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def translate_sdk_errors(asking: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Raise failures of the SDK and of models as ours; leave others as they are.
 
     `asking`: whether a model's answer was still to come. After it, an answer that makes no sense will make none when it
@@ -52,13 +52,13 @@ def sorted_failures(asking: Callable[[], bool] = lambda: True) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        ours = sorted_failure(error, asking())
+        ours = to_own_error(error, asking())
         if ours is None:
             raise
         raise ours from error
 
 
-def sorted_failure(error: Exception, asking: bool = True) -> Magent2Error | None:
+def to_own_error(error: Exception, asking: bool = True) -> Magent2Error | None:
     """The failure as one of ours; nothing for what is neither the SDK's nor the model's."""
     told = f"{type(error).__name__}: {error}"
     if not isinstance(error, AgentsException | OpenAIError | TimeoutError | ConnectionError):

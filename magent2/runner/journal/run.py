@@ -22,7 +22,7 @@ from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
 from magent2.runner.journal.approvals import waiting_calls
 from magent2.runner.journal.journal import Event, Journal
-from magent2.runner.sdk_errors import sorted_failures
+from magent2.runner.sdk_errors import translate_sdk_errors
 from magent2.runner.sdk_result import accepted, final_output, followed, interruptions, usage_of_run
 from magent2.sessions.folds import ModelInput, model_input
 
@@ -68,7 +68,7 @@ class JournalledRun:
         journal = self._journal
         config = run_config(journal.failures.__setitem__, self._provider)
         options = accepted(self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns})
-        with sorted_failures(lambda: journal.asking):
+        with translate_sdk_errors(lambda: journal.asking):
             agent = JournalledAgents(journal, self._provider).copy_of(self._agent)
             result = self._start(agent, input=shown.items, **options)
             async with followed(result) as events:

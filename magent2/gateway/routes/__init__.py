@@ -5,36 +5,27 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from magent2.gateway.routes import (
-    agents,
-    approvals,
-    channels,
+    administration,
     control,
-    dead,
+    directory,
     events,
-    files,
-    me,
     messages,
     moved,
     multi_stream,
-    outbox,
     page,
-    people,
     probes,
-    routing,
     send,
     sessions,
-    steering,
     stream,
+    team,
     tools,
-    workers,
 )
 from magent2.gateway.services import Services
 
 # Order matters within /api/sdk/session/{id:path}: routes with a fixed last word come before the route of the id alone.
 MODULES = (
-    send, stream, moved, workers, dead, probes, page,
-    messages, routing, multi_stream, me, tools, agents, people, channels, outbox, control, files, steering, approvals,
-    events, sessions,
+    send, stream, moved, probes, page,
+    messages, team, multi_stream, tools, directory, administration, control, events, sessions,
 )  # fmt: skip
 
 

@@ -1,18 +1,18 @@
-"""`…/{id}/stop` and `…/{id}/retry`: ending a run, and giving a message another chance."""
+"""`…/stop`, `…/retry` and `…/approvals`: end a run, retry a message, decide on tool calls."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Find, Read
-from magent2.bus.records import Page, Record
+from magent2.bus.records import ID_MAX_CHARS, Page, Record
 from magent2.errors import UnknownCursor
 from magent2.gateway.access import audit
 from magent2.gateway.access.identity import check_sender
@@ -35,11 +35,12 @@ from magent2.gateway.services import Services
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
 from magent2.models.address import check_name, dead_topic, stream_topic
-from magent2.models.api.messages import AcceptedResponse, RetryRequest
+from magent2.models.api.messages import AcceptedResponse, ApprovalInfo, ApprovalList, DecisionRequest, RetryRequest
 from magent2.models.api.sessions import SessionStopResponse, StopRequest, StopResponse
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import RunEvent
 from magent2.models.principal import Principal
+from magent2.sessions.approvals import Approval, decide_approval, find_approvals
 from magent2.sessions.history import RunRecord
 from magent2.sessions.store import Session
 from magent2.sessions.stream import stream_record
@@ -49,14 +50,14 @@ COMMANDS = {"now": "stop", "after_turn": "stop_after_turn"}
 RETRY_OF = "retry_of"
 
 
-def router(services: Services) -> APIRouter:
+def _control_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _stopping(routes, services)
-    _retrying(routes, services)
+    _stop_route(routes, services)
+    _retry_route(routes, services)
     return routes
 
 
-def _stopping(routes: APIRouter, services: Services) -> None:
+def _stop_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/stop",
         status_code=202,
@@ -70,7 +71,7 @@ def _stopping(routes: APIRouter, services: Services) -> None:
         wanted = await parse_body(request, services, StopRequest, may_be_empty=True)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        agent = _at_work(session) if wanted.agent is None else check_name(wanted.agent, "agent name")
+        agent = _running_agent(session) if wanted.agent is None else check_name(wanted.agent, "agent name")
         if agent is None:
             raise Problem(409, "no_active_agent", "no agent is active in this session; name one in 'agent'")
         command = MessageEnvelope(
@@ -87,14 +88,14 @@ def _stopping(routes: APIRouter, services: Services) -> None:
         return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
 
 
-def _at_work(session: Session) -> str | None:
+def _running_agent(session: Session) -> str | None:
     """Whose run is under way; after a handoff it is not the active agent's. Without one, whoever has the session."""
     head = session.head
     running = head.get("run_agent") if head.get("run_status") == "running" else None
     return running if isinstance(running, str) else session.active_agent
 
 
-def _retrying(routes: APIRouter, services: Services) -> None:
+def _retry_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/{session_id:path}/retry",
         status_code=202,
@@ -201,3 +202,71 @@ async def _ask_again(services: Services, session: Session, run: RunRecord, princ
 def _accepted(session_id: str, message_id: str, seq: int) -> Response:
     body: dict[str, Any] = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
     return Response(orjson.dumps(body), 202, media_type=JSON)
+
+
+CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
+
+
+def _approvals_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["sessions"])
+    _approval_list_route(routes, services)
+    _decision_route(routes, services)
+    return routes
+
+
+def _approval_list_route(routes: APIRouter, services: Services) -> None:
+    @routes.get(
+        "/sdk/session/{session_id:path}/approvals", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501)
+    )
+    async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
+        """The calls that a person was asked about, oldest first. A run goes on when all of its calls are decided on."""
+        await get_session(services, session_id, caller(request))
+        found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
+        return ApprovalList(session_id=session_id, approvals=[_approval_info(approval) for approval in found])
+
+
+def _decision_route(routes: APIRouter, services: Services) -> None:
+    @routes.post(
+        "/sdk/session/{session_id:path}/approvals/{call_id}",
+        responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 501, 507),
+        openapi_extra=json_body(DecisionRequest),
+    )
+    async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
+        """Approve or reject a call, once: the same again gets the same answer, another decision is 409."""
+        wanted = await parse_body(request, services, DecisionRequest)
+        principal = caller(request)
+        await get_session(services, session_id, principal)
+        approval = await decide_approval(
+            Log(services.bus),
+            session_id,
+            call_id,
+            wanted.decision,
+            principal.name,
+            wanted.reason,
+            options=SendOptions(principal=principal.bound),
+            history_reader=services.histories.read_with,
+        )
+        audit.add_ids(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)
+        return _approval_info(approval)
+
+
+def _approval_info(approval: Approval) -> ApprovalInfo:
+    return ApprovalInfo(
+        call_id=approval.call_id,
+        tool=approval.name,
+        args=approval.args,
+        agent_id=approval.speaker,
+        run_id=approval.run_id,
+        turn=approval.turn,
+        status=approval.status,
+        expires_at=approval.expires_at,
+        decided_by=approval.decided_by,
+        reason=approval.reason,
+    )
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_control_routes, _approvals_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

@@ -1,16 +1,18 @@
-"""`/api/sdk/session/{id}/events` and `/stream`: the log of a session in its second rendering."""
+"""`…/events`, `…/transcript`, `…/stream` and `…/files`: what a session contains."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import orjson
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
 
-from magent2.bus.operations import Describe, Read
-from magent2.bus.records import Page, TopicInfo
-from magent2.errors import TopicDeleted, UnknownCursor
+from magent2.bus.operations import OLDEST, Describe, GetBlob, Read
+from magent2.bus.records import Page, Record, TopicInfo
+from magent2.connectors.media import OCTET_STREAM, served_type
+from magent2.errors import BlobMissing, TopicDeleted, UnknownCursor
 from magent2.gateway.openapi import EVENT_SCHEMA, problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -53,15 +55,15 @@ AS_THEY_COME = {
 }
 
 
-def router(services: Services) -> APIRouter:
+def _events_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _events(routes, services)
-    _transcript(routes, services)
-    _stream(routes, services)
+    _events_route(routes, services)
+    _transcript_route(routes, services)
+    _stream_route(routes, services)
     return routes
 
 
-def _stream(routes: APIRouter, services: Services) -> None:
+def _stream_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/stream",
         response_class=Response,
@@ -82,7 +84,7 @@ def _stream(routes: APIRouter, services: Services) -> None:
         )
 
 
-def _events(routes: APIRouter, services: Services) -> None:
+def _events_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/events",
         response_model=ApiEventPage | RecordPage,
@@ -104,7 +106,7 @@ def _events(routes: APIRouter, services: Services) -> None:
         return _paged("session_id", session_id, [event for event in shown if event is not None], page)
 
 
-def _transcript(routes: APIRouter, services: Services) -> None:
+def _transcript_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/transcript",
         response_model=Transcript,
@@ -122,14 +124,14 @@ def _transcript(routes: APIRouter, services: Services) -> None:
         last = after
         for _ in range(PAGES_MAX):
             page = await read_page(services, session_id, principal, after, EVENTS_MAX)
-            after, last = _say(session_id, page, lines, limit)
+            after, last = _add_lines(session_id, page, lines, limit)
             if len(lines) == limit or after >= last:
                 break
         body = {"session_id": session_id, "messages": lines, "next_since": after, "has_more": after < last}
         return Response(orjson.dumps(body), media_type=JSON)
 
 
-def _say(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -> tuple[int, int]:
+def _add_lines(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -> tuple[int, int]:
     """Add the page's lines up to the limit; the seq up to which it was read, and the last that there is."""
     for record in page.records:
         line = transcript_line(session_id, record)
@@ -154,7 +156,7 @@ async def read_page(services: Services, session_id: str, principal: Principal, a
     try:
         page: Page = await services.bus.acall(Read(topic, after, limit))
     except UnknownCursor:
-        raise await _lost(services, topic, session_id, after) from None
+        raise await _cursor_problem(services, topic, session_id, after) from None
     if page.deleted:
         raise TopicDeleted(f"session {session_id!r} was deleted")
     if not page.last and principal.admin:
@@ -162,7 +164,7 @@ async def read_page(services: Services, session_id: str, principal: Principal, a
     return page
 
 
-async def _lost(services: Services, topic: str, session_id: str, after: int) -> Problem:
+async def _cursor_problem(services: Services, topic: str, session_id: str, after: int) -> Problem:
     """Why a cursor points at nothing."""
     found: tuple[TopicInfo, ...] = await services.bus.acall(Describe((topic,)))
     state = found[0]
@@ -172,3 +174,81 @@ async def _lost(services: Services, topic: str, session_id: str, after: int) -> 
         detail = f"events up to {state.floor} are gone; read on with since={state.floor}"
         return Problem(410, "cursor_gone", detail, floor=state.floor)
     return Problem(422, "bad_cursor", f"{after} is beyond the last event, which is {state.last}", last=state.last)
+
+
+PAGE = 1000
+
+FILE: dict[str, Any] = {
+    "description": "The file, as an attachment",
+    "content": {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}, "example": "(bytes)"}},
+}
+Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+AtSeq = Annotated[
+    int | None,
+    Query(ge=1, le=2**53 - 1, description="the seq of the event that shows the file; quicker when it is given"),
+]
+
+
+def _files_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["sessions"])
+
+    @routes.get(
+        "/sdk/session/{session_id:path}/files/{sha256}",
+        response_class=Response,
+        responses={200: FILE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
+    )
+    async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
+        """A file that an event of the session shows."""
+        session = await get_session(services, session_id, caller(request))
+        facts = await _find_attachment(services, session.session_id, sha256, seq)
+        if facts is None:
+            raise _unknown_file(sha256)
+        try:
+            data = await services.bus.acall(GetBlob(sha256))
+        except BlobMissing:
+            raise _unknown_file(sha256) from None
+        return Response(data, headers=headers_of(facts))
+
+    return routes
+
+
+async def _find_attachment(services: Services, session_id: str, sha256: str, seq: int | None) -> dict[str, Any] | None:
+    """What the session says of the file: only what one of its own events names is a file of the session."""
+    after = OLDEST if seq is None else seq - 1
+    while True:
+        page: Page = await services.bus.acall(Read(stream_topic(session_id), after, PAGE if seq is None else 1))
+        found = next((item for record in page.records for item in _attachments(record, sha256)), None)
+        if found is not None or seq is not None or not page.records:
+            return found
+        after = page.records[-1].seq
+        if after >= page.last:
+            return None
+
+
+def _attachments(record: Record, sha256: str) -> list[dict[str, Any]]:
+    if sha256 not in record.blobs:
+        return []
+    return [dict(item) for item in record.payload.get("attachments") or () if item.get("sha256") == sha256]
+
+
+def headers_of(facts: dict[str, Any]) -> dict[str, str]:
+    """A browser keeps it under its name; that it takes it for nothing else, the guard sees to on every answer."""
+    name = str(facts.get("name") or "file")
+    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
+    return {
+        "Content-Type": served_type(facts.get("media_type")),
+        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "private, no-store",
+    }
+
+
+def _unknown_file(sha256: str) -> Problem:
+    return Problem(404, "unknown_file", f"no message of this session shows a file {sha256}")
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_events_routes, _files_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

@@ -14,7 +14,7 @@ from magent2.bus.operations import Info, Lanes, Workers
 from magent2.errors import Magent2Error
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import RETRY_HEADERS, Problem
-from magent2.gateway.routes.workers import known_agents
+from magent2.gateway.routes.administration import known_agents
 from magent2.gateway.services import Services, UnknownPresence
 from magent2.models.api.administration import HealthResponse, LaneCounts, ReadyResponse
 from magent2.telemetry import METRICS_MEDIA_TYPE

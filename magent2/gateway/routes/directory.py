@@ -1,12 +1,25 @@
-"""`/api/users`, `/api/friends`, `/api/swarms`: who can be written to, and who may."""
+"""`/api/users`, `/api/friends`, `/api/swarms` and `/api/channels`: the directory."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 
 from magent2.bus.log import Log
+from magent2.directory.channels import (
+    HISTORY_PAGE,
+    Channel,
+    create_channel,
+    find_channel,
+    join_channel,
+    leave_channel,
+    list_channels,
+    new_member,
+    read_channel,
+    remove_channel,
+    set_leader,
+)
 from magent2.directory.friends import (
     Friendship,
     accept_friendship,
@@ -52,7 +65,13 @@ from magent2.gateway.routes.dependencies import (
     parse_body,
 )
 from magent2.gateway.services import Services
+from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.models.api.directory import (
+    ChannelInfo,
+    ChannelList,
+    ChannelMemberInfo,
+    ChannelMessages,
+    ChannelRequest,
     FriendInfo,
     FriendList,
     FriendRequest,
@@ -71,7 +90,7 @@ Name = Annotated[str, Path(min_length=1, max_length=80)]
 ADMINS = [Depends(admins_only)]
 
 
-def router(services: Services) -> APIRouter:
+def _people_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["people"])
     _users(routes, services)
     _friends(routes, services)
@@ -186,7 +205,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
             user, blocked = require_field(asked.user, "user"), asked.action == "block"
             await set_contact_blocked(Log(services.bus), asked.nametag, user, blocked=blocked)
             return swarm_info(await _own_swarm(services, principal, asked.nametag))
-        return swarm_info(await _swarm_change(Log(services.bus), asked))
+        return swarm_info(await _change_swarm(Log(services.bus), asked))
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
@@ -196,7 +215,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
         return SwarmContactList(contacts=[contact_info(contact) for contact in found])
 
 
-async def _swarm_change(log: Log, asked: SwarmRequest) -> Swarm:
+async def _change_swarm(log: Log, asked: SwarmRequest) -> Swarm:
     if asked.action in ("open", "close"):
         return await set_swarm_open(log, asked.nametag, is_open=asked.action == "open")
     if asked.action == "let_in":
@@ -233,3 +252,78 @@ def require_field(value: str | None, name: str) -> str:
     if value is None:
         raise Problem(422, "invalid", f"this action needs '{name}'")
     return value
+
+
+def _channels_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["channels"])
+
+    @routes.get("/channels", responses=problems(*ACCESS_ERRORS))
+    async def channels(request: Request) -> ChannelList:
+        """Channels with an agent of the caller's in them; an admin sees all."""
+        principal = caller(request)
+        found = await list_channels(Log(services.bus), None if principal.admin else directory_name(principal))
+        return ChannelList(channels=[channel_info(channel) for channel in found])
+
+    @routes.post(
+        "/channels",
+        dependencies=ADMINS,
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 404, 409, 507),
+        openapi_extra=json_body(ChannelRequest),
+    )
+    async def put_channel(request: Request) -> ChannelInfo:
+        """Make a channel, change who is in it or leads it, or end it."""
+        asked = await parse_body(request, services, ChannelRequest)
+        if asked.action in ("create", "join"):
+            await find_user(Log(services.bus), require_field(asked.user, "user"))
+        return channel_info(await _change_channel(Log(services.bus), asked))
+
+    @routes.get("/channels/{name}/messages", responses=problems(*ACCESS_ERRORS, 404, 422))
+    async def messages(
+        name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
+    ) -> ChannelMessages:
+        """What was said in a channel, the last of it, oldest first."""
+        channel = await _own_channel(services, caller(request), name)
+        found = await read_channel(Log(services.bus), channel.name, before)
+        told = [{"seq": record.seq, **record.payload} for record in found]
+        more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
+        return ChannelMessages(messages=told, before=more)
+
+    return routes
+
+
+async def _change_channel(log: Log, asked: ChannelRequest) -> Channel:
+    if asked.action == "remove":
+        return await remove_channel(log, asked.name)
+    username = require_field(asked.username, "username")
+    if asked.action in ("create", "join"):
+        member = new_member(username, require_field(asked.user, "user"), require_field(asked.agent, "agent"))
+        return (
+            await create_channel(log, asked.name, member)
+            if asked.action == "create"
+            else await join_channel(log, asked.name, member)
+        )
+    return (
+        await leave_channel(log, asked.name, username)
+        if asked.action == "leave"
+        else await set_leader(log, asked.name, username)
+    )
+
+
+async def _own_channel(services: Services, principal: Principal, name: str) -> Channel:
+    """A channel with the caller in it; another is as unknown as one that never was."""
+    channel = (await find_channel(Log(services.bus), name)).state
+    if not principal.admin and user_id(principal) not in [member.user for member in channel.members]:
+        raise UnknownEntity(f"there is no channel {name[:80]!r}")
+    return channel
+
+
+def channel_info(channel: Channel) -> ChannelInfo:
+    members = [ChannelMemberInfo(username=one.username, user=one.user, agent=one.agent) for one in channel.members]
+    return ChannelInfo(name=channel.name, leader=channel.leader, members=members, removed=channel.removed)
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_people_routes, _channels_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

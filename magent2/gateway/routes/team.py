@@ -1,4 +1,4 @@
-"""`/api/orchestrate` and `…/set_active_agent`: who answers next."""
+"""`/api/agents`, `/api/scenarios`, `/api/orchestrate` and `…/set_active_agent`: the agents, and which one answers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,70 @@ from magent2.gateway.services import Services
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import KIND
 from magent2.models.address import chat_topic, conversation_topics, stream_topic
-from magent2.models.api.team import RouteRequest, RouteResponse, SwitchRequest, SwitchResponse
+from magent2.models.api.team import (
+    RouteRequest,
+    RouteResponse,
+    ScenarioInfo,
+    ScenarioList,
+    SwitchRequest,
+    SwitchResponse,
+    TeamAgent,
+    TeamAgentList,
+)
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import ADMIN
 from magent2.roster.routing import TIMED_OUT, RouteDecision, fall_back_to_keywords, is_change, route_by_keywords
-from magent2.roster.spec import Scenario
+from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.store import HIDDEN, Session, routing_id
+
+
+def _agents_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["team"])
+
+    @routes.get("/agents", responses=problems(*ACCESS_ERRORS, 422))
+    async def agents(scenario_id: str | None = None) -> TeamAgentList:
+        """The agents of the roster, or of one scenario, with their allowlists."""
+        asking = services.presence.refresh()
+        if asking is not None:
+            await asking
+        roster = services.catalogue.roster
+        if scenario_id is not None:
+            found = list(roster.scenario(scenario_id).agents.values())
+        else:
+            found = list(
+                {name: agent for one in roster.scenarios.values() for name, agent in one.agents.items()}.values()
+            )
+        return TeamAgentList(agents=[_team_agent(services, roster, agent) for agent in found])
+
+    @routes.get("/scenarios", responses=problems(*ACCESS_ERRORS))
+    async def scenarios() -> ScenarioList:
+        """The scenarios, and which one a session has that names none."""
+        roster = services.catalogue.roster
+        return ScenarioList(
+            scenarios=[
+                ScenarioInfo(id=one.id, title=one.title, root=one.root, supervisor=one.supervisor, agents=[*one.agents])
+                for one in roster.scenarios.values()
+            ],
+            default=roster.default,
+        )
+
+    return routes
+
+
+def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAgent:
+    return TeamAgent(
+        name=agent.name,
+        role=agent.role,
+        model=agent.model,
+        voice=agent.voice,
+        tools=[*agent.tools],
+        mcp=[*agent.mcp],
+        handoffs=[*agent.handoffs],
+        scenarios=[one.id for one in roster.scenarios.values() if agent.name in one.agents],
+        alive=agent.name in services.presence if services.presence.known else None,
+    )
+
 
 ROUTE = "route"
 MANUAL = "manual_switch"
@@ -46,14 +103,14 @@ MAIL_PAGE = 50  # of a session's mail, from its end, in which its last message i
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
-def router(services: Services) -> APIRouter:
+def _routing_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["routing"])
-    _orchestrating(routes, services)
-    _switching(routes, services)
+    _orchestrate_route(routes, services)
+    _switch_route(routes, services)
     return routes
 
 
-def _orchestrating(routes: APIRouter, services: Services) -> None:
+def _orchestrate_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/orchestrate",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 507),
@@ -73,8 +130,8 @@ def _orchestrating(routes: APIRouter, services: Services) -> None:
         if text is None:
             text = "" if session is None else await _last_text(services, session)
         audit.add_ids(request.scope, session_id=wanted.session_id)
-        choice = await _choice(services, scenario, session, text[: services.limits.text_max_chars])
-        return await _obey(services, session, choice)
+        choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
+        return await _apply_decision(services, session, choice)
 
 
 def _scenario(services: Services, session: Session | None, wanted: str | None) -> Scenario:
@@ -94,7 +151,7 @@ async def _last_text(services: Services, session: Session) -> str:
     return ""
 
 
-async def _obey(services: Services, session: Session | None, choice: RouteDecision) -> RouteResponse:
+async def _apply_decision(services: Services, session: Session | None, choice: RouteDecision) -> RouteResponse:
     changed = choice.changed
     if session is not None and changed:
         switched = await services.sessions.switch(session.session_id, choice.agent, choice.reason)
@@ -113,7 +170,7 @@ async def _obey(services: Services, session: Session | None, choice: RouteDecisi
 # --- who decides
 
 
-async def _choice(services: Services, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
+async def _decide(services: Services, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
     current = session.active_agent if session is not None else None
     if scenario.supervisor is None or not services.catalogue.has_routing_model or not text.strip():
         return route_by_keywords(scenario, text, current)
@@ -123,27 +180,27 @@ async def _choice(services: Services, scenario: Scenario, session: Session | Non
     if scenario.supervisor not in services.presence:
         return fall_back_to_keywords(scenario, text, current, NO_WORKER)
     try:
-        return await _ask(services, scenario, scenario.supervisor, session, text)
+        return await _ask_supervisor(services, scenario, scenario.supervisor, session, text)
     except Magent2Error as error:
         log.warning("a supervisor could not be asked", extra={"error": str(error)})
         return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
 
 
-async def _ask(
+async def _ask_supervisor(
     services: Services, scenario: Scenario, supervisor: str, session: Session | None, text: str
 ) -> RouteDecision:
     """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
     current = None if session is None else session.active_agent
     beside = routing_id(uuid.uuid4().hex if session is None else session.session_id)
     try:
-        exchange = await _decision(services, scenario, supervisor, session, beside, text)
+        exchange = await _supervisor_outcome(services, scenario, supervisor, session, beside, text)
     finally:
         if session is None:
             await services.bus.acall(Delete(conversation_topics(beside), conversation=beside))
     return decision_from_run(scenario, text, current, exchange)
 
 
-async def _decision(
+async def _supervisor_outcome(
     services: Services, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
 ) -> MessageOutcome:
     """What became of the question; without a status when it took too long."""
@@ -196,7 +253,7 @@ def _mapping(value: object) -> dict[str, Any]:
 # --- by hand
 
 
-def _switching(routes: APIRouter, services: Services) -> None:
+def _switch_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/set_active_agent",
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 507),
@@ -210,3 +267,10 @@ def _switching(routes: APIRouter, services: Services) -> None:
         switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
         audit.add_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_agents_routes, _routing_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

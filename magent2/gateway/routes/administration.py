@@ -1,0 +1,268 @@
+"""`/api/workers`, `/api/dead`, `/api/connectors` and `/api/outbox`, for administrators; `/api/me`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.responses import Response
+
+from magent2.bus.interface import Engine
+from magent2.bus.log import Log
+from magent2.bus.operations import OLDEST, Lanes, Read, Topics, Workers
+from magent2.bus.records import LaneInfo, Page, TopicList, WorkerInfo
+from magent2.connectors.builtin import capabilities_of
+from magent2.connectors.outbox import OutboxItem, drop_item, read_outbox, retry_item
+from magent2.directory.connectors import (
+    ConnectorRegistration,
+    list_connector_ids,
+    list_connectors,
+    register_connector,
+    unregister_connector,
+)
+from magent2.errors import UnknownCursor
+from magent2.gateway.openapi import problems
+from magent2.gateway.problems import Problem
+from magent2.gateway.routes.dependencies import (
+    ACCESS_ERRORS,
+    API,
+    BODY_ERRORS,
+    admins_only,
+    caller,
+    json_body,
+    parse_body,
+)
+from magent2.gateway.routes.directory import ADMINS, Name
+from magent2.gateway.services import Services, served_agents
+from magent2.gateway.streaming.sse import CURSOR_MAX
+from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, drop_dead_letter, retry_dead_letter
+from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
+from magent2.models.api.administration import (
+    AgentInfo,
+    AgentList,
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorRequest,
+    DeadLetterInfo,
+    DeadLetterPage,
+    LaneCounts,
+    OutboxItemInfo,
+    OutboxItemList,
+    PrincipalInfo,
+)
+from magent2.models.api.base import OkResponse
+from magent2.models.principal import ADMIN_SCOPE
+
+AGENTS_MAX = 1000
+AGENT_PREFIX = "agent:"
+
+
+def _workers_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["administration"], dependencies=[Depends(admins_only)])
+
+    @routes.get("/workers", responses=problems(*ACCESS_ERRORS, 501))
+    async def workers() -> AgentList:
+        """List registered agents and agents with a live worker, with the state of their lanes."""
+        live = await services.bus.acall(Workers())
+        names = await known_agents(services.bus, live)
+        lanes = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
+        return AgentList(agents=[_agent_info(name, live, found) for name, found in zip(names, lanes, strict=True)])
+
+    return routes
+
+
+async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...] | None = None) -> list[str]:
+    """Agents that ever enlisted, and those of workers that live."""
+    listed: TopicList = await bus.acall(Topics(AGENT_PREFIX, limit=AGENTS_MAX))
+    served = served_agents(await bus.acall(Workers()) if workers is None else workers)
+    return sorted({info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} | served)[:AGENTS_MAX]
+
+
+def _agent_info(name: str, workers: tuple[WorkerInfo, ...], lanes: tuple[LaneInfo, ...]) -> AgentInfo:
+    at_work = sorted(worker.worker for worker in workers if worker.lease_s > 0 and name in worker.agents)
+    states = Counter(lane.state for lane in lanes)
+    return AgentInfo(
+        name=name,
+        alive=bool(at_work),
+        workers=at_work,
+        lanes=LaneCounts(**{state: states[state] for state in LaneCounts.model_fields}),
+        pending=sum(lane.pending for lane in lanes),
+    )
+
+
+AgentName = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
+LetterSeq = Annotated[int, Path(ge=1, le=CURSOR_MAX - 1)]
+
+
+def _dead_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=f"{API}/dead", tags=["dead letters"], dependencies=[Depends(admins_only)])
+    _dead_list_route(routes, services)
+    _dead_decision_routes(routes, services)
+    return routes
+
+
+def _dead_list_route(routes: APIRouter, services: Services) -> None:
+    @routes.get("", responses=problems(401, 403, 410, 422, 429, 501, 503))
+    async def letters(
+        agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
+        after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
+    ) -> DeadLetterPage:
+        """Dead letters, oldest first. Pages go on per agent; without one, the oldest of each are shown."""
+        if agent is not None:
+            check_name(agent, "agent name")
+            found, more = await _dead_page(services.bus, agent, after)
+            return DeadLetterPage(letters=[_dead_letter_info(letter) for letter in found], next=more)
+        if after is not None:
+            raise Problem(422, "bad_parameter", "'after' counts the letters of one agent; name it as 'agent'")
+        pages = [await _dead_page(services.bus, name, None) for name in await known_agents(services.bus)]
+        return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
+
+
+def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
+    @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
+    async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
+        """Put the mail back into its inbox, once."""
+        try:
+            await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
+        except UnknownCursor as error:
+            raise _unknown_letter(error) from None
+        return OkResponse()
+
+    @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 429, 503, 507))
+    async def drop(agent: AgentName, seq: LetterSeq) -> Response:
+        """Forget the letter."""
+        try:
+            await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
+        except UnknownCursor as error:
+            raise _unknown_letter(error) from None
+        return Response(status_code=204)
+
+
+async def _dead_page(bus: Engine, agent: str, after: int | None) -> tuple[list[DeadLetter], int | None]:
+    """Letters that were neither retried nor dropped; a page may have none of them and not be the last."""
+    page: Page = await bus.acall(Read(dead_topic(agent), OLDEST if after is None else after, DEAD_PAGE))
+    more = page.records[-1].seq if page.records and page.records[-1].seq < page.last else None
+    return [DeadLetter.parse(record) for record in page.records if not record.erased], more
+
+
+def _unknown_letter(error: UnknownCursor) -> Problem:
+    return Problem(404, "unknown_letter", str(error))
+
+
+def _dead_letter_info(letter: DeadLetter) -> DeadLetterInfo:
+    payload = letter.mail.get("payload")
+    text = payload.get("content") if isinstance(payload, dict) else None
+    return DeadLetterInfo(
+        agent=letter.agent,
+        seq=letter.seq,
+        conversation_id=letter.conversation_id,
+        reason=letter.reason,
+        attempts=letter.attempts,
+        buried_at=datetime.fromtimestamp(letter.buried_ms / 1000, UTC),
+        envelope_id=str(letter.mail.get("id", "")),
+        text=text if isinstance(text, str) else None,
+    )
+
+
+ITEMS_MAX = 1000
+
+ItemId = Annotated[str, Path(min_length=1, max_length=256)]
+
+
+def _outbox_routes(services: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["connectors"], dependencies=ADMINS)
+    _connector_routes(routes, services)
+    _outbox_item_routes(routes, services)
+    return routes
+
+
+def _connector_routes(routes: APIRouter, services: Services) -> None:
+    @routes.get("/connectors", responses=problems(*ACCESS_ERRORS))
+    async def connectors() -> ConnectorList:
+        """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
+        found = await list_connectors(Log(services.bus))
+        return ConnectorList(connectors=[connector_info(known) for known in found])
+
+    @routes.post(
+        "/connectors",
+        responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 507),
+        openapi_extra=json_body(ConnectorRequest),
+    )
+    async def put_connector(request: Request) -> ConnectorInfo:
+        """Set a connector up."""
+        asked = await parse_body(request, services, ConnectorRequest)
+        capabilities = capabilities_of(asked.kind, asked.config)
+        return connector_info(
+            await register_connector(Log(services.bus), asked.id, asked.kind, capabilities, asked.config)
+        )
+
+    @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))
+    async def drop_connector(connector: Name) -> ConnectorInfo:
+        """Take a connector away; what waits in its outbox is not sent."""
+        return connector_info(await unregister_connector(Log(services.bus), connector))
+
+
+def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
+    @routes.get("/outbox", responses=problems(*ACCESS_ERRORS, 422))
+    async def outbox(
+        connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
+        state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
+    ) -> OutboxItemList:
+        """Messages to places outside and what became of them, the last 1,000, oldest first."""
+        names = await list_connector_ids(Log(services.bus)) if connector is None else [connector]
+        items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
+        chosen = [item for item in items if state in (None, item.state)]
+        return OutboxItemList(items=[outbox_item_info(item) for item in chosen[-ITEMS_MAX:]])
+
+    @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
+    async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
+        """Send a message again that is dead, or whose outcome nobody knows."""
+        return outbox_item_info(await retry_item(Log(services.bus), connector, item))
+
+    @routes.delete("/outbox/{connector}/{item}", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
+    async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
+        """Give such a message up for good."""
+        return outbox_item_info(await drop_item(Log(services.bus), connector, item))
+
+
+def connector_info(known: ConnectorRegistration) -> ConnectorInfo:
+    return ConnectorInfo(id=known.id, kind=known.kind, capabilities=asdict(known.capabilities))
+
+
+def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
+    return OutboxItemInfo(
+        id=item.id,
+        connector=item.message.connector,
+        target=item.message.target,
+        conversation_id=item.message.conversation_id,
+        state=item.state,
+        tries=item.tries,
+        reason=item.reason,
+        receipt=item.receipt,
+        at_ms=item.at_ms,
+    )
+
+
+def _me_routes(_: Services) -> APIRouter:
+    routes = APIRouter(prefix=API, tags=["services"])
+
+    @routes.get("/me", responses=problems(*ACCESS_ERRORS))
+    async def me(request: Request) -> PrincipalInfo:
+        """Who the credential stands for, and what it may do."""
+        principal = caller(request)
+        return PrincipalInfo(
+            principal=principal.name, scopes=[*([ADMIN_SCOPE] if principal.admin else []), principal.name]
+        )
+
+    return routes
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_workers_routes, _dead_routes, _outbox_routes, _me_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

@@ -1,4 +1,4 @@
-"""Tools as typed functions: what a block is checked against, and what a model reads."""
+"""Tools as typed Python functions: the stubs that a block is checked against and that a model reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY = "Any"
 
 @dataclass(frozen=True, slots=True)
 class ToolFunction:
-    """A tool under the name that Python can call it by. `names` are its parameters in order."""
+    """A tool as a function: its name in Python, its parameters in order (`names`), and its type stub."""
 
     name: str
     tool: ToolDefinition
@@ -37,7 +37,7 @@ class ToolFunction:
         return cls(name, tool, names, f"def {name}({signature}) -> {returns}:\n    {doc}\n    ...\n")
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name, as a call of the function would have them."""
+        """Bind positional and named arguments to the parameters."""
         if len(args) > len(self.names):
             raise TypeError(f"{self.name}() takes {len(self.names)} arguments, not {len(args)}")
         bound = dict(zip(self.names, args, strict=False))
@@ -49,7 +49,7 @@ class ToolFunction:
 
 
 def functions_of(tools: Iterable[ToolDefinition]) -> dict[str, ToolFunction]:
-    """By the name in Python. Where two tools would have the same, the first has it."""
+    """The functions of tools by their name in Python. If two tools have the same name, the first keeps it."""
     found: dict[str, ToolFunction] = {}
     for tool in tools:
         function = ToolFunction.of(tool)
@@ -76,7 +76,7 @@ def _signature(schema: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
 
 
 def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """A type that takes all that the schema takes; `Any` where Python has no word for it."""
+    """The Python type of a JSON Schema. It accepts at least what the schema accepts; `Any` if there is no such type."""
     if not isinstance(schema, Mapping) or depth > 8:
         return ANY
     if "$ref" in schema:
@@ -114,7 +114,7 @@ def _literal(values: Iterable[Any]) -> str:
 
 
 def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a reference inside the schema stands for."""
+    """The part of the schema that a reference names."""
     if not reference.startswith("#/"):
         return None
     found: Any = root

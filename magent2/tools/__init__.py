@@ -1,1 +1,1 @@
-"""What agents can do."""
+"""Tools that agents can use."""

@@ -1,9 +1,9 @@
-"""The built-in tools of the Agents SDK: which are switched on, what each needs, and which a model can take.
+"""The built-in tools of the Agents SDK: which are enabled, what each requires, and which models support them.
 
 | variable | meaning |
 |---|---|
 | `BUILTIN_TOOLS_ENABLED` | names, separated by commas; `WebSearchTool` when not set, none when it says `none` |
-| `BUILTIN_TOOLS_SERVER` | `openai` when the server behind `OPENAI_BASE_URL` runs hosted tools; else `compatible` |
+| `BUILTIN_TOOLS_SERVER` | `openai` if the server at `OPENAI_BASE_URL` runs hosted tools; else `compatible` |
 | `BUILTIN_TOOLS_CALLS_MAX` | how often one answer may use hosted tools, 8 when not set |
 | `WEB_SEARCH_CONTEXT_SIZE` | `low`, `medium` or `high`; `low` when not set |
 | `WEB_SEARCH_DOMAINS` | the only sites that a search may use, separated by commas |
@@ -52,7 +52,7 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """One of the SDK's tools. `missing` says which settings it still wants; `never`, why it cannot be used at all."""
+    """A tool of the SDK. `missing` returns the settings it still needs; `never` says why it can never be used."""
 
     name: str
     missing: Callable[[Values], list[str]] = lambda values: []
@@ -89,7 +89,7 @@ def _hosted_mcp(values: Values) -> Tool:
 
 
 def _image_generation(values: Values) -> Tool:
-    """Small pictures: they come inside the model's answer, and are kept as blobs."""
+    """Small images: they are part of the model's response, and are stored as blobs."""
     from agents import ImageGenerationTool
 
     config: Any = {
@@ -149,7 +149,7 @@ BUILTINS: Mapping[str, Builtin] = {
         Builtin("CodeInterpreterTool", _one_of("CODE_INTERPRETER_MEMORY", MEMORIES), _code_interpreter),
     )
 }
-FUNCTION_TOOL = "FunctionTool"  # custom tools are made of it: always there, and nothing to hand out by that name
+FUNCTION_TOOL = "FunctionTool"  # custom tools are made of it: always available, never built by this name
 
 VARIABLES = (
     "WEB_SEARCH_CONTEXT_SIZE",
@@ -165,7 +165,7 @@ VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class BuiltinTools:
-    """What the environment says of the built-in tools. Values may hold a token and do not print."""
+    """The settings of the built-in tools in the environment. Values may contain a token and are not printed."""
 
     enabled: frozenset[str] = frozenset({ENABLED_BY_DEFAULT})
     values: Values = field(default_factory=dict, repr=False)
@@ -184,7 +184,7 @@ class BuiltinTools:
         )
 
     def kind_of_server(self, base_url: str | None) -> ModelKind:
-        """What sits behind the address: OpenAI itself, unless somebody knows better."""
+        """The kind of the server at an address. `BUILTIN_TOOLS_SERVER` overrides what the address suggests."""
         if self.server is not None:
             return self.server
         return "openai" if base_url is None or urlsplit(base_url).hostname == OPENAI_HOST else "compatible"
@@ -193,7 +193,7 @@ class BuiltinTools:
         return [self.status_of(name, kind) for name in BUILTINS]
 
     def status_of(self, name: str, kind: ModelKind) -> dict[str, Any]:
-        """`enabled` is what the settings say; `available`, whether it would work on such a model; why not, in words."""
+        """`enabled`: the settings name it. `available`: it works on such a model; if not, `reason` says why."""
         builtin = known(name)
         missing = builtin.missing(self.values)
         reason = None if name == FUNCTION_TOOL else _reason(builtin, missing, kind)
@@ -207,7 +207,7 @@ class BuiltinTools:
         }
 
     def build(self, name: str, kind: ModelKind) -> Tool | None:
-        """The tool for a request to such a model; none when it is switched off, lacks something, or cannot be taken."""
+        """The tool for a request to such a model; `None` if it is disabled, incomplete or not supported."""
         status = self.status_of(name, kind)
         make = known(name).make
         return make(self.values) if make is not None and status["enabled"] and status["available"] else None
@@ -236,8 +236,8 @@ def _enabled(text: str) -> frozenset[str]:
     unknown = sorted(names - BUILTINS.keys())
     if unknown:
         raise SettingsError(
-            f"BUILTIN_TOOLS_ENABLED names {', '.join(repr(name[:80]) for name in unknown)}, which nobody knows;"
-            f" known are: {', '.join(BUILTINS)}, or 'none'"
+            f"BUILTIN_TOOLS_ENABLED names {', '.join(repr(name[:80]) for name in unknown)}, which are unknown;"
+            f" known tools: {', '.join(BUILTINS)}, or 'none'"
         )
     return names
 

@@ -1,4 +1,4 @@
-"""Four tools to begin with. They work offline and say so in what they answer."""
+"""Four example tools. They work offline and say so in their results."""
 
 from __future__ import annotations
 

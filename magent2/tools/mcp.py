@@ -1,9 +1,10 @@
-"""MCP servers: programs or addresses that bring tools with them.
+"""MCP servers: programs or addresses that offer tools.
 
-A server is connected when one of its tools is first wanted, once per process, and stays until the end. One that cannot
-be reached has no tools for a while; it is tried again later, and no turn waits or breaks for it longer than that.
+A server is connected when one of its tools is first needed, once per process, and stays connected. A server that cannot
+be reached has no tools; it is tried again after `RETRY_S`, and a turn waits at most `CONNECT_MAX_S` for it.
 
-What an agent may use of them is in `allowlist.py`. A model knows a tool `files.read` as `files__read`.
+`grants_of` in `registry.py` says which of their tools an agent may use. A model knows a tool `files.read` as
+`files__read`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from magent2.tools.registry import Grants
 
 CONNECT_MAX_S = 10.0  # from the start of a server to the list of its tools
 CALL_MAX_S = 120.0
-RETRY_S = 30.0  # a server that failed is left alone for so long
+RETRY_S = 30.0  # how long a server that failed is not tried again
 CLOSE_MAX_S = 10.0
 TOOLS_MAX = 200  # of one server
-NAME_MAX_CHARS = 64  # what models take
+NAME_MAX_CHARS = 64  # limit of models for the name of a function
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class ServerFacts(Protocol):
 
 
 class McpFailed(Magent2Error):
-    """A server could not do what it was asked for."""
+    """A server failed to run a tool."""
 
 
 def model_name(server: str, tool: str) -> str:
@@ -66,7 +67,7 @@ def model_name(server: str, tool: str) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """A server that is connected, and what it offers."""
+    """A connected server and its tools."""
 
     server: _Stdio | _Http
     functions: Mapping[str, FunctionTool]  # by the server's own names
@@ -74,7 +75,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Connection:
-    """One server of one loop. A task of its own holds it: who opens it must be who closes it."""
+    """One server on one event loop. One task opens and closes it, as the MCP client requires."""
 
     facts: ServerFacts
     loop: asyncio.AbstractEventLoop
@@ -85,7 +86,7 @@ class _Connection:
     retry_at: float = 0.0
 
     async def get(self) -> _Open | None:
-        """The open server; None when it cannot be had now."""
+        """The connected server; `None` if it cannot be reached now."""
         async with self.lock:
             if self.opened is not None and not self.opened.server.failed and not _over(self.holding):
                 return self.opened
@@ -113,9 +114,9 @@ class _Connection:
     async def _hold(self, ready: asyncio.Future[_Open], leave: asyncio.Event) -> None:
         try:
             await self._serve(make_server(self.facts), ready, leave)
-        except Exception as error:  # noqa: BLE001  whatever ails it, the agents do without it and the log says so
+        except Exception as error:  # noqa: BLE001  a server may fail in any way; agents continue without its tools
             facts = {"server": self.facts.name, "retry_in_s": RETRY_S, "error": f"{type(error).__name__}: {error}"}
-            log.error("an MCP server cannot be used; its tools are missing", extra=facts)  # noqa: TRY400
+            log.error("cannot connect to an MCP server; its tools are missing", extra=facts)  # noqa: TRY400
 
     async def _serve(self, server: _Stdio | _Http, ready: asyncio.Future[_Open], leave: asyncio.Event) -> None:
         try:
@@ -134,7 +135,7 @@ class _Connection:
         self.leave.set()
         _, late = await asyncio.wait({held}, timeout=CLOSE_MAX_S)
         if late:
-            log.error("an MCP server did not end in time", extra={"server": self.facts.name})
+            log.error("an MCP server did not close in time", extra={"server": self.facts.name})
             held.cancel()
             await asyncio.wait({held}, timeout=CLOSE_MAX_S)
 
@@ -144,22 +145,22 @@ def _over(task: asyncio.Task[None] | None) -> bool:
 
 
 class McpServers:
-    """The servers that a configuration names, for all agents of a process."""
+    """The configured servers, for all agents of a process."""
 
     def __init__(self, servers: Mapping[str, ServerFacts] | None = None) -> None:
         self._facts: Mapping[str, ServerFacts] = dict(servers or {})
         self._connections: dict[str, _Connection] = {}
 
     def follow(self, servers: Mapping[str, ServerFacts]) -> None:
-        """Go by another configuration; a server that it describes differently is connected anew."""
+        """Use another configuration. A server whose settings changed is connected again."""
         self._facts = dict(servers)
 
     async def tools(self, grants: Grants) -> list[FunctionTool]:
-        """The tools that may be used and can be had now, under the names that a model knows them by."""
+        """The granted tools of the servers that can be reached now, under the names that a model knows."""
         return [function for _, _, function in await self._granted(grants)]
 
     async def definitions(self, grants: Grants) -> list[ToolDefinition]:
-        """The same, as a Python block calls them."""
+        """The same tools as Python blocks call them."""
         return [self._definition(*found) for found in await self._granted(grants)]
 
     async def _granted(self, grants: Grants) -> list[tuple[str, str, FunctionTool]]:
@@ -184,7 +185,7 @@ class McpServers:
         return ToolDefinition(signature, {"type": "string"}, execute)
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any]) -> str:
-        """Run a tool, for whoever may; what it says."""
+        """Run a tool and return its text. The caller has checked that the agent may use it."""
         opened = await self._open(server)
         if opened is None:
             raise McpFailed(f"the MCP server {server!r} cannot be used now; try again in {RETRY_S:g} s")
@@ -195,7 +196,7 @@ class McpServers:
         return text_of(await opened.server.call_tool(tool, arguments))
 
     async def aclose(self) -> None:
-        """Close what was opened on this loop."""
+        """Close the servers that were opened on this event loop."""
         loop = asyncio.get_running_loop()
         own = [name for name, connection in self._connections.items() if connection.loop is loop]
         await asyncio.gather(*(self._connections.pop(name).close() for name in own))
@@ -225,7 +226,7 @@ def make_server(facts: ServerFacts) -> _Stdio | _Http:
 
 
 class _Failing(MCPServer):
-    """A result that says it is an error is raised; a call that gets no result marks the connection."""
+    """Raises results that are errors. A call that gets no result marks the connection as failed."""
 
     failed = False
 
@@ -236,7 +237,7 @@ class _Failing(MCPServer):
             self.failed = True
             raise
         if getattr(result, "is_error", None) or getattr(result, "isError", None):
-            raise McpFailed(text_of(result) or "the tool failed without a word")
+            raise McpFailed(text_of(result) or "the tool failed without a message")
         return result
 
 
@@ -270,6 +271,6 @@ def _function(name: str, server: MCPServer, tool: Any) -> FunctionTool:
 
 
 def text_of(result: Any) -> str:
-    """The text of a result, part by part; what is no text is named by its kind."""
+    """The text of a result; a part that is not text is replaced by its type in brackets."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     return "\n".join(parts)

@@ -1,10 +1,10 @@
-"""Tools by name: what each does, what it takes, and the function that does it.
+"""Tools made of Python functions, the registry of tools by name, and which of them an agent may use.
 
     @tool
     def weather(city: str) -> str:
         '''The weather in a city.'''
 
-A parameter annotated `RunFacts` is given the facts of the run and is not the caller's to fill.
+A parameter annotated `RunFacts` receives the facts of the run; the model does not see it.
 """
 
 from __future__ import annotations
@@ -15,34 +15,129 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from magent2.errors import InvalidInput, SettingsError, UnknownTool
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.definition import (
-    Parameters,
     Repeat,
     ToolDefinition,
     ToolExecutionContext,
     ToolExecutionResult,
     ToolSignature,
+    arguments_error,
     check_arguments,
-    check_schema,
-    facts_parameter,
-    returns_of,
+    path_text,
 )
 from magent2.tools.interface import RunFacts
 
 TOOL_MAX_S = 300.0  # what one call may take, unless its tool says otherwise
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what models take as the name of a function
 DESCRIPTION_MAX_CHARS = 4000
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a function without the facts of the run, as a pydantic model.
+
+    Its fields are numbered, because a parameter may have a name that pydantic does not allow for a field.
+    """
+
+    model: type[BaseModel]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, func: Callable[..., Any]) -> Parameters:
+        hints = _hints(func)
+        fields: dict[str, Any] = {}
+        names: list[str] = []
+        for name, parameter in inspect.signature(func).parameters.items():
+            if hints.get(name) is RunFacts:
+                continue
+            if parameter.kind not in NAMED:
+                raise InvalidInput(
+                    f"{_name(func)}: parameter {name!r} cannot be given by name; hand in a params_schema"
+                )
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[f"p{len(names)}"] = (hints.get(name, Any), Field(default, alias=name))
+            names.append(name)
+        return cls(_model(func, fields), tuple(names))
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema without the titles that pydantic generates."""
+        schema = self.model.model_json_schema()
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        for inner in schema["properties"].values():
+            inner.pop("title", None)
+        return schema
+
+    def values(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert arguments to the types that the function declares, such as dates and models."""
+        try:
+            made = self.model.model_validate(dict(arguments))
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+            raise arguments_error(tool, (f"{path_text(fault['loc'])}{fault['msg']}" for fault in faults)) from error
+        return {name: getattr(made, f"p{number}") for number, name in enumerate(self.names)}
+
+
+def facts_parameter(func: Callable[..., Any]) -> str | None:
+    """The name of the parameter that is annotated `RunFacts`, if there is one."""
+    return next((name for name, hint in _hints(func).items() if hint is RunFacts and name != "return"), None)
+
+
+def returns_of(func: Callable[..., Any]) -> dict[str, Any]:
+    """JSON Schema of what a function returns; empty if its annotation has none."""
+    hint = _hints(func).get("return", Any)
+    try:
+        return TypeAdapter(hint).json_schema(mode="serialization")
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return {}
+
+
+def check_schema(tool: str, schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that arguments cannot be validated against."""
+    jsonschema = import_module("jsonschema")
+    if schema.get("type") != "object":
+        raise InvalidInput(f'params_schema of tool {tool!r} must have "type": "object"')
+    try:
+        jsonschema.Draft202012Validator.check_schema(dict(schema))
+    except jsonschema.SchemaError as error:
+        raise InvalidInput(f"params_schema of tool {tool!r} is no JSON Schema: {error.message[:200]}") from error
+
+
+def _model(func: Callable[..., Any], fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise InvalidInput(
+            f"{_name(func)}: its parameters have no JSON Schema ({error}); give a params_schema"
+        ) from error
+
+
+@lru_cache(maxsize=1024)
+def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(func, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise InvalidInput(f"{_name(func)}: an annotation cannot be read ({error}); give a params_schema") from error
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__qualname__", repr(func))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool. Without a `params_schema` it is taken from the function's signature."""
+    """A tool made of a function. Without a `params_schema`, it is derived from the function's signature."""
 
     name: str
     description: str
@@ -69,12 +164,18 @@ class ToolSpec:
         check_schema(self.name, self.params_schema)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, as if it had not been made a tool."""
+        """Call the function itself."""
         return self.func(*args, **kwargs)
 
     async def run(self, arguments: Mapping[str, Any], facts: RunFacts) -> Any:
-        """Check the arguments and call the function: on the loop if it is asynchronous, else in a thread."""
-        given = self.prepared(arguments)
+        """Validate the arguments and call the function."""
+        check_arguments(self.name, self.params_schema, arguments)
+        return await self.call(arguments, facts)
+
+    async def call(self, arguments: Mapping[str, Any], facts: RunFacts) -> Any:
+        """Call the function with validated arguments: on the event loop if it is asynchronous, else in a thread."""
+        parameters = self._parameters
+        given = dict(arguments) if parameters is None else parameters.values(self.name, arguments)
         if self._facts is not None:
             given[self._facts] = facts
         clock = asyncio.timeout(self.timeout_s)
@@ -88,21 +189,16 @@ class ToolSpec:
                 raise
             raise TimeoutError(f"{self.name} took longer than {self.timeout_s:g} s") from error
 
-    def prepared(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        check_arguments(self.name, self.params_schema, arguments)
-        return dict(arguments) if self._parameters is None else self._parameters.values(self.name, arguments)
-
     def definition(self) -> ToolDefinition:
-        """The tool as the registry keeps it: what the function returns is for the model and for code alike."""
-
-        async def execute(arguments: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
-            value = await self.run(arguments, context.run)
-            return ToolExecutionResult(value, value)
-
+        """The tool as the registry keeps it. The model and Python blocks get what the function returns."""
         signature = ToolSignature(self.name, self.description, self.params_schema)
         return ToolDefinition(
-            signature, returns_of(self.func), execute, repeat=self.repeat, needs_approval=self.needs_approval
+            signature, returns_of(self.func), self._execute, repeat=self.repeat, needs_approval=self.needs_approval
         )
+
+    async def _execute(self, arguments: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+        value = await self.call(arguments, context.run)  # `ToolDefinition.run` has validated the arguments
+        return ToolExecutionResult(value, value)
 
 
 @overload
@@ -122,7 +218,7 @@ def tool(
 
 
 def tool(func: Callable[..., Any] | None = None, **options: Any) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
-    """Make a tool of a function. Name and description are the function's own unless they are given."""
+    """Make a tool of a function. Name and description default to those of the function."""
     return spec_of(func, **options) if func is not None else lambda inner: spec_of(inner, **options)
 
 
@@ -143,7 +239,7 @@ def spec_of(
 
 
 class ToolRegistry:
-    """Tools that there are, each name once."""
+    """The tools of a process by name."""
 
     def __init__(self, tools: Iterable[ToolSpec | ToolDefinition] = ()) -> None:
         self._tools: dict[str, ToolDefinition] = {}
@@ -159,9 +255,9 @@ class ToolRegistry:
         return definition
 
     def follow(self, paths: Mapping[str, str], folder: Path | None = None) -> None:
-        """Register what a file of agents names, `name = "module:attribute"`; what it no longer names goes.
+        """Register the tools of an agents file, `name = "module:attribute"`, and remove those it no longer names.
 
-        `folder` is where modules are looked for first. A module that was imported is not imported again.
+        Modules are looked for in `folder` first. A module that was imported is not imported again.
         """
         changed = {name: path for name, path in paths.items() if self._paths.get(name) != path}
         found = {name: load_tool(name, path, folder) for name, path in changed.items()}
@@ -227,14 +323,12 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | To
     return spec_of(found, name=name)
 
 
-# --- What an agent's two lists allow: its own tools by name, and those of MCP servers as `server.tool`.
-
-# Server → the tools of it that may be used; all of them where there is None.
+# MCP server → its tools that an agent may use; `None` for all of them.
 Grants: TypeAlias = Mapping[str, frozenset[str] | None]
 
 
 def grants_of(tools: Iterable[str], servers: Iterable[str]) -> Grants:
-    """What the lists allow of MCP servers."""
+    """The tools of MCP servers that an agent's lists allow: `server.tool` in `tools`, or whole servers."""
     granted: dict[str, frozenset[str] | None] = {}
     for name in tools:
         server, dot, tool = name.partition(".")
@@ -244,7 +338,7 @@ def grants_of(tools: Iterable[str], servers: Iterable[str]) -> Grants:
 
 
 def may_run(tools: Collection[str], servers: Iterable[str], name: str) -> bool:
-    """Whether the lists allow a tool to be run by name. Built-in tools are not: the model's provider runs them."""
+    """Whether an agent's lists allow a tool to be run by name. Built-in tools run at the model's provider only."""
     if not name or name in BUILTINS:
         return False
     server, dot, tool = name.partition(".")

@@ -1,7 +1,7 @@
-"""Subagents: an agent starts another for a task, talks to it while it works, and gets what it comes to.
+"""Subagents: an agent starts another agent for a task, sends it messages while it works, and gets its result.
 
-A subagent works in a conversation of its own, below that of whoever started it: its run is a run like any other, on any
-worker. Whoever started it may speak to it and wait for it, and nobody else's agent may.
+A subagent works in a conversation of its own, below that of the agent that started it. Its run is a run like any other,
+on any worker. Only the conversation that started it may send it messages and wait for it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ NAMES = (START, MESSAGE, RESULT)
 
 
 def subagent_tools(agents: Sequence[str]) -> list[ToolDefinition]:
-    """The tools of an agent that may start these others; none when it may start nobody."""
+    """The tools of an agent that may start these agents; none if it may start no agent."""
     return [definition_of(StartAgent(tuple(agents))), definition_of(MessageAgent()), result_tool()] if agents else []
 
 
-class _AtOnce(Arguments):
-    """Somebody may wait for what comes of it, so it cannot wait itself."""
+class _ImmediateArguments(Arguments):
+    """Sent immediately: a later call in the same block may wait for the result."""
 
     @property
     def urgent(self) -> bool:
         return True
 
 
-class StartArguments(_AtOnce):
+class StartArguments(_ImmediateArguments):
     agent: str = Field(description="Name of the agent to start.")
-    task: str = Field(description="What it is to do; it knows nothing else.", min_length=1, max_length=TASK_MAX_CHARS)
+    task: str = Field(
+        description="What the agent is to do. It knows nothing else.", min_length=1, max_length=TASK_MAX_CHARS
+    )
 
 
 class StartPayload(Payload):
@@ -70,16 +72,18 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         self._allowed = allowed
         names = ", ".join(allowed)
         self.description = (
-            f"Start another agent for a task and go on at once. There is: {names}."
-            f" Speak to it with {MESSAGE}, wait for it with {RESULT}."
+            f"Start another agent for a task, without waiting for it. Available agents: {names}."
+            f" Send it messages with {MESSAGE}, wait for its result with {RESULT}."
         )
 
     async def prepare(self, log: Log, arguments: StartArguments, context: ToolExecutionContext) -> StartPayload:
         if arguments.agent not in self._allowed:
-            raise Refused(f"{arguments.agent[:80]!r} is no agent to start here; there is: {', '.join(self._allowed)}")
+            raise Refused(
+                f"{arguments.agent[:80]!r} cannot be started from here; available: {', '.join(self._allowed)}"
+            )
         run = context.run
         if arguments.agent == run.agent:
-            raise Refused("an agent does not hear what it says itself, so it cannot start itself; start another")
+            raise Refused("an agent cannot start itself: it does not receive its own messages; start another")
         found = await log.describe(stream_topic(run.conversation_id))
         head = found[0].head
         depth = depth_below(head)
@@ -94,7 +98,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
         )
 
     async def perform(self, log: Log, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
-        """One append: the task, in a conversation it begins, the event that shows it where it came from, its count."""
+        """One append: the task in a new conversation, the event in the parent conversation, and the count of starts."""
         run = context.run
         parent = await log.describe(stream_topic(payload.conversation_id))
         count = count_start(payload.conversation_id, run.agent, run.run_id, parent[0].head)
@@ -124,7 +128,7 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
 
 
 def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> dict[str, Any]:
-    """What the subagent's conversation says of itself."""
+    """The head of the subagent's conversation."""
     owned = {} if payload.owner is None else {OWNER: payload.owner}
     below = {PARENT: payload.conversation_id, STARTER: run.agent, DEPTH: payload.depth}
     return {**below, TASK: mark.id, HIDDEN: True, **owned}
@@ -143,9 +147,9 @@ def _started(payload: StartPayload, child: str, run: RunFacts, mark: SendMark) -
     return {**event_payload(event), "id": f"subagent:{mark.id}"}
 
 
-class MessageArguments(_AtOnce):
-    subagent_id: str = Field(description=f"What {START} has returned.")
-    text: str = Field(description="What to say to it.", min_length=1, max_length=STEER_MAX_CHARS)
+class MessageArguments(_ImmediateArguments):
+    subagent_id: str = Field(description=f"The id that {START} returned.")
+    text: str = Field(description="The text of the message.", min_length=1, max_length=STEER_MAX_CHARS)
 
 
 class MessagePayload(Payload):
@@ -157,9 +161,7 @@ class MessagePayload(Payload):
 
 class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     name = MESSAGE
-    description = (
-        "Say something to an agent that you have started: it is seen before its next step, or, if it is done, answered."
-    )
+    description = "Send a message to an agent that you started. It reads it before its next step."
     arguments = MessageArguments
     payload = MessagePayload
 
@@ -195,22 +197,22 @@ async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str
     found = await log.describe(stream_topic(check_name(subagent_id, "subagent_id")))
     head = found[0].head
     if found[0].deleted or head.get(PARENT) != run.conversation_id or not head.get(ACTIVE_AGENT):
-        raise Refused(f"nobody has started {subagent_id[:80]!r} in this conversation; take what {START} returned")
+        raise Refused(f"{subagent_id[:80]!r} was not started in this conversation; use the id that {START} returned")
     return head
 
 
 RESULT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "subagent_id": {"type": "string", "description": f"What {START} has returned."},
+        "subagent_id": {"type": "string", "description": f"The id that {START} returned."},
         "message_id": {
             "type": ["string", "null"],
-            "description": f"To wait for the answer to this message of {MESSAGE}; else for that to the task.",
+            "description": f"Wait for the answer to this message of {MESSAGE}. Defaults to the answer to the task.",
             "default": None,
         },
         "timeout_s": {
             "type": "number",
-            "description": "How long to wait.",
+            "description": "How long to wait, in seconds.",
             "exclusiveMinimum": 0,
             "maximum": ANSWER_LONGEST_S,
             "default": ANSWER_MAX_S,
@@ -222,27 +224,29 @@ RESULT_SCHEMA: dict[str, Any] = {
 
 
 def result_tool() -> ToolDefinition:
-    """Waits, and gives up meanwhile what others could use."""
+    """The tool that waits for a subagent. It releases the slot of its run while it waits."""
 
     async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
         subagent_id = str(given["subagent_id"])
         head = await own_subagent(Log(context.run.bus), context.run, subagent_id)
         lane = AgentLane(str(head[ACTIVE_AGENT]), subagent_id)
         await check_wait(Log(context.run.bus), context.run, lane)
-        await _say_wait(context, lane)
+        await _record_wait(context, lane)
         envelope_id = str(given.get("message_id") or head[TASK])
         found = await wait_for_answer(context, lane, envelope_id, float(given.get("timeout_s") or ANSWER_MAX_S))
         told: dict[str, Any] = {"ok": found.status == "finished", "status": found.status, "text": found.text}
         answer = told if found.reason is None else {**told, "reason": found.reason}
         return ToolExecutionResult(answer, answer)
 
-    words = "Wait for an agent that you have started, and get what it has answered."
+    words = "Wait for an agent that you started, and return its answer."
     return ToolDefinition(ToolSignature(RESULT, words, RESULT_SCHEMA), {"type": "object"}, execute)
 
 
-async def _say_wait(context: ToolExecutionContext, lane: AgentLane) -> None:
-    """Others that would wait for this run can see that it waits. Whoever is started waits only for its own, so no
-    circle can be closed from here, and nothing has to be compared."""
+async def _record_wait(context: ToolExecutionContext, lane: AgentLane) -> None:
+    """Record that this run waits, for other runs that are about to wait for it.
+
+    A subagent waits only for its own subagents, so this wait cannot close a cycle and needs no condition.
+    """
     if context.scope is not None and context.scope.call_writer is not None:
         topic = stream_topic(context.run.conversation_id)
         await context.scope.call_writer.set_head(SetHead(topic, {wait_field(context.run.agent): lane.text}))

@@ -1,12 +1,13 @@
-"""Wait for the answer to a message, without holding anything that others need, and never for oneself.
+"""Wait for the answer to a message, without occupying a slot and without deadlocks.
 
-A run that waits says so in the head of its conversation: which lane (an agent in a conversation) it waits for. Whoever
-is about to wait follows these words from lane to lane; if they lead back, everybody in the circle would wait for ever,
-and the send is refused. The words are conditions of the append that sends, so two cannot close a circle at once.
+A run that waits records in the head of its conversation which lane (an agent in a conversation) it waits for. A run
+that is about to wait follows these entries from lane to lane. If they lead back to it, all runs of the cycle would wait
+forever, and the message is refused. The entries are conditions of the append that sends the message, so that two runs
+cannot close a cycle at the same time.
 
-A tool that waits does three things, and `now` must hold for it (it cannot be held and answered):
-- `prepare`: `yield from checking_wait(context.run, lane)`, a refusal before anything is sent;
-- `perform`: `return (yield from with_wait(context.run, lane, append))`;
+A tool that waits must send immediately (`Arguments.urgent`), and does three things:
+- in `prepare`: `await check_wait(log, context.run, lane)`, to refuse before anything is sent;
+- in `perform`: `return await with_wait(log, context.run, lane, append)`;
 - then: `await wait_for_answer(context, lane, sent.id, timeout_s)`.
 """
 
@@ -29,19 +30,19 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import RunFacts
 
-ANSWER_MAX_S = 300.0  # for an answer, unless the caller says otherwise
+ANSWER_MAX_S = 300.0  # default time limit of a wait
 ANSWER_LONGEST_S = 3600.0
-CIRCLE_MAX = 128  # lanes that are followed; a longer line is refused
-LOOK_BACK = 10_000  # records of the other conversation that an answer is looked for in, after a crash
+CHAIN_MAX = 128  # lanes that are followed; a longer chain is refused
+LOOK_BACK = 10_000  # newest records of the other conversation that are searched for an answer after a crash
 PAGE = 1000
-SWEEP_S = 30.0  # it looks again this often, woken or not
+SWEEP_S = 30.0  # how often a wait reads again without a notification
 
 Status: TypeAlias = Literal["finished", "failed", "stopped", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLane:
-    """Who is to answer, and where."""
+    """An agent in a conversation, which is to answer."""
 
     agent: str
     conversation: str
@@ -51,7 +52,7 @@ class AgentLane:
 
     @property
     def text(self) -> str:
-        """As a head has it; no name has such a character."""
+        """The form in a head. The separator cannot occur in a name."""
         return f"{self.agent}\x1f{self.conversation}"
 
     @classmethod
@@ -62,7 +63,7 @@ class AgentLane:
 
 @dataclass(frozen=True, slots=True)
 class WaitResult:
-    """What came of a message: `pending` when nothing did in time; the other side goes on."""
+    """The outcome of a wait. `pending`: there was no answer in time; the other run continues."""
 
     status: Status
     text: str
@@ -70,11 +71,11 @@ class WaitResult:
 
 
 async def check_wait(log: Log, run: RunFacts, lane: AgentLane) -> tuple[Condition, ...]:
-    """That nobody whom the lane waits for waits for this run, and under which conditions that is so."""
+    """Check that waiting for the lane closes no cycle, and return the conditions under which that holds."""
     own = AgentLane(run.agent, run.conversation_id)
     conditions: list[Condition] = []
     at, seen = lane, [own]
-    while len(seen) <= CIRCLE_MAX:
+    while len(seen) <= CHAIN_MAX:
         if at in seen:
             line = " → ".join(str(one) for one in (*seen, at))
             raise WouldDeadlock(f"would_deadlock: {lane.agent} waits for this run ({line}); send without waiting")
@@ -86,13 +87,13 @@ async def check_wait(log: Log, run: RunFacts, lane: AgentLane) -> tuple[Conditio
         if value is None:
             return tuple(conditions)
         at = AgentLane.parse(str(value))
-    raise WouldDeadlock(f"would_deadlock: {CIRCLE_MAX} runs wait in a line already; send without waiting")
+    raise WouldDeadlock(f"would_deadlock: {CHAIN_MAX} runs already wait in a chain; send without waiting")
 
 
 async def with_wait(log: Log, run: RunFacts, lane: AgentLane, append: Append) -> Append:
-    """The append that sends, and says that this run waits."""
+    """The append that sends, with the entry that this run waits."""
     conditions = await check_wait(log, run, lane)
-    if not run.run_id:  # nobody can wait for what is no run
+    if not run.run_id:  # outside a run: no other run can wait for it
         return append
     topic = stream_topic(run.conversation_id)
     fields = {wait_field(run.agent): lane.text}
@@ -108,7 +109,7 @@ async def with_wait(log: Log, run: RunFacts, lane: AgentLane, append: Append) ->
 async def wait_for_answer(
     context: ToolExecutionContext, lane: AgentLane, envelope_id: str, timeout_s: float = ANSWER_MAX_S
 ) -> WaitResult:
-    """The answer to a message that was sent; meanwhile the run's slot and its block's process are others'."""
+    """Wait for the answer to a message. Meanwhile the slot of the run and the process of its block are released."""
     check_timeout(timeout_s)
     scope, bus = context.scope, context.run.bus
     exchange = MessageOutcome(envelope_id)
@@ -120,13 +121,13 @@ async def wait_for_answer(
             except TimeoutError:
                 return WaitResult("pending", "", f"no answer within {timeout_s:g} s; it may still come")
     finally:
-        await _say_no_wait(context)
+        await _clear_wait(context)
     return WaitResult(_status(exchange.status), exchange.text, exchange.reason)
 
 
 def check_timeout(timeout_s: float) -> None:
     if not 0 < timeout_s <= ANSWER_LONGEST_S:
-        raise InvalidInput(f"a wait takes more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
+        raise InvalidInput(f"a timeout must be more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
 
 
 async def _until_ended(bus: Engine, lane: AgentLane, exchange: MessageOutcome) -> None:
@@ -147,7 +148,7 @@ async def _until_ended(bus: Engine, lane: AgentLane, exchange: MessageOutcome) -
                 await watch.changed(SWEEP_S)
 
 
-async def _say_no_wait(context: ToolExecutionContext) -> None:
+async def _clear_wait(context: ToolExecutionContext) -> None:
     run, scope = context.run, context.scope
     if scope is not None and scope.call_writer is not None:
         await scope.call_writer.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))

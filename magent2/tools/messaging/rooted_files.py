@@ -1,4 +1,8 @@
-"""Files beneath a folder, and nothing else: each step of a path is opened by itself and may not be a link."""
+"""Read files below a folder and nothing else.
+
+Each step of a path is opened relative to the step before it, without following links. A link or a rename between a
+check and the read can therefore not lead outside the folder.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,18 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def folder_of(root: Path, agent: str) -> Path:
-    """The folder of an agent; its name is one step, whatever is in it."""
+    """The folder of an agent. Its name is quoted, so that it is always a single path step."""
     name = quote(agent, safe=" @+")
     return root / (name.replace(".", "%2E") if set(name) <= {"."} else name)
 
 
 def read_beneath(folder: Path, path: str) -> tuple[str, bytes]:
-    """Name and content of a regular file; a refusal says what is wrong with the path."""
+    """Return name and content of a regular file; `InvalidInput` says what is wrong with the path."""
     steps = _steps(path)
     try:
         where = os.open(folder, _FOLDER)
     except OSError as error:
-        raise InvalidInput(f"there is no folder of yours to send files from ({error.strerror})") from error
+        raise InvalidInput(f"you have no folder to send files from ({error.strerror})") from error
     try:
         for step in steps[:-1]:
             inner = os.open(step, _FOLDER, dir_fd=where)
@@ -46,10 +50,10 @@ def _steps(path: str) -> list[str]:
     if not path or len(path) > PATH_MAX_CHARS or not path.isprintable():
         raise InvalidInput(f"a path has 1 to {PATH_MAX_CHARS} printable characters")
     if path.startswith(("/", "~")) or "\\" in path:
-        raise InvalidInput(f"{path[:80]!r} is not a path beneath your folder; leave out its beginning, use '/'")
+        raise InvalidInput(f"{path[:80]!r} is not a path below your folder; use a relative path with '/'")
     steps = path.split("/")
     if any(step in ("", ".", "..") for step in steps) or len(steps) > STEPS_MAX:
-        raise InvalidInput(f"{path[:80]!r} is not a plain path beneath your folder; name folders and a file")
+        raise InvalidInput(f"{path[:80]!r} is not a plain path below your folder; name folders and a file")
     return steps
 
 
@@ -59,19 +63,19 @@ def _content(file: int, path: str) -> bytes:
         if not stat.S_ISREG(facts.st_mode):
             raise InvalidInput(f"{path[:80]!r} is not a file")
         if facts.st_nlink != 1:
-            raise InvalidInput(f"{path[:80]!r} has other names, and may be somebody else's; copy it first")
+            raise InvalidInput(f"{path[:80]!r} has other hard links, and may belong to another user; copy it first")
         data = opened.read(FILE_MAX_BYTES + 1)
     if not data:
         raise InvalidInput(f"{path[:80]!r} is empty")
     if len(data) > FILE_MAX_BYTES:
-        raise InvalidInput(f"{path[:80]!r} is larger than {FILE_MAX_BYTES} bytes; send less")
+        raise InvalidInput(f"{path[:80]!r} is larger than {FILE_MAX_BYTES} bytes; send a smaller file")
     return data
 
 
 def _reason(error: OSError) -> str:
-    """`ELOOP` and `ENOTDIR` are what a link is answered with; where it points to is not told."""
+    """Why a step cannot be opened. A link gives `ELOOP` or `ENOTDIR`; the text does not say where it points."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if isinstance(error, PermissionError):
-        return "it may not be read"
-    return "a step of the path is a link, or no folder"
+        return "it cannot be read"
+    return "a step of the path is a link or not a folder"

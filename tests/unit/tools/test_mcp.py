@@ -126,7 +126,7 @@ async def test_a_server_that_fails_has_no_tools_and_is_left_alone_for_a_while(
         assert await names(servers) == []
 
     assert [record.getMessage() for record in caplog.records if record.name == mcp.__name__] == [
-        "an MCP server cannot be used; its tools are missing"
+        "cannot connect to an MCP server; its tools are missing"
     ]
     with pytest.raises(McpFailed, match="cannot be used now"):
         await servers.call("shelf", "fetch", {})

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from magent2.errors import ArgumentsError, InvalidInput, SettingsError, UnknownTool
+from magent2.tools.definition import check_arguments
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import ToolRegistry, ToolSpec, load_tool, spec_of, tool
 
@@ -89,7 +90,7 @@ def test_a_schema_fetches_nothing() -> None:
     spec = ToolSpec("x", "X.", lambda **given: None, schema)
 
     with pytest.raises(ArgumentsError, match="cannot be checked"):
-        spec.prepared({"a": 1})
+        check_arguments(spec.name, spec.params_schema, {"a": 1})
 
 
 def test_a_function_that_cannot_be_described_is_refused_by_name() -> None:

@@ -131,7 +131,7 @@ def test_a_socket_is_no_file(root: Path) -> None:
 def test_a_folder_that_is_a_link_is_no_folder(root: Path) -> None:
     (root / "Cat").symlink_to(root / "Bob")
 
-    with pytest.raises(InvalidInput, match="no folder of yours"):
+    with pytest.raises(InvalidInput, match="you have no folder"):
         read_beneath(folder_of(root, "Cat"), "secret.txt")
 
 

@@ -94,7 +94,7 @@ def test_four_writers_make_one_unbroken_sequence_and_none_starves(
     records = whole_log(engine, topic)
     together = [record.payload["writer"] for record in records[begun : begun + RECORDS_TOGETHER]]
     assert_clean(sequence_findings(records) + series_findings(records))
-    assert_clean(share_findings(together, everybody=set(names)))
+    assert_clean(share_findings(together, all_writers=set(names)))
     assert {record.id: record.seq for record in records} == {
         append_id(writer.name, n): seq for writer in writers for n, seq in writer.seqs.items()
     }

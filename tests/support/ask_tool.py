@@ -1,4 +1,4 @@
-"""A tool that sends and can wait for the answer, as an author writes one."""
+"""An example tool that sends a message to an agent and can wait for the answer."""
 
 from __future__ import annotations
 

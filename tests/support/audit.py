@@ -1,7 +1,7 @@
-"""The auditor: looks at what a log holds, after all that was done to it, and names every broken promise.
+"""The auditor of logs and lanes: reads a log after a test and reports every broken guarantee.
 
-Each function returns its findings as sentences; an empty list is a clean log.
-Workers under audit write what they do onto one topic, as `entry` makes it.
+Each function returns its findings as sentences; an empty list means a correct log.
+Audited workers append what they do to one topic, in the form that `entry` returns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def whole_log(engine: Any, topic: str) -> list[Record]:
 
 
 def sequence_findings(records: Sequence[Record], floor: int = 0) -> list[str]:
-    """Numbers are 1, 2, 3 … above what was trimmed, and no id is there twice."""
+    """Sequence numbers are 1, 2, 3 … above the trimmed records, and no id occurs twice."""
     findings = [
         f"seq {record.seq} stands where {number} belongs"
         for number, record in enumerate(records, start=floor + 1)
@@ -55,7 +55,7 @@ def sequence_findings(records: Sequence[Record], floor: int = 0) -> list[str]:
 
 
 def append_findings(topics: Mapping[str, Sequence[Record]], acknowledged: Iterable[str]) -> list[str]:
-    """Every append is in all of its topics or in none; every acknowledged one is there."""
+    """Every append is in all of its topics or in none; every acknowledged append is there."""
     findings = [f"{topic}: {finding}" for topic, records in topics.items() for finding in sequence_findings(records)]
     ids = {topic: {record.id for record in records} for topic, records in topics.items()}
     anywhere = set().union(*ids.values())
@@ -80,13 +80,13 @@ def series_findings(records: Iterable[BusMessage]) -> list[str]:
     return findings
 
 
-def share_findings(writers: Sequence[str], everybody: set[str], parts: int = 3) -> list[str]:
-    """Nobody starves: who writes all the time is in each part of the log."""
+def share_findings(writers: Sequence[str], all_writers: set[str], parts: int = 3) -> list[str]:
+    """No writer starves: each of the writers occurs in each part of the log."""
     size = len(writers) // parts
     return [
         f"{writer} is not in part {part + 1} of {parts}"
         for part in range(parts)
-        for writer in sorted(everybody - set(writers[part * size : (part + 1) * size]))
+        for writer in sorted(all_writers - set(writers[part * size : (part + 1) * size]))
     ]
 
 
@@ -94,7 +94,7 @@ def share_findings(writers: Sequence[str], everybody: set[str], parts: int = 3) 
 
 
 def entry(act: str, claimed: ClaimedLane, n: int, mail: Iterable[MailRef] = ()) -> dict[str, Any]:
-    """What a worker under audit writes onto the audit topic, in the very step that it describes."""
+    """The payload that an audited worker appends to the audit topic, in the same append as the step it describes."""
     return {
         "act": act,
         "lane": claimed.owner.conversation,
@@ -107,7 +107,7 @@ def entry(act: str, claimed: ClaimedLane, n: int, mail: Iterable[MailRef] = ()) 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry read back."""
+    """An entry of the audit topic."""
 
     act: str
     lane: str

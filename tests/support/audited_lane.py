@@ -1,4 +1,4 @@
-"""What workers under audit do with a lane: each step writes its own entry onto the audit topic."""
+"""Operations of audited workers on a lane: each one also appends an entry to the audit topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.audit import HANDED_BACK, SEEN, SETTLED, STARTED, entry
 
 R = TypeVar("R")
 
-PERSIST_MAX = 50  # times that a bus may be away before a worker gives up
+PERSIST_MAX = 50  # attempts before a worker gives up on an unavailable bus
 PERSIST_PAUSE_S = 0.1
 
 
@@ -54,7 +54,7 @@ def _step(trail: str, act: str, lane: ClaimedLane, n: int, mail: tuple[MailRef, 
 
 
 async def acall_with_retry(engine: Engine, operation: Operation[R]) -> R:
-    """Run an operation until the bus answers: the same object again is never done twice."""
+    """Retry an operation until the bus answers. Repeating the same object is safe."""
     for _ in range(PERSIST_MAX):
         try:
             return await engine.acall(operation)
@@ -64,7 +64,7 @@ async def acall_with_retry(engine: Engine, operation: Operation[R]) -> R:
 
 
 def call_with_retry(engine: Engine, operation: Operation[R]) -> R:
-    """`persist` on the synchronous face."""
+    """`acall_with_retry` for synchronous code."""
     for _ in range(PERSIST_MAX):
         try:
             return engine.call(operation)

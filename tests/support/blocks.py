@@ -1,4 +1,4 @@
-"""Blocks in journalled runs, on the real sandbox."""
+"""Python blocks in journaled runs, on the real sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _definitions(tools: Iterable[ToolSpec | ToolDefinition]) -> Sequence[ToolDef
 
 
 class Blocks(ToolCallScript):
-    """A model that runs this code, and is shown what came of it."""
+    """An agent whose model runs this code once and records the result that it is shown."""
 
     def __init__(self, sandbox: Sandbox, code: str, *tools: ToolSpec | ToolDefinition) -> None:
         super().__init__(function_call("run_python", {"code": code}, call_id="c1"))

@@ -1,4 +1,4 @@
-"""`magent2` as a person runs it, in processes of its own."""
+"""Runs the `magent2` command in separate processes."""
 
 from __future__ import annotations
 

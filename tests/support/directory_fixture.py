@@ -1,4 +1,4 @@
-"""A small town for tools that send: users, their agents, a channel, a swarm, and what has reached whom."""
+"""A directory for tests of sending tools: users, agents, a channel, a swarm; and readers for what has arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONVERSATION = "one"
 
 
 def populate_directory(bus: Engine) -> Facts:
-    """Ann, whose agent Ada runs in her conversation `one`; bob and cat, who are her friends."""
+    """Create ann, whose agent Ada runs in conversation `one`, and her friends bob and cat."""
     for name, agent in (("ann", "Ada"), ("bob", "Bo"), ("cat", "Cleo")):
         run_sync(bus, create_user, name, name, {"agent": agent})
     for name in ("bob", "cat"):
@@ -28,19 +28,19 @@ def populate_directory(bus: Engine) -> Facts:
 
 
 def open_channel(bus: Engine) -> None:
-    """#launch, which bob leads; ann's Ada and cat's Cleo are in it."""
+    """Create #launch, led by bob, with ann's agent Ada and cat's agent Cleo."""
     run_sync(bus, create_channel, "launch", new_member("bob", "bob", "Bo"))
     run_sync(bus, join_channel, "launch", new_member("ann", "ann", "Ada"))
     run_sync(bus, join_channel, "launch", new_member("cat", "cat", "Cleo"))
 
 
 def open_swarm(bus: Engine) -> None:
-    """@desk, which bob runs with his agent Desk, open to everybody."""
+    """Create @desk, an open swarm of bob with the agent Desk."""
     run_sync(bus, create_swarm, "desk", "bob", "Desk", is_open=True)
 
 
 def inbox(bus: Engine, agent: str) -> list[str]:
-    """What an agent was sent, with who says so."""
+    """The mail of an agent, as `sender: content`."""
     page = bus.call(Read(chat_topic(agent), OLDEST, 1000))
     return [f"{record.payload['sender']}: {record.payload['content']}" for record in page.records]
 
@@ -50,13 +50,13 @@ def home_conversation(bus: Engine, user: str) -> str:
 
 
 def message_texts(bus: Engine, conversation: str = CONVERSATION) -> list[str]:
-    """What the page of a conversation shows as messages on the way."""
+    """The texts of the `message` events of a conversation."""
     page = bus.call(Read(stream_topic(conversation), OLDEST, 1000))
     return [record.payload["text"] for record in page.records if record.payload.get("event") == "message"]
 
 
 def message_files(bus: Engine, conversation: str = CONVERSATION) -> list[str]:
-    """The files that a page shows, by name and content."""
+    """The attachments of a conversation, as `name: content`."""
     page = bus.call(Read(stream_topic(conversation), OLDEST, 1000))
     files = [item for record in page.records for item in record.payload.get("attachments", ())]
     return [f"{item['name']}: {bus.call(GetBlob(item['sha256'])).decode()}" for item in files]

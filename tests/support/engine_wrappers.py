@@ -1,4 +1,4 @@
-"""Engines that break one promise each, to show that the conformance suite notices."""
+"""Engine wrappers that inject faults. Some break one guarantee each, to show that the conformance suite notices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class EngineWrapper:
-    """Wrapper that passes every call on to an engine. Subclasses break a promise in `answer`."""
+    """Passes every call on to an engine. Subclasses change `answer`."""
 
     def __init__(self, engine: Engine) -> None:
         self.inner = engine
@@ -72,7 +72,7 @@ class BeforeFirst(EngineWrapper):
 
 
 class CrashesBefore(EngineWrapper):
-    """Raises `ProcessDied` instead of running an operation of the kind, as if the process had ended there."""
+    """Raises `ProcessCrashed` instead of running an operation of the kind, as if the process had ended there."""
 
     def __init__(self, engine: Engine, kind: type[Operation[Any]]) -> None:
         super().__init__(engine)

@@ -1,4 +1,4 @@
-"""Opens each engine on an empty log of its own."""
+"""Opens engines of each kind, each on an empty log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers of messages: a connector that keeps what it gets and fails as told, and a real HTTP server for webhooks."""
+"""Receivers of messages: a fake connector with injected failures, and a real HTTP server for webhooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magent2.directory.connectors import Capabilities
 
 @dataclass
 class FakeConnector:
-    """A connector that keeps messages; before each it raises the next of `failures`, if there is one."""
+    """A connector that records messages. For each message it first raises the next of `failures`, if any."""
 
     takes_key: bool = False
     failures: list[Exception | None] = field(default_factory=list)
@@ -50,7 +50,7 @@ class ReceivedPost:
     body: bytes
 
     def is_signed_by(self, secret: str) -> bool:
-        """As `docs/writing-a-connector.md` tells a stranger to look at it, with nothing of ours."""
+        """Verify the signature as `docs/writing-a-connector.md` describes, without code of the package."""
         timestamp, key = self.headers["x-magent2-timestamp"], self.headers["idempotency-key"]
         text = b".".join([b"v1", timestamp.encode(), key.encode(), self.body])
         wanted = f"v1={hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()}"
@@ -67,7 +67,7 @@ class WebhookReceiver:
 
     port: int = 0
     posts: list[ReceivedPost] = field(default_factory=list)
-    answers: list[bytes | None] = field(default_factory=list)  # `None`: hangs up without a word
+    answers: list[bytes | None] = field(default_factory=list)  # `None` closes the connection without an answer
 
     @property
     def url(self) -> str:

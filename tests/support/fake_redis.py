@@ -1,4 +1,4 @@
-"""A server that speaks just enough of the protocol to say which one it is."""
+"""A fake Redis server that answers only the commands that identify a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GREETINGS = {
 
 
 class _Session(socketserver.StreamRequestHandler):
-    """Answers INFO with what it was given, a greeting with a greeting, and everything else with OK."""
+    """Answers INFO with the given text, HELLO and PING properly, and everything else with OK."""
 
     def handle(self) -> None:
         assert isinstance(self.server, _Server)
@@ -49,7 +49,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def fake_redis(**info: str) -> Iterator[str]:
-    """The URL of a server whose INFO says this."""
+    """The URL of a server with this INFO answer."""
     text = "# Server\r\n" + "".join(f"{name}:{value}\r\n" for name, value in info.items())
     with _Server(text.encode()) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

@@ -1,4 +1,4 @@
-"""An engine that fails, or waits, when it is told to."""
+"""Engine wrappers that fail or wait on demand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ R = TypeVar("R")
 
 
 class FlakyEngine(EngineWrapper):
-    """Passes everything on, and remembers each write.
+    """Passes every call on, and records each write.
 
-    `before` are errors raised in place of the next writes; `after` are raised once a write is done: replies that were
-    lost. While `gate` is closed, writes of the asynchronous face wait.
+    Errors in `before` are raised instead of the next writes; errors in `after` are raised after a write is done, like a
+    lost reply. While `gate` is closed, asynchronous writes wait.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -54,7 +54,7 @@ class FlakyEngine(EngineWrapper):
 
 
 class UnavailableReads(EngineWrapper):
-    """Does not answer the next reads of a topic."""
+    """Raises `BusUnavailable` for the next reads of a topic."""
 
     def __init__(self, engine: Engine, topic: str, times: int) -> None:
         super().__init__(engine)

@@ -1,8 +1,8 @@
-"""A process that has imported all that is slow to import, and forks others: `python -m tests.support.fork_server FD`.
+"""A process that imports slow modules once and forks other processes: `python -m tests.support.fork_server FD`.
 
-To import the SDK takes seconds, to fork a process that has it takes milliseconds. What is forked is a process as any
-other: it has the environment, the folder and the files that it was asked for with, signals end it, and it ends as a
-program ends. `tests.support.forked_processes` asks for them over the socket of this number.
+Importing the SDK takes seconds; forking a process that has imported it takes milliseconds. A forked process behaves
+like a new program: it has the requested environment, working directory and files, and it handles signals and exit codes
+as usual. `tests.support.forked_processes` sends requests over the socket with this file descriptor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOK_AGAIN_S = 0.0005
 
 
 def next_job(asker: socket.socket) -> dict[str, Any] | None:
-    """Fork for whoever asks, until nobody can; in a process that was forked, what it has to do."""
+    """Fork for each request until the socket is closed; in a forked process, return its job."""
     while True:
         message, files, _, _ = socket.recv_fds(asker, REQUEST_MAX_BYTES, STANDARD_FILES)
         if not message:
@@ -49,7 +49,10 @@ def next_job(asker: socket.socket) -> dict[str, Any] | None:
 
 
 def _is_new(asker: socket.socket) -> bool:
-    """Fork; whether this is the new process. It is told to the asker by its number, and left to it as its child."""
+    """Fork twice and send the process id of the grandchild; return whether this is the grandchild.
+
+    The process in between exits, so that the requesting process, a subreaper, becomes the parent.
+    """
     ours, theirs = os.pipe()
     between = os.fork()
     if not between:
@@ -66,8 +69,8 @@ def _is_new(asker: socket.socket) -> bool:
 
 
 def become(job: dict[str, Any]) -> None:
-    """What a program finds when it starts."""
-    while os.getppid() != job["parent"]:  # whoever was between has yet to end
+    """Set up the files, directory, environment and arguments of the job."""
+    while os.getppid() != job["parent"]:  # the process in between has not exited yet
         time.sleep(LOOK_AGAIN_S)
     for number, file in enumerate(job["files"]):
         os.dup2(file, number)
@@ -79,11 +82,11 @@ def become(job: dict[str, Any]) -> None:
 
 
 def main() -> str:
-    """The module that this process is to run; nothing in the one that forked it, at its end."""
+    """Serve requests; return the module to run in a forked process, or an empty string in the server."""
     with socket.socket(fileno=int(sys.argv[1])) as asker:
         for name in HEAVY:
             import_module(name)
-        assert threading.active_count() == 1, threading.enumerate()  # or no fork would be a sound process
+        assert threading.active_count() == 1, threading.enumerate()  # a fork with other threads is unsafe
         gc.freeze()
         job = next_job(asker)
     if job is None:
@@ -93,11 +96,11 @@ def main() -> str:
 
 
 class ForkedExit:
-    """The end of a process that was forked, without taking apart all that it was born with: a tenth of a second."""
+    """Exits a forked process without the teardown of preloaded modules, which would take 0.1 s."""
 
     def __init__(self) -> None:
         self._code: int | None = None
-        atexit.register(self._leave)  # the first that is registered is the last that is called
+        atexit.register(self._leave)  # registered first, so called last
 
     def run(self, module: str) -> None:
         try:

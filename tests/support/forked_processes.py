@@ -1,4 +1,4 @@
-"""Python programs as processes that are forked from one that is warm, where the system can, else started anew."""
+"""Starts Python modules as processes, forked from a fork server on Linux and as new programs elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.fork_server import REQUEST_MAX_BYTES
 ROOT = Path(__file__).parents[2]
 PYCACHE = str(ROOT / ".cache" / "pycache")
 FORK_SERVER = "tests.support.fork_server"
-PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl: orphans of our children become our own
+PR_SET_CHILD_SUBREAPER = 36  # Linux prctl: this process becomes the parent of orphaned descendants
 END_DEADLINE_S = 10.0
 
 File = int | IO[Any] | None
@@ -37,18 +37,20 @@ def start_module(
     text: bool = False,
     cold: bool = False,
 ) -> subprocess.Popen[Any]:
-    """`python -m MODULE ARGUMENTS…`, with this environment and no other. What is `cold` is a new program anywhere."""
+    """Run `python -m MODULE ARGUMENTS…` with exactly this environment; with `cold`, always as a new program."""
     made = subprocess.Popen if cold or sys.platform != "linux" else ForkedProcess
     command = [sys.executable, "-m", module, *arguments]
     return made(command, cwd=ROOT, env=dict(variables), stdin=stdin, stdout=stdout, stderr=stderr, text=text)
 
 
 class ForkedProcess(subprocess.Popen[AnyStr]):
-    """A process as `subprocess` has them, but for how it begins."""
+    """A `Popen` whose process is forked by the fork server."""
 
     def _execute_child(self, args: Sequence[str], *given: Any) -> None:
-        """Takes the place of the method that forks and executes. Of what it is given, this much has always been so:
-        after the command five others, then folder and environment, three others, and the ends of three pipes."""
+        """Replace the private method of Popen that forks and executes.
+
+        Used arguments: the command, then at 4 and 5 the directory and environment, at 9 to 14 the ends of three pipes.
+        """
         folder, variables = given[4:6]
         pipes = given[9:15]
         files = [file if file >= 0 else number for number, file in enumerate((pipes[0], pipes[3], pipes[5]))]
@@ -58,7 +60,7 @@ class ForkedProcess(subprocess.Popen[AnyStr]):
 
 
 class ForkServer:
-    """The warm process. It ends with this one."""
+    """The client of the fork server process, which ends with this process."""
 
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -78,14 +80,14 @@ class ForkServer:
     def fork(
         self, module: str, arguments: Sequence[str], variables: Mapping[str, str], folder: object, files: list[int]
     ) -> int:
-        """A new process, child of this one; its number."""
+        """Fork a new child of this process; return its process id."""
         job = {"module": module, "arguments": list(arguments), "variables": dict(variables)}
         request = json.dumps({**job, "folder": str(folder), "parent": os.getpid()}).encode()
-        assert len(request) <= REQUEST_MAX_BYTES, "more than the nursery reads at once"
+        assert len(request) <= REQUEST_MAX_BYTES, "the request is larger than the fork server reads"
         with self._request_lock:
             socket.send_fds(self._socket, [request], files)
             answer = self._socket.recv(64)
-        assert answer, "the nursery has ended; its reason is on stderr"
+        assert answer, "the fork server has exited; see stderr"
         return int(answer)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ HEARTBEAT = ": "
 async def asgi_client(
     bus: Bus, access: Access | None = None, limits: GatewayLimits | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a gateway without a socket. Streams do not stream this way: what is there comes at their end."""
+    """A client of a gateway without a socket. Streams are not incremental: their content arrives when they end."""
     async with app_client(create_app(bus, access=access, limits=limits)) as client:
         yield client
 
@@ -39,14 +39,14 @@ async def app_client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def streams_open(app: FastAPI, count: int) -> None:
-    """Wait until this many streams are open, and have seen what was there."""
+    """Wait until this many streams are open and have read all existing events."""
     streams = app.state.services.streams
     await until(lambda: streams.open == count and all(reader.is_idle for reader in streams.readers()))
 
 
 @dataclass(slots=True)
 class ServedGateway:
-    """A gateway on a socket of this machine."""
+    """A gateway on a local socket."""
 
     gateway: Gateway
     port: int
@@ -87,7 +87,7 @@ def message(text: str = "hello", conversation: str = "one", **fields: Any) -> di
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A frame as a client reads it."""
+    """One server-sent event."""
 
     id: int | None
     kind: str
@@ -95,7 +95,7 @@ class Event:
 
 
 def parse_frames(text: str) -> list[Event]:
-    """The events of a stream's text; comments and marks show nothing."""
+    """Parse the events of a stream; comments and marks are skipped."""
     return [event for block in text.split("\n\n") if (event := _parse(block)) is not None]
 
 
@@ -107,6 +107,6 @@ def _parse(block: str) -> Event | None:
 
 
 def last_id(text: str) -> int | None:
-    """The cursor that a client has after reading this."""
+    """The cursor of a client after reading these frames."""
     ids = [line[4:] for line in text.split("\n") if line.startswith("id: ")]
     return int(ids[-1]) if ids else None

@@ -1,4 +1,4 @@
-"""Runs of the SDK through the journal, and the death of workers at a chosen append."""
+"""Runs of the SDK through the journal, and simulated crashes at a chosen append."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Respond = Callable[[Sequence[Mapping[str, Any]]], Items]
 
 
 class CallbackModel(ScriptedModel):
-    """Answers what `say` says to the items it is shown, as often as it is asked, word for word the same each time."""
+    """Answers every request with the result of `say` for the items of the request."""
 
     def __init__(self, say: Respond, steps_max: int = STEPS_MAX) -> None:
         self._say = say
@@ -44,7 +44,7 @@ class CallbackModel(ScriptedModel):
 
 
 def results_in(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results that the model is shown after the last question, by call."""
+    """The tool results after the last user message, by call id."""
     shown: dict[str, Any] = {}
     for item in items:
         if item.get("role") == "user" and not is_block(item):
@@ -55,12 +55,12 @@ def results_in(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_block(item: Mapping[str, Any]) -> bool:
-    """Whether an item is something that was said to a run under way."""
+    """Whether an item is a steer."""
     return str(item.get("content", "")).startswith("<bus-message ")
 
 
 class ToolCallScript:
-    """Asks for these calls, remembers what it is shown for them, and is done."""
+    """A model script: makes these calls, records their results, and ends."""
 
     def __init__(self, *calls: TResponseOutputItem) -> None:
         self.calls = calls
@@ -91,9 +91,9 @@ def message_contents(bus: Engine, topic: str) -> list[str]:
 
 
 class CrashingBus(EngineWrapper):
-    """A bus whose worker dies before, or right after, one write: the write does not come, or its reply.
+    """A bus that simulates a crash of its worker before or right after one write, which then never returns.
 
-    Which one: the `at`-th, or the first with a history record of the kind `on`.
+    The write is the `at`-th, or the first with a history record of the kind `on`.
     """
 
     def __init__(self, engine: Engine, at: int = 0, after: bool = False, on: str = "") -> None:
@@ -121,7 +121,7 @@ class CrashingBus(EngineWrapper):
 
 
 async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str = "w1") -> Outcome:
-    """Work on the one lane that waits."""
+    """Run the only pending lane."""
     runner = agent if isinstance(agent, OpenAIAgentsRunner) else OpenAIAgentsRunner(agent)
     return await LaneRun(bus, claim_one(bus, worker), runner).work()
 
@@ -129,12 +129,12 @@ async def work(bus: Engine, agent: Agent[Any] | OpenAIAgentsRunner, worker: str 
 async def work_until_crash(
     bus: CrashingBus, agent: Agent[Any] | OpenAIAgentsRunner, labour: Callable[..., Coroutine[Any, Any, Outcome]] = work
 ) -> bool:
-    """Work until death; whether it came to that. The lane is free afterwards."""
+    """Run until the simulated crash; return whether it happened. The lane is free afterwards."""
     working = asyncio.create_task(labour(bus, agent, "mortal"))
     dying = asyncio.create_task(bus.dead.wait())
     await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
     died = bus.dead.is_set()
-    for _ in range(TURNS_OF_LOOP):  # whatever does not wait for that write goes on
+    for _ in range(TURNS_OF_LOOP):  # tasks that do not wait for that write go on
         await asyncio.sleep(0)
     for task in (working, dying):
         task.cancel()
@@ -146,7 +146,7 @@ async def work_until_crash(
 
 
 def sorted_history(bus: Engine, conversation: str = "one") -> list[Mapping[str, Any]]:
-    """The history, in an order that does not depend on which of two tools was quicker."""
+    """The history, in an order that does not depend on which of two tools was faster."""
     records = history(bus, conversation)
     order = {"start": -1, "end": 99}
     return sorted(records, key=lambda record: (record.get("turn", order.get(record["kind"])), str(record)))
@@ -161,7 +161,7 @@ def results_recorded(bus: Engine, conversation: str = "one") -> list[str]:
 
 
 def context_of(bus: Engine, worker: str = "w1") -> RunContext:
-    """The context of a run whose mail waits in the lane."""
+    """Claim the pending lane and return the context of its run."""
     claimed = claim_one(bus, worker)
     question = envelope("go")
     history = History().followed_by(whole_log(bus, "history:one"))
@@ -171,7 +171,7 @@ def context_of(bus: Engine, worker: str = "w1") -> RunContext:
 
 
 def stream_answer(text: str, pause: asyncio.Event | None = None, fail: Exception | None = None) -> ModelStep:
-    """An answer word by word, which waits or fails after its first words."""
+    """A streamed answer that waits or fails after its first words."""
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
         for number, event in enumerate(stream_events(build_response(SayLine(text), [{}]))):

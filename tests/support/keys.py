@@ -1,4 +1,4 @@
-"""People with keys, at a gateway that asks for them."""
+"""Users with API keys, for gateways that require them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADMIN = {"authorization": f"Bearer {TOKEN}"}
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Somebody with a key."""
+    """A user with an API key."""
 
     id: str
     text: str

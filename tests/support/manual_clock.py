@@ -1,4 +1,4 @@
-"""A clock that goes only when it is told to."""
+"""A clock that a test advances by hand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ManualClock:
         return self.steady
 
     def pass_s(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance both clocks."""
         self.wall += round(seconds * 1000)
         self.steady += round(seconds * 1000)
 
     def jump_s(self, seconds: float) -> None:
-        """Somebody sets the clock on the wall."""
+        """Set the wall clock forward or back."""
         self.wall += round(seconds * 1000)

@@ -3,7 +3,7 @@
     with ModelServer([Reply("Hello there")]) as server:
         client = AsyncOpenAI(base_url=server.url, api_key="any", max_retries=0)
 
-It counts what it was asked. Connections are kept alive as real servers keep them, one thread for each.
+It records its requests. Connections are kept alive as real servers do, with one thread each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A tool that the model asks for."""
+    """A tool call of the model."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class _Server(ThreadingHTTPServer):
         self.model = model
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up between two requests is no error; anything else is shown."""
+        """Ignore clients that disconnect between requests; show any other error."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *args: Any) -> None:
-        """Silence: the requests are kept, nobody reads the log."""
+        """Do not log requests; they are recorded."""
 
 
 def stream_events(reply: Reply) -> Iterator[Json]:

@@ -1,4 +1,4 @@
-"""An nginx of the tests' own, with the configuration that the project ships."""
+"""An nginx process for tests, with the configuration file of the project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 MISSING = "nginx is not on PATH; install it with `apt-get install nginx-light`, or leave these tests out: SKIP=nginx"
 END_DEADLINE_S = 10.0
 
-# What the distribution's own nginx.conf has around the files of conf.d, in a folder that anybody may write to.
+# The part of a distribution's nginx.conf around the files of conf.d, in a writable folder.
 AROUND = """
 {user}
 pid {folder}/nginx.pid;
@@ -47,12 +47,12 @@ def find_nginx() -> str:
 
 
 def _user() -> str:
-    """Started by root it would give its workers to a user who may not enter the test's folder."""
+    """The user of the worker processes. Started as root, nginx would choose one without access to the test's folder."""
     return "user root;" if os.geteuid() == 0 else ""
 
 
 class Nginx:
-    """A server process, with the shipped file but for addresses and files."""
+    """A server process with the project's file; only addresses and file paths are changed."""
 
     def __init__(self, folder: Path, gateway_port: int) -> None:
         self.program = find_nginx()
@@ -88,7 +88,7 @@ class Nginx:
         return (self.folder / "nginx.pid").exists()
 
     def stop(self) -> None:
-        """At once: connections that are open are cut."""
+        """Stop immediately; open connections are cut."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(END_DEADLINE_S)

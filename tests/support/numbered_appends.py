@@ -1,4 +1,4 @@
-"""Appends that an auditor can recognise."""
+"""Appends with a writer and a number, which the auditor checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small real OTLP/HTTP receiver: takes spans over a socket, as a collector does, and keeps them."""
+"""A small OTLP/HTTP receiver on a real socket that records spans as a collector would."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STALL_MAX_S = 60.0  # a test that never ends fails, it does not hang
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it came over the wire."""
+    """A span as it was received."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class ReceivedSpan:
 
 
 class OtlpReceiver:
-    """Takes spans; with `stall` it takes the connection, and answers nothing before the end."""
+    """Records spans; with `stall` it accepts connections and does not answer."""
 
     def __init__(self, *, stall: bool = False) -> None:
         self.spans: list[ReceivedSpan] = []
@@ -56,11 +56,11 @@ class OtlpReceiver:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For a process whose spans are to come here, soon."""
+        """Environment variables of a process that exports its spans to this receiver without delay."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def take(self, body: bytes) -> bool:
-        """Whether there is an answer."""
+        """Record the spans of a request; return whether to answer."""
         self.asked.set()
         if self._stall:
             self._over.wait(STALL_MAX_S)
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the standard library's name for it
-        """Tests read spans, not lines."""
+        """Do not log requests."""
 
 
 def _seen(span: trace_pb2.Span, resource: Mapping[str, Any]) -> ReceivedSpan:

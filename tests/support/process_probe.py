@@ -1,4 +1,4 @@
-"""A program that shows what it finds, or ends in the way that it is told to."""
+"""A program that prints its environment, or exits in a requested way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes for tests: started, talked to, killed, frozen, resumed, and always reaped."""
+"""Child processes for tests: start, communicate, freeze, resume, kill, and always reap."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, Self
 
 from tests.support.forked_processes import PYCACHE, start_module
 
-MESSAGE_DEADLINE_S = 60.0  # a child that says nothing for so long is stuck
+MESSAGE_DEADLINE_S = 60.0  # a child without a report for this long is stuck
 REAP_DEADLINE_S = 30.0
 STDERR_SHOWN_BYTES = 4000
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a child gets when its parent ends
+PR_SET_PDEATHSIG = 1  # Linux prctl: the signal that a child gets when its parent ends
 
 
 class ChildSilent(AssertionError):
-    """A child ended, or said nothing in time."""
+    """A child has exited, or has not reported in time."""
 
 
 class Child:
@@ -50,7 +50,7 @@ class Child:
         self._inbox.put(None)
 
     def next_report(self, timeout_s: float = MESSAGE_DEADLINE_S) -> dict[str, Any]:
-        """The next report; `ChildSilent` when there is none and will be none."""
+        """Wait for the next report; raise `ChildSilent` if the child has exited or the time is over."""
         try:
             message = None if self._ended else self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -61,7 +61,7 @@ class Child:
         return message
 
     def reports_so_far(self) -> list[dict[str, Any]]:
-        """All that it reported by now, without waiting."""
+        """All unread reports, without waiting."""
         messages = []
         while not self._ended and not self._inbox.empty():
             message = self._inbox.get_nowait()
@@ -116,7 +116,7 @@ class Child:
 
 
 class ProcessGroup:
-    """Children that end with it, whatever happens in between."""
+    """Child processes that are killed when the context ends."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -125,7 +125,7 @@ class ProcessGroup:
         return self._keep(Child(module, settings))
 
     def spawn_cold(self, module: str, **settings: Any) -> Child:
-        """A process that has imported nothing but what it asks for."""
+        """Start a new program instead of a fork with preloaded modules."""
         return self._keep(Child(module, settings, cold=True))
 
     def _keep(self, child: Child) -> Child:
@@ -143,7 +143,7 @@ class ProcessGroup:
 
 
 def _environment() -> dict[str, str]:
-    # A child that is killed has no coverage to report, and one that finds compiled modules starts twice as fast.
+    # A killed child cannot report coverage. With cached bytecode a child starts twice as fast.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept | {"PYTHONPYCACHEPREFIX": PYCACHE}
@@ -153,20 +153,20 @@ def _environment() -> dict[str, str]:
 
 
 def settings() -> dict[str, Any]:
-    """What the parent gave to this child, which from here on does not outlive it."""
-    if sys.platform == "linux":  # elsewhere a child that is frozen at that moment stays behind
+    """The settings from the parent. From here on this child ends with its parent."""
+    if sys.platform == "linux":  # on other systems a frozen child would survive its parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     given: dict[str, Any] = json.loads(sys.argv[1])
     return given
 
 
 def report(**facts: Any) -> None:
-    """One line to the parent, written in one piece."""
+    """Send one line of JSON to the parent in a single write."""
     os.write(1, json.dumps(facts).encode() + b"\n")
 
 
 def await_line() -> str:
-    """The parent's next line; a parent that is gone ends this child."""
+    """Wait for the next line of the parent; exit if the parent is gone."""
     line = sys.stdin.readline()
     if not line:
         os._exit(1)
@@ -174,7 +174,7 @@ def await_line() -> str:
 
 
 def end_with_parent() -> None:
-    """Listen for the end of the parent, so that no child outlives its test."""
+    """Exit when the parent ends, so that no child outlives its test."""
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
 
 

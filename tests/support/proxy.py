@@ -1,4 +1,4 @@
-"""A TCP proxy that loses connections at the worst moments: before a request is passed on, or before its reply is."""
+"""A TCP proxy that drops connections before it forwards a request or a reply."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Losses:
 
 
 class LossyProxy:
-    """Stands before a server on this machine. `request_loss` and `reply_loss` are chances per piece of traffic.
+    """Proxy of a local server. `request_loss` and `reply_loss` are probabilities per chunk.
 
-    A piece that is lost may be passed on in part; then both ends are cut off.
+    A lost chunk may be forwarded in part; then both connections are closed.
     """
 
     def __init__(self, port: int, rng: random.Random, request_loss: float = 0.0, reply_loss: float = 0.0) -> None:
@@ -104,7 +104,7 @@ class LossyProxy:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
         except OSError:
-            return  # the server is away: so is the proxy
+            return  # the server is down, so the proxy refuses too
         finally:
             writer.transport.abort()
             if upstream is not None:
@@ -135,9 +135,9 @@ class LossyProxy:
 
 
 class ModelProxy(LossyProxy):
-    """Stands before a model server, and comes between it and its client once: after so many tokens of an answer.
+    """Proxy of a model server that interferes once, after a number of tokens of an answer.
 
-    Then it cuts the connection, or holds the rest back for as long as the client stays.
+    It closes the connection, or withholds the rest as long as the client stays connected.
     """
 
     def __init__(self, port: int, after_tokens: int, hold: bool = False) -> None:

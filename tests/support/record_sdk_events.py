@@ -1,6 +1,6 @@
-"""Records what the SDK streams, as JSON: `python -m tests.support.record_sdk_events tests/fixtures/sdk_events`.
+"""Record the SDK's events as JSON: `python -m tests.support.record_sdk_events tests/fixtures/sdk_events`.
 
-Run it after every change of the SDK's version and look at the difference: it is what the mapping has to live with.
+Run it after every change of the SDK version and review the diff: the event mapping must handle it.
 """
 
 from __future__ import annotations

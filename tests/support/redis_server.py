@@ -1,4 +1,4 @@
-"""A Redis server of the tests' own, on a free port, in a folder of its own."""
+"""A Redis server for tests, on a free port and in its own folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A server process. `options` are those of its command line; it keeps nothing unless told to."""
+    """A server process. `options` are command line options; without any, nothing is persisted."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder

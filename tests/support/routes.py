@@ -1,4 +1,4 @@
-"""Every route of a gateway, and what it answers to whom. A route that is not in here fails a test."""
+"""Every route of a gateway and its answers per kind of user. A test fails if a route is missing here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONVERSATION = "{conversation}"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`own`: what whoever may use the route is answered. `foreign`: what others are answered about a conversation.
+    """`own` is the answer to users with access. `foreign` is the answer to others about a conversation.
 
     `path`, `params` and `body` say `{conversation}` where a request names one.
     """
@@ -54,7 +54,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/tools/list"): ALL,
     ("GET", "/api/tools/config/status"): ALL,
     ("GET", "/api/sdk/sessions"): ALL,
-    # Of a session that is not theirs, a follower of many is told that there is none; the others go on.
+    # A stream of many sessions reports a foreign session as unknown; the other sessions continue.
     ("GET", "/api/stream"): own(foreign=200, params={"session": CONVERSATION}),
     ("POST", "/api/sdk/session/create"): own(foreign=409, body={"session_id": CONVERSATION, "overlay": "be brief"}),
     ("POST", "/api/sdk/session/message"): own(
@@ -87,7 +87,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/users"): Row("admin", body={"id": "dan", "nametag": "dan"}),
     ("DELETE", "/api/users/{user}"): Row("admin", 404, path="/api/users/nobody"),
     ("GET", "/api/friends"): ALL,
-    # Neither ann nor the admin has a nametag yet, so nobody can be their friend.
+    # Neither ann nor the admin has a nametag yet, so they cannot have friends.
     ("POST", "/api/friends"): Row("all", 404, body={"nametag": "@bob", "action": "request"}),
     ("GET", "/api/swarms"): ALL,
     ("POST", "/api/swarms"): Row("all", 404, body={"nametag": "@desk", "action": "open"}),

@@ -1,4 +1,4 @@
-"""The auditor of runs: what the logs of conversations must look like, whatever was done to their workers."""
+"""The auditor of runs: checks the logs of conversations, regardless of worker crashes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _answer_findings(sent: Sequence[tuple[str, str]], events: Sequence[Payload])
 
 
 def _owner_findings(events: Sequence[Payload]) -> list[str]:
-    """Runs do not overlap, and no earlier attempt speaks after a later one."""
+    """Runs do not overlap, and no attempt writes events after a later attempt has started."""
     findings = []
     over: set[str] = set()
     current: str | None = None

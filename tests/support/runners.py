@@ -1,4 +1,4 @@
-"""Runners for tests. They behave as real ones do: they stream, wait, fail, and end when they are cancelled."""
+"""Runners for tests. Like real ones they stream, wait, fail, and end when they are cancelled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SyncRunner:
 
 
 class FailingRunner:
-    """Raises before it has said a word."""
+    """Raises before its first event."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -52,7 +52,7 @@ class AsyncRunner:
 
 
 class GatedRunner:
-    """Says one token, then waits at a gate as if for a model; counts who came, got through, and was sent away."""
+    """Yields one token, then waits at a gate as for a model; records runs that began, ended and were cancelled."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -77,7 +77,7 @@ class GatedRunner:
 
 
 class GatedThreadRunner:
-    """`Gated` for a runner that blocks a thread."""
+    """A `GatedRunner` that blocks a thread."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -1,7 +1,7 @@
-"""The seven tools that send, in a town where each of them has somebody to send to.
+"""Test cases of the seven sending tools, and a bus with a recipient for each of them.
 
 Ann's agent Ada works in conversation `one`. She has a folder of files, friends bob and cat, a channel, a swarm @desk,
-and other agents; `arrived` tells what has reached whom.
+and other agents; `arrived` returns what each recipient got.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILE = "note.txt"
 
 @dataclass(frozen=True)
 class SendCase:
-    """One tool, a sound call of it, what reaches whom by it, and calls of it that must be refused."""
+    """One tool: a valid call, what arrives where because of it, and invalid calls."""
 
     tool: str
     arguments: dict[str, Any]
@@ -117,7 +117,7 @@ def sending_tools() -> list[ToolDefinition]:
 
 
 def all_arrived(bus: Engine) -> dict[str, list[str]]:
-    """What has reached somebody, by tool."""
+    """What has arrived, by tool."""
     return {way.tool: found for way in SEND_CASES if (found := way.arrived(bus))}
 
 
@@ -127,7 +127,7 @@ def expected_arrivals(*ways: SendCase) -> dict[str, list[str]]:
 
 @contextmanager
 def directory_bus(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: str = "go") -> Iterator[MemoryBus]:
-    """The town, with a message for Ada that waits."""
+    """A bus with the directory and a pending message for Ada."""
     own = folder / "files" / "Ada"
     own.mkdir(parents=True)
     (own / FILE).write_text("a note")

@@ -1,4 +1,4 @@
-"""A run for tools that send, its call writer, and the append that ends a call."""
+"""A minimal run for sending tools, its call writer, and the append that ends a call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from magent2.tools.sending import plan_held_sends, replan_held_sends
 
 @dataclass(frozen=True)
 class Facts:
-    """Whose run it is."""
+    """The facts of a run that sending tools use."""
 
     bus: Engine
     conversation_id: str = "one"
@@ -30,7 +30,7 @@ class Facts:
 
 @dataclass
 class LogCallWriter:
-    """Keeps its notes on the log, as that of a run does, and reads them again in the next attempt."""
+    """A call writer that stores its records on the log and reads them again in the next attempt."""
 
     bus: Engine
     call: str = "call"
@@ -71,9 +71,9 @@ def scope_of(facts: Facts, *, block: bool = True, call: str = "call", call_write
 
 
 def commit(scope: CallScope) -> list[FailedSend]:
-    """End the call well: what is held leaves in one append, but for what the log refuses by now.
+    """End a call successfully: send the held messages in one append, except those that the log now refuses.
 
-    Nobody looks again before the log has refused: what is not among the conditions is not noticed.
+    There is no check before the append, so only the conditions of the append can refuse a message.
     """
     bus = scope.run.bus
     sends, failures = run_sync(bus, plan_held_sends, scope.sends)

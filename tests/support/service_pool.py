@@ -1,4 +1,4 @@
-"""Real workers in processes of their own, mail for them, and all that can happen to them."""
+"""Worker services in separate processes, their mail, and injected faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET_DEADLINE_S = 60.0
 
 
 class ServicePool:
-    """Workers on the mail of one agent."""
+    """Worker processes for the mail of one agent."""
 
     module = SERVICE
 
@@ -65,7 +65,7 @@ class ServicePool:
             self._ended += record.payload.get("status") in ENDS
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more runs have ended, or all."""
+        """Wait until this many more runs have ended, or all."""
         target = min(self.ended() + more, self.posted())
         eventually(lambda: self.ended() >= target, QUIET_DEADLINE_S)
 
@@ -104,7 +104,7 @@ class ServicePool:
         self.start_worker()
 
     def freeze_one(self) -> None:
-        """Freeze a worker until others have its lanes, then let it go on as if nothing had happened."""
+        """Freeze a worker until others have its lanes, then resume it."""
         name = self._victim()
         self.workers[name].freeze()
         end = time.monotonic() + FROZEN_MAX_S
@@ -114,7 +114,7 @@ class ServicePool:
         self.workers[name].resume()
 
     def drain_all(self) -> Counter[str]:
-        """Drain everybody; what their runs came to."""
+        """Drain all workers; return the outcomes of their runs."""
         outcomes: Counter[str] = Counter()
         for child in self.workers.values():
             child.write_line("drain")

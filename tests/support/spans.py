@@ -1,4 +1,4 @@
-"""Spans of this process, kept by the library's own exporter."""
+"""Spans of this process, recorded by the in-memory exporter of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magent2.telemetry.tracing import Tracer
 
 
 class Spans:
-    """A tracer, and what it has made so far."""
+    """A tracer and its finished spans."""
 
     def __init__(self, content: bool = False) -> None:
         self._kept = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""The auditor of steers: each was seen by one recorded turn or became what one run was asked, and has one receipt."""
+"""The auditor of steers: each was seen by one recorded turn or became the input of one run, with one receipt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seen = tuple[str, int]  # run and turn
 
 
 def steer_findings(engine: Engine, conversation: str, steers: Collection[str], agent: str = AGENT) -> list[str]:
-    """What is wrong with what became of these envelopes, on a log that has come to rest."""
+    """Findings on the outcomes of these envelopes, on a log without pending mail."""
     stream, history = (whole_log(engine, f"{kind}:{conversation}") for kind in ("stream", "history"))
     findings = sequence_findings(stream) + sequence_findings(history)
     findings += fate_findings(steers, stream, history)
@@ -60,7 +60,7 @@ def _inputs(history: Sequence[Record]) -> list[str]:
 
 
 def order_findings(history: Sequence[Record], inbox: Sequence[Record], steers: Collection[str]) -> list[str]:
-    """They are seen in the order in which they came."""
+    """Steers are seen in the order in which they arrived."""
     came = {record.id: record.seq for record in inbox}
     order: list[str] = []
     for payload in (record.payload for record in history):

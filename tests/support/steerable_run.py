@@ -1,4 +1,4 @@
-"""Runs of several turns that wait for a test between them, and steers for them."""
+"""Runs of several turns that wait for the test between turns, and steers for them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BLOCK = re.compile(r'^<bus-message source="([^"]*)">\n(.*)\n</bus-message>$', re
 
 
 class SteerableAgent:
-    """An agent that takes `turns` turns of one call each and then says that it is done; each call waits at its gate.
+    """An agent with `turns` turns of one tool call each and a final answer; each call waits at its own gate.
 
-    `requests` are the items of every request that its model was asked.
+    `requests` are the items of every request to its model.
     """
 
     def __init__(self, turns: int = 2, name: str = AGENT) -> None:
@@ -60,7 +60,7 @@ class SteerableAgent:
             self._gates[turn].set()
 
     async def at(self, turn: int) -> None:
-        """Until the run waits in this turn's call."""
+        """Open the earlier gates and wait until the run is in this turn's call."""
         if turn:
             self.open(*range(turn))
         await until(lambda: self.entered > turn)
@@ -80,13 +80,13 @@ def steer(
 
 
 def shown_steers(request: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Source and text of what was said on the way, as a model was shown it."""
+    """Source and text of the steers in a model request."""
     found = [BLOCK.match(str(item.get("content"))) for item in request if is_block(item)]
     return [(match[1], match[2]) for match in found if match is not None]
 
 
 def request_shape(request: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A request in words, item by item."""
+    """The kinds of items in a request."""
     return [_word(item) for item in request]
 
 
@@ -113,14 +113,14 @@ def seen_steers(bus: Engine, conversation: str = "one") -> list[tuple[int, str]]
 
 
 def pending_mail(bus: Engine, agent: str = AGENT) -> int:
-    """How much mail lies in the lanes of an agent."""
+    """How much mail is pending for an agent."""
     return sum(lane.pending for lane in bus.call(Lanes(agent)))
 
 
 async def no_catch_up() -> None:
-    """All that a worker could have heard of is passed on."""
+    """A catch-up function that does nothing: all steers are already in the lane."""
 
 
 async def work_steered(bus: Engine, runner: OpenAIAgentsRunner, worker: str = "w1") -> Outcome:
-    """Work on the one lane that waits, with all steers that lie in it."""
+    """Run the only pending lane, with all steers in it."""
     return await LaneRun(bus, claim_one(bus, worker), runner, catch_up=no_catch_up).work()

@@ -1,4 +1,4 @@
-"""A boss that starts a helper, speaks to it while it digs, and waits for what it finds; scripted, without a network."""
+"""A scripted agent that starts a helper as a subagent, messages it while it works, and waits for its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELPER = AgentSpec("helper", instructions="You help.", tools=("dig",))
 
 
 def say(items: Sequence[Mapping[str, Any]]) -> Items:
-    """Whoever is asked by an agent is the helper."""
+    """The answers of the helper, which is asked by an agent."""
     asked = str(next(item["content"] for item in items if item.get("role") == "user"))
     results = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
     return _help(items, results) if asked.startswith("[agent:") else _lead(results)

@@ -1,4 +1,4 @@
-"""A small team on a log in memory, its mail, and its work."""
+"""A small team on a memory bus, with helpers to send mail to it and to run it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def work(bus: Engine, runner: Runner, agent: str = "desk", worker: str = "
 
 
 async def work_until_crash(bus: CrashingBus, runner: Runner, agent: str = "desk") -> None:
-    """Work until the bus kills the worker; its lane is free afterwards."""
+    """Run until the bus simulates a crash; the lane is free afterwards."""
     working = asyncio.create_task(work(bus, runner, agent, "mortal"))
     dying = asyncio.create_task(bus.dead.wait())
     await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)

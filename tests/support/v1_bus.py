@@ -1,4 +1,4 @@
-"""A bus that has what contract v1 promises, and nothing more."""
+"""A bus with only the methods of contract v1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from magent2.bus.interface import BusMessage
 
 
 class V1Bus:
-    """Topics in lists. Payloads are encoded, as on a wire; a cursor that it does not know is an error."""
+    """Keeps topics in lists. Payloads are encoded as on a network; an unknown cursor is an error."""
 
     def __init__(self) -> None:
         self._topics: dict[str, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""Waiting for something to become true."""
+"""Wait for a condition with a deadline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 T = TypeVar("T")
 
-DEADLINE_S = 10.0  # long after anything that works has happened
+DEADLINE_S = 10.0  # generous: a correct program needs far less
 LOOK_AGAIN_S = 0.005
 
 
 def eventually(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """The first true answer of `look`; a failure when none came in time."""
+    """Call `look` until its result is true and return it; fail the test after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         found = look()
@@ -28,7 +28,7 @@ def eventually(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
 
 
 async def until(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """`eventually`, on an event loop that has other things to do meanwhile."""
+    """`eventually` for a test on an event loop."""
     end = time.monotonic() + deadline_s
     while True:
         found = look()

@@ -1,12 +1,11 @@
-"""Mail for a worker under test, and a look at what became of it."""
+"""Mail for a worker under test, readers for its results, and a running worker."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,8 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 from tests.support.audit import whole_log
-from tests.support.waiting import DEADLINE_S, LOOK_AGAIN_S
-
-T = TypeVar("T")
+from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import until as until  # noqa: PLC0414  re-exported: many tests import it from here
 
 AGENT = "Ada"
 LEASE_S = 60.0  # longer than any test
@@ -33,7 +31,7 @@ def envelope(text: str, conversation: str = "one", **fields: Any) -> MessageEnve
 
 
 def send(bus: Engine, text: str, conversation: str = "one", sending: SendOptions | None = None, **fields: Any) -> str:
-    """Deliver a message to the agent; the envelope's id."""
+    """Deliver a message to the agent; return the envelope's id."""
     return run_sync(bus, deliver, envelope(text, conversation, **fields), sending).envelope_id
 
 
@@ -46,7 +44,7 @@ def claim_one(bus: Engine, worker: str = "w1", lease_s: float = LEASE_S) -> Clai
     return lane
 
 
-# --- what became of it
+# --- results
 
 
 def stream(bus: Engine, conversation: str = "one") -> list[Mapping[str, Any]]:
@@ -62,7 +60,7 @@ def dead_letters(bus: Engine, agent: str = AGENT) -> list[Mapping[str, Any]]:
 
 
 def kinds(events: list[Mapping[str, Any]]) -> list[str]:
-    """Events by name, those of runs and of history by what they say."""
+    """The status, event or kind of each record."""
     return [str(event.get("status") or event.get("event") or event.get("kind")) for event in events]
 
 
@@ -78,24 +76,12 @@ def answered(record: Record) -> bool:
     return record.payload.get("event") == "output"
 
 
-# --- a service at work
-
-
-async def until(look: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """`eventually` for a test on an event loop."""
-    end = time.monotonic() + deadline_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > end:
-            pytest.fail(f"still {found!r} after {deadline_s:g} s")
-        await asyncio.sleep(LOOK_AGAIN_S)
+# --- a running worker
 
 
 @asynccontextmanager
 async def run_worker(bus: Engine, runner: Runner, agent: str = AGENT, **options: Any) -> AsyncIterator[WorkerService]:
-    """A service that is drained at the end."""
+    """Run a worker service and drain it at the end."""
     service = WorkerService(bus, {agent: runner}, **{"lease_s": LEASE_S, **options})
     task = asyncio.create_task(service.run())
     try:
@@ -108,4 +94,4 @@ async def run_worker(bus: Engine, runner: Runner, agent: str = AGENT, **options:
             task.result()
         else:
             task.cancel()
-            pytest.fail("the service did not go home")
+            pytest.fail("the worker did not drain in time")

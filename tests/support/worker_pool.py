@@ -1,4 +1,4 @@
-"""Workers in processes of their own, and all that can happen to them while they work."""
+"""Audited workers in separate processes, with injected faults."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WORKER = "tests.integration.children.worker"
 AGENT = "Ada"
 TRAIL = "audit:lanes"
 LEASE_S = 0.6
-QUIET_DEADLINE_S = 60.0  # in which some worker must get on
-FROZEN_MAX_S = 4 * LEASE_S  # a worker frozen inside a commit holds up the whole file: let it go on then
+QUIET_DEADLINE_S = 60.0  # within which some worker must make progress
+FROZEN_MAX_S = 4 * LEASE_S  # a worker frozen inside a commit blocks the whole file, so it is resumed then
 LOOK_S = 0.05
 
 
 class WorkerPool:
-    """Workers on the lanes of one agent, watched over the audit topic."""
+    """Worker processes for the lanes of one agent, observed through the audit topic."""
 
     def __init__(self, url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random) -> None:
         self.engine = engine
@@ -46,7 +46,7 @@ class WorkerPool:
     # --- the mail
 
     def post(self, conversations: Sequence[str], control: bool = False) -> None:
-        """One message for each, all at once."""
+        """Send one message to each conversation, in one append."""
         operation = mail_to(AGENT, conversations, control)
         for conversation, record, seq in zip(
             conversations, operation.records, call_with_retry(self.engine, operation).seqs, strict=True
@@ -57,7 +57,7 @@ class WorkerPool:
         return sum(len(refs) for refs in self.mail.values())
 
     def read_trail(self) -> int:
-        """Read on in the audit topic; how many runs have ended by now."""
+        """Read new entries of the audit topic; return how many runs have ended."""
         after = self.trail[-1].seq if self.trail else OLDEST
         new = call_with_retry(self.engine, Read(TRAIL, after, READ_LIMIT_MAX)).records
         self.trail += new
@@ -66,7 +66,7 @@ class WorkerPool:
         return self._ended
 
     def wait_for_runs(self, more: int) -> None:
-        """Wait until so many more runs have ended, or all mail is settled."""
+        """Wait until this many more runs have ended, or all mail is settled."""
         target = self.read_trail() + more
 
         def enough() -> bool:
@@ -111,7 +111,7 @@ class WorkerPool:
             assert "ready" in child.next_report()
 
     def _victim(self) -> str:
-        """A worker that holds lanes; any, when there is nothing left to hold."""
+        """A worker that holds lanes; any worker if none does."""
         eventually(lambda: self._holders() or self.all_settled())
         return self._rng.choice(self._holders() or sorted(self.workers))
 
@@ -127,7 +127,7 @@ class WorkerPool:
         self.start_worker()
 
     def freeze_one(self) -> None:
-        """Freeze a worker until others have taken its lanes over, then let it go on as if nothing had happened."""
+        """Freeze a worker until others have taken over its lanes, then resume it."""
         name = self._victim()
         self.workers[name].freeze()
         try:
@@ -136,7 +136,7 @@ class WorkerPool:
             self.workers[name].resume()
 
     def _taken_over(self, name: str) -> bool:
-        """Whether others have cleared the worker away, within the time that a worker is kept frozen."""
+        """Whether others have removed the worker before the maximum freeze time."""
         end = time.monotonic() + FROZEN_MAX_S
         with self.engine.watch([TRAIL]) as watch:
             while time.monotonic() < end:
@@ -146,7 +146,7 @@ class WorkerPool:
         return False
 
     def fenced(self) -> int:
-        """How many runs of old owners were refused."""
+        """How many writes of former owners were refused."""
         for child in self.workers.values():
             self._reports += child.reports_so_far()
         return sum("fenced" in report for report in self._reports)

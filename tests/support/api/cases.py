@@ -1,6 +1,6 @@
-"""Every answer that every route of `/api` can give, as requests: the conformance of the API, whatever the engine.
+"""Conformance cases of `/api`: a request for every answer that each route can give, on every engine.
 
-`{name}` in a request stands for what the world has under that name: sessions in every state, and ids of messages.
+`{name}` in a request is replaced by the value of that name in the case data: sessions in every state, message ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request and its answer. `code` is that of a refusal; `at`, a path other than the route's own."""
+    """A request and its expected answer. `code` is the error code; `at` is a path other than the route's own."""
 
     route: Route
     status: int
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseData:
-    """What the requests speak of."""
+    """The values that requests refer to by name."""
 
     names: dict[str, str]
 
@@ -86,7 +86,7 @@ DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
 
 BY_PATH = (SHOW, RENAME, REMOVE, EVENTS, STREAM, TRANSCRIPT, USAGE, STOP, RETRY, STEER, RECEIPT, APPROVALS, DECIDE)
 BY_BODY = (MESSAGE, ROUTE, SWITCH, EXECUTE)
-# Bodies that would do, of every route that takes one.
+# A valid body for every route that takes one.
 BODIES: dict[Route, dict[str, Any]] = {
     CREATE: {"session_id": "{quiet}"},
     MESSAGE: {"session_id": "{quiet}", "user_input": "hello"},
@@ -99,7 +99,7 @@ BODIES: dict[Route, dict[str, Any]] = {
     SWITCH: {"session_id": "{quiet}", "agent_name": "general"},
     EXECUTE: {"session_id": "{quiet}", "tool": "weather", "args": {"city": "Oslo"}},
 }
-# What each is told when its body has the wrong shape.
+# The answer of each route to a body with the wrong shape.
 MISSHAPEN: dict[Route, dict[str, Any]] = {
     CREATE: {"session_id": "{quiet}", "overlay": 7},
     MESSAGE: {"session_id": "{quiet}"},
@@ -119,7 +119,7 @@ def _path(route: Route, session: str) -> str:
 
 
 def _about(route: Route, session: str, status: int, code: str) -> Case:
-    """The route asked about a session that is not there."""
+    """A request about a session that does not exist."""
     body = BODIES.get(route)
     if route in BY_PATH:
         return Case(route, status, code, at=_path(route, session), body=body)
@@ -261,5 +261,5 @@ REFUSALS = [
       ((DEAD, "/api/dead"), (REVIVE, "/api/dead/broken/1/retry"), (DROP, "/api/dead/broken/1"))),
 ]  # fmt: skip
 
-# What the house refuses on every route alike; test_house_refusals.py asks each of them.
+# Errors that every route can return; a test requests each of them.
 ADMIN_CASES = frozenset({401, 403, 408, 421, 429, 501, 503, 507})

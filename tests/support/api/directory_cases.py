@@ -1,4 +1,4 @@
-"""Every answer of the routes about people and places, and what must be there for them."""
+"""Conformance cases of the directory routes, and the entities that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.api.cases import JSON, Case, Route
 FILE = b"a note"
 SHA256 = hashlib.sha256(FILE).hexdigest()
 AT = "2026-01-01T00:00:00+00:00"
-DROPPED = "s0"  # out of the outbox before anybody asks: a process may be given the refusals alone
+DROPPED = "s0"  # dropped in advance, because a test process may get only the error cases
 
 FILES: Route = ("GET", "/api/sdk/session/{session_id}/files/{sha256}")
 USERS: Route = ("GET", "/api/users")
@@ -44,7 +44,7 @@ FORGET: Route = ("DELETE", "/api/outbox/{connector}/{item}")
 
 
 def settle(bus: Engine) -> None:
-    """People, a channel, a swarm, an outbox with what is stuck, and a file that was sent in `mine`."""
+    """Create users, a channel, a swarm, an outbox with failed messages, and a file sent in session `mine`."""
     for name in ("ann", "bob", "cat"):
         run_sync(bus, create_user, name, name, {"agent": "general"})
     run_sync(bus, create_channel, "launch", new_member("ann", "ann", "general"))
@@ -156,5 +156,5 @@ PEOPLE_REFUSALS = [
     ),
 ]
 
-# Two who decide at once, which is shown below the routes; and a file, which is no JSON.
+# Answers that are tested elsewhere: two concurrent decisions, and a file, which is not JSON.
 PEOPLE_ELSEWHERE = {(AGAIN, 409), (FORGET, 409), (FILES, 200)}

@@ -1,6 +1,6 @@
-"""The whole of `/api` on real sockets: a bus, a team at work, and two gateways in a thread of their own.
+"""`/api` on real sockets: a bus, a worker with a team, and two gateways, in one background thread.
 
-One gateway waits for answers, the other is in a hurry. Tests talk to them as strangers do.
+One gateway has long timeouts, the other short ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def trip() -> str:
 
 
 def team() -> Roster:
-    """The default team, whose general agent can also wait, fail and write to others, and an agent that is broken."""
+    """The default team with more tools for its general agent (wait, fail, send), and an agent that always fails."""
     roster = default_roster()
     general = roster.agent(None, "general")
     changed = roster.with_agent(replace(general, tools=(*general.tools, "hold", "trip", "chat_send")))
@@ -85,7 +85,7 @@ class ApiServer:
 
 
 def shared_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
-    """How to open an engine that outlives a test."""
+    """Return functions that open engines which outlive a test."""
     if kind == "memory":
         return MemoryBus
     if kind == "sqlite":
@@ -97,7 +97,7 @@ def shared_engines(kind: str, request: pytest.FixtureRequest) -> NewEngine:
 
 @contextmanager
 def api_server(new_engine: NewEngine) -> Iterator[ApiServer]:
-    """The servers, until the test is done with them."""
+    """Run the servers for the duration of a test."""
     served = _Thread(new_engine)
     served.start()
     try:

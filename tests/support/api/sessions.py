@@ -1,4 +1,4 @@
-"""A team at work behind a gateway, and clients of its sessions."""
+"""A worker with a team behind a gateway, and helpers for clients of the session API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITS = GatewayLimits(wait_max_s=DEADLINE_S)
 async def team_at_work(
     bus: Engine, roster: Roster | None = None, runner: TeamRunner | None = None
 ) -> AsyncIterator[WorkerService]:
-    """Every agent of a roster is served on this bus, by the demo model unless another runner is given."""
+    """Serve every agent of a roster on this bus, with the demo model unless another runner is given."""
     team = runner or select_team(roster or default_roster(), "demo")
     service = WorkerService(bus, dict.fromkeys(team.agents(), team), lease_s=LEASE_S)
     task = asyncio.create_task(service.run())
@@ -47,7 +47,7 @@ async def team_at_work(
         await team.aclose()
         if not task.done():
             task.cancel()
-            pytest.fail("the service did not go home")
+            pytest.fail("the worker did not drain in time")
         task.result()
 
 
@@ -64,7 +64,7 @@ async def api(
 async def gateway_on_socket(
     bus: Engine, limits: GatewayLimits | None = None
 ) -> AsyncIterator[tuple[Gateway, httpx2.AsyncClient]]:
-    """A gateway on a free port and a client of it; streams stream."""
+    """A gateway on a free port and a client of it. Unlike without a socket, streams are incremental."""
     gateway = Gateway(bus, limits=limits or LIMITS, catalogue=Catalogue(Registry.of(default_roster()), kind="demo"))
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -114,14 +114,14 @@ async def events(client: httpx2.AsyncClient, session_id: str = "s1", since: int 
 
 
 def types(found: list[dict[str, Any]]) -> list[str]:
-    """Their types, tokens told once."""
+    """The types of events; consecutive tokens count once."""
     return [
         event["type"] for n, event in enumerate(found) if event["type"] != "token" or found[n - 1]["type"] != "token"
     ]
 
 
 async def frames(answer: httpx2.Response) -> AsyncIterator[tuple[str | None, str, dict[str, Any]]]:
-    """(id, event, data) of a stream as it comes; comments and marks show nothing."""
+    """Yield (id, event, data) of a stream; comments and marks are skipped."""
     fields: dict[str, str] = {}
     async for line in answer.aiter_lines():
         if line:
@@ -134,14 +134,14 @@ async def frames(answer: httpx2.Response) -> AsyncIterator[tuple[str | None, str
 
 
 async def until_served(client: httpx2.AsyncClient) -> None:
-    """Until the gateway knows that every agent has a worker."""
+    """Wait until the gateway knows that every agent has a worker."""
     async with asyncio.timeout(DEADLINE_S):
         while not all(one["alive"] for one in (await client.get("/api/agents")).json()["agents"]):
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def everything(bus: Engine) -> str:
-    """All that a log holds, as text to be searched."""
+    """The whole content of a log, as text to search."""
     rows: list[Any] = []
     cursor: str | None = ""
     while cursor is not None:

@@ -1,4 +1,4 @@
-"""The auditor of HTTP: what clients were told, against what the log holds."""
+"""The auditor of HTTP: compares what clients received with the log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _event_findings(event: SeenEvent, record: Record | None) -> list[str]:
 
 
 def acceptance_findings(accepted: Sequence[tuple[str, int]], log: Sequence[Record]) -> list[str]:
-    """Messages, (envelope id, seq) as they were acknowledged, stand in the log where the sender was told, once."""
+    """Acknowledged messages, as (envelope id, seq), are in the log once, at the acknowledged position."""
     shown = [(r.payload["message_id"], r.seq) for r in log if r.payload["event"] == "user_message"]
     findings = [
         f"{envelope} was accepted at {seq} and is not there"

@@ -1,4 +1,4 @@
-"""People at the gateways of a service: one who talks in each conversation, and many who listen."""
+"""Clients of the gateways of a service: one sender and many followers per conversation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.waiting import eventually
 from tests.support.worker_fixture import until
 
 ALL_THERE_DEADLINE_S = 60.0
-LATE_AFTER = 2  # messages; whoever comes later begins there
+LATE_AFTER = 2  # messages; late followers start after them
 
 
 class ClientCrowd:
-    """Talks when the test lets it, and listens all the time. Lives on an event loop; trouble is made in a thread."""
+    """Sends when the test allows it, and follows all the time. It runs on an event loop; faults come from a thread."""
 
     def __init__(self, service: Service) -> None:
         self.happened: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class ClientCrowd:
                 raise end
 
     def _new_client(self) -> ResilientClient:
-        """Every second one is the package's client; both kinds begin at all gateways in turn."""
+        """Every second client is the package's own. Both kinds start at each gateway in turn."""
         kind, turn = len(self._clients) % 2, len(self._clients) // 2
         addresses = self._service.addresses
         first = turn % len(addresses)
@@ -72,7 +72,7 @@ class ClientCrowd:
         return follower
 
     async def talk(self, conversation: str, texts: Sequence[str], late: int = 0) -> None:
-        """Send one message after the other, each when there is a ticket for it; `late` followers come on the way."""
+        """Send messages one after the other, each when it is allowed; `late` followers join in between."""
         client = self._new_client()
         for number, text in enumerate(texts, start=1):
             await self._sends_allowed.acquire()
@@ -101,17 +101,17 @@ class ClientCrowd:
         (info,) = call_with_retry(self._service.engine, Describe((f"stream:{conversation}",)))
         return info.last
 
-    # --- from the thread that makes trouble
+    # --- for the thread that injects faults
 
     def let_send(self, count: int) -> None:
-        """Give so many messages free, and return while some are on their way."""
+        """Allow this many messages, and return while some are being sent."""
         before = self._service.posted()
         for _ in range(count):
             self._loop.call_soon_threadsafe(self._sends_allowed.release)
         eventually(lambda: self._under_way or self._service.posted() > before)
 
     def let_arrive(self, count: int) -> None:
-        """Give so many messages free, and return when the first is accepted."""
+        """Allow this many messages, and return when the first is accepted."""
         before = self._service.posted()
         self.let_send(count)
         eventually(lambda: self._service.posted() > before, ALL_THERE_DEADLINE_S)
@@ -128,7 +128,7 @@ class ClientCrowd:
         ]
 
     def landed(self) -> int:
-        """How many messages were in the log although their sender had to send them again."""
+        """Count messages that were in the log before their sender repeated them."""
         retried = {
             envelope_id: moment
             for client in self._clients

@@ -1,6 +1,6 @@
-"""Clients that do not give up: they send until a message is accepted, and follow over every reconnect.
+"""Clients that retry: they send until a message is accepted, and reconnect when a stream is cut.
 
-Two kinds, which must see the same: the package's own client, and one as plain as a browser's `EventSource`.
+Two kinds, which must see the same: the package's own client, and a plain one like a browser's `EventSource`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRY_AGAIN = {429, *range(500, 600)}
 
 
 class ResilientClient(Protocol):
-    """Somebody who sends, and follows."""
+    """A client that sends and follows."""
 
     async def send(self, conversation: str, envelope_id: str, text: str) -> int: ...
 
@@ -61,10 +61,10 @@ class PackageClient:
 
 
 class PlainClient:
-    """Goes from gateway to gateway, and resumes by `Last-Event-ID` as a browser does."""
+    """Switches gateways on errors, and resumes with `Last-Event-ID` as a browser does."""
 
     def __init__(self, addresses: Sequence[str], token: str, happened: Counter[str]) -> None:
-        """Begins at the first address."""
+        """Start at the first address."""
         self.retried: dict[str, datetime] = {}  # when a message was sent for the second time
         self._places: Iterator[str] = cycle(addresses)
         self._place = next(self._places)
@@ -91,7 +91,7 @@ class PlainClient:
         return seq
 
     async def _try(self, body: dict[str, str]) -> int | None:
-        """The seq of the message; nothing where it has to be sent again."""
+        """Send once; return the seq, or `None` if the message must be sent again."""
         try:
             response = await self._http.post(f"{self._place}/send", json=body)
         except httpx2.ConnectError:
@@ -151,7 +151,7 @@ class Frames:
         self._fields = {}
 
     def take(self, line: str) -> SeenEvent | None:
-        """The event that the line completes; what is not of the log (`end`) is none."""
+        """Return the event that this line completes, if any; `end` is not an event of the log."""
         name, _, value = line.partition(":")
         if line:
             self._fields[name] = value.removeprefix(" ")
@@ -165,7 +165,7 @@ class Frames:
 
 @dataclass(slots=True)
 class Follower:
-    """One who follows a conversation, and all that it was told."""
+    """Follows a conversation and records its events."""
 
     conversation: str
     client: ResilientClient

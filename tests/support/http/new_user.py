@@ -1,4 +1,4 @@
-"""A newcomer: an empty home, a clone, and what the README, the program and compose.yaml say."""
+"""A new user with an empty home folder who runs the commands of the README and compose.yaml."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class ComposeService:
 
 
 def _filled_in(text: str) -> str:
-    """As in a shell where nothing is set."""
+    """Substitute variables as a shell does in which none is set."""
     return VARIABLE.sub(lambda match: match[2] or "", text)
 
 
 class RunningProgram:
-    """A program that goes on until it is told to stop; what it says is in a file."""
+    """A program that runs until it is stopped; its output goes to a file."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
@@ -66,7 +66,7 @@ class RunningProgram:
         return self._output.read_text()
 
     def await_words(self, words: str) -> str:
-        """All that it said, once these words are there."""
+        """Wait until the output contains these words; return the output."""
 
         def there() -> bool:
             assert self.process.poll() is None or words in self.said, f"it ended: {self.said}"
@@ -76,7 +76,7 @@ class RunningProgram:
         return self.said
 
     def await_gateway(self, port: str) -> None:
-        """Wait until it answers there; a program that has ended is shown with its last words."""
+        """Wait until the gateway answers on this port; fail with the output if the program has exited."""
 
         def answers() -> bool:
             assert self.process.poll() is None, f"it ended: {self.said}"
@@ -90,7 +90,7 @@ class RunningProgram:
 
 
 class NewUser:
-    """Runs programs with nothing in the environment but a home; each in a group of its own, ended with the test."""
+    """Runs programs with a minimal environment, each in its own process group, which is killed after the test."""
 
     def __init__(self, home: Path, **variables: str) -> None:
         self.home = home
@@ -118,7 +118,7 @@ class NewUser:
         return RunningProgram(process, output)
 
     def enter(self, lines: str, stdin: str = "", **variables: str) -> str:
-        """Run lines of shell as they are printed; what they print."""
+        """Run lines of shell as the documentation shows them; return their output."""
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", OUR_BIN.sub(BIN, lines)],
             cwd=ROOT,
@@ -145,6 +145,6 @@ class NewUser:
 
 
 def _found(program: str) -> list[str]:
-    """A program of the package where this test's Python is; `python` is that Python."""
+    """The path of a program of the package in this environment; `python` is this Python."""
     name = program.removeprefix(".venv/bin/")
     return [sys.executable] if name == "python" else [f"{BIN}{name}"]

@@ -1,4 +1,4 @@
-"""The whole service in processes of its own: gateways before workers, and all that can happen to them."""
+"""A whole service in separate processes: gateways and workers, with injected faults."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.worker_fixture import AGENT
 GATEWAY = "tests.integration.children.gateway"
 TOKEN = "a-token-for-tests-only"  # pragma: allowlist secret
 START_DEADLINE_S = 60.0
-PORTS = range(20_000, 32_000)  # below those that the system hands out: nobody takes one while its gateway is down
+PORTS = range(20_000, 32_000)  # below the ephemeral ports, so that no other program takes one while its gateway is down
 
 
 def quiet_port() -> int:
-    """A port that stays free until it is used, also between the end of a gateway and the start of the next."""
+    """A port that stays free, also between the end of a gateway and the start of the next."""
     chance = random.SystemRandom()
     while True:
         port = chance.choice(PORTS)
@@ -40,7 +40,7 @@ def quiet_port() -> int:
 
 
 class Service(ServicePool):
-    """Workers on the mail of one agent, and gateways that always come back under the same address."""
+    """Workers for the mail of one agent, and gateways that restart at the same address."""
 
     def __init__(self, url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random) -> None:
         super().__init__(url, engine, process_group, rng)
@@ -52,7 +52,7 @@ class Service(ServicePool):
         return [f"http://127.0.0.1:{port}" for port in self.gateways]
 
     def accept(self, conversation: str, envelope_id: str, text: str, seq: int) -> None:
-        """Note what a client was promised."""
+        """Record an acknowledged message."""
         self.sent[conversation].append((envelope_id, text))
         self.accepted[conversation].append((envelope_id, seq))
 

@@ -1,1 +1,1 @@
-"""Benchmarks. They print ratios, because a lone figure tells more about the machine than about the code."""
+"""Benchmarks. They print ratios, because a single figure depends mostly on the machine."""

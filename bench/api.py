@@ -1,7 +1,7 @@
-"""The session API and its door, measured over HTTP beside the plain routes: `make bench-api`.
+"""Measure the session API and its access checks over HTTP, compared with the plain routes: `make bench-api`.
 
-On Redis with a gateway process and a worker process, on SQLite with both in one. Prints a table and, as its last line,
-one JSON object. `--quick` tries everything once with small counts.
+On Redis, gateway and worker are two processes; on SQLite they share one. Prints a table and, as its last line,
+one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.support.gateway.api import FULL, PAGE, QUICK, ApiScale, auth, events_per_s, message
-from bench.support.gateway.two_gateways import Gates, gates
+from bench.support.gateway.two_gateways import GatewayPair, gateway_pair
 from bench.support.processes import ECHO_AGENT, process
 from bench.support.redis_server import redis_server
 from bench.support.report import Benchmark, Figures, Goal, shown
@@ -29,7 +29,7 @@ def measure_redis(figures: Figures, scale: ApiScale) -> None:
 
     with (
         redis_server() as url,
-        gates(url, partial(RedisBus, url), worker=False) as found,
+        gateway_pair(url, partial(RedisBus, url), worker=False) as found,
         process("magent2.worker", "--bus", url, "--agent", ECHO_AGENT),
     ):
         _measure(figures, "", found, scale)
@@ -40,11 +40,11 @@ def measure_sqlite(figures: Figures, scale: ApiScale) -> None:
 
     with tempfile.TemporaryDirectory(prefix="magent2-bench-") as name:
         path = Path(name, "api.db")
-        with gates(f"sqlite:///{path}", partial(SqliteBus, path), worker=True) as found:
+        with gateway_pair(f"sqlite:///{path}", partial(SqliteBus, path), worker=True) as found:
             _measure(figures, "sqlite_", found, scale)
 
 
-def _measure(figures: Figures, prefix: str, found: Gates, scale: ApiScale) -> None:
+def _measure(figures: Figures, prefix: str, found: GatewayPair, scale: ApiScale) -> None:
     seen = events_per_s(found, scale)
     note = f"pages of {PAGE} near the end of {scale.session_large:,}; {shown(seen.raw)} of {scale.session_small:,}"
     figures.add(f"{prefix}api_events_per_s", seen.ours, note)

@@ -1,6 +1,6 @@
-"""Python blocks, measured: `make bench-block`. A block with held messages over its bare parts.
+"""Measure Python blocks with held messages, compared with their parts alone: `make bench-block`.
 
-Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+Prints a table and, as its last line, one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The log, measured beside what one would write by hand: `make bench-bus`.
+"""Measure the log, compared with hand-written code on the same store: `make bench-bus`.
 
-Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+Prints a table and, as its last line, one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The service, measured from the outside over HTTP beside what one would write by hand: `make bench-run`.
+"""Measure the service over HTTP, compared with hand-written code: `make bench-run`.
 
-On Redis with a gateway process and a worker process, on SQLite with both in one. Prints a table and, as its last line,
-one JSON object. `--quick` tries everything once with small counts.
+On Redis, gateway and worker are two processes; on SQLite they share one. Prints a table and, as its last line,
+one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.support.gateway.resume import resume
 from bench.support.gateway.send import send, send_answered
 from bench.support.gateway.service_scale import FULL, QUICK, ServiceScale, Site
 from bench.support.gateway.tokens import redis_tokens, sdk_tokens, sqlite_tokens
-from bench.support.processes import echo_server, gateway_and_worker, house, is_told, process
+from bench.support.processes import echo_server, gateway_and_worker, gateway_with_worker, is_told, process
 from bench.support.redis_server import redis_server
 from bench.support.report import Benchmark, Figures, Goal, Pair, shown
 
@@ -31,7 +31,7 @@ ON_EITHER = {
     "resume_ratio": Goal(1.5, at_most=True),
     "sdk_http_ratio": Goal(0.5),
 }
-# The embedded default is to be no slower than Redis.
+# The embedded default must not be slower than Redis.
 BESIDE_REDIS = {
     "send_per_s": Goal(1.0),
     "latency_p50_ms": Goal(1.0, at_most=True),
@@ -65,7 +65,7 @@ def measure_sqlite(figures: Figures, scale: ServiceScale) -> None:
 
     with tempfile.TemporaryDirectory(prefix="magent2-bench-") as name:
         path = Path(name, "house.db")
-        with echo_server() as echo, house(f"sqlite:///{path}", scale.sdk_tokens) as gateway:
+        with echo_server() as echo, gateway_with_worker(f"sqlite:///{path}", scale.sdk_tokens) as gateway:
             site = Site(gateway, echo, partial(SqliteBus, path))
             record = Record(figures, "sqlite_", scale)
             record.idle(site)
@@ -78,7 +78,7 @@ def measure_sqlite(figures: Figures, scale: ServiceScale) -> None:
 
 
 class Record:
-    """Writes figures down under the names of their engine."""
+    """Records figures under names with the prefix of their engine."""
 
     def __init__(self, figures: Figures, prefix: str, scale: ServiceScale) -> None:
         self._figures = figures
@@ -90,7 +90,7 @@ class Record:
         self._figures.add(f"{self._prefix}{name}", value, note)
 
     def _keep(self, **values: float) -> None:
-        """In the JSON, but not in the table. With this a subject is done."""
+        """Add figures to the JSON only, not to the table."""
         self._figures.values |= {f"{self._prefix}{name}": value for name, value in values.items()}
         print(f"bench: {', '.join(values)} after {time.monotonic() - self._begun:.0f} s", file=sys.stderr)
 
@@ -105,7 +105,7 @@ class Record:
 
     def sends(self, site: Site) -> None:
         for name, pair in (("send", send(site, self._scale)), ("send_answered", send_answered(site, self._scale))):
-            who = "to an agent that nobody serves" if name == "send" else "while the worker answers"
+            who = "to an agent without a worker" if name == "send" else "while the worker answers"
             self._add(f"{name}_ratio", pair.ratio, f"{shown(pair.ours)}/s {who}, plain echo route {shown(pair.raw)}")
             self._keep(**{f"{name}_per_s": pair.ours, f"{name}_raw_per_s": pair.raw})
 

@@ -1,6 +1,6 @@
-"""Steering, measured: `make bench-steer`. The bus inside a run, then steers through a service.
+"""Measure steering: `make bench-steer`. First the message bus inside a run, then steers through a service.
 
-Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+Prints a table and, as its last line, one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations

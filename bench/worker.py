@@ -1,6 +1,6 @@
-"""The worker, measured beside what one would write by hand and beside the SDK alone: `make bench-worker`.
+"""Measure the worker, compared with hand-written code and with the SDK alone: `make bench-worker`.
 
-Prints a table and, as its last line, one JSON object. `--quick` tries everything once with small counts.
+Prints a table and, as its last line, one JSON object. `--quick` measures everything once with small counts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure_sqlite(figures: Figures, scale: WorkerScale) -> None:
 
 
 def _measure_runs(figures: Figures, prefix: str, connect: Connect, scale: WorkerScale) -> None:
-    """A run's own time, one run after another; then the time per run of a worker that has many at once."""
+    """The time of single runs, one after another; then the time per run of a worker with many runs at once."""
     figures.add_pair(f"{prefix}sdk_overhead_ratio", sdk_overhead(connect, scale), "ms")
     figures.add_pair(f"{prefix}sdk_overhead_busy_ratio", sdk_overhead(connect, scale, busy=True), "ms")
     per_turn, pair = journal_ms_per_turn(connect, scale)

@@ -1,4 +1,4 @@
-"""Python blocks, measured against the bare engine and one append, turn by turn in one process."""
+"""Python blocks, compared with the sandbox alone and with one append, in turns in one process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Bench:
         await self.python.execute({"code": text}, ToolExecutionContext(self.facts, None))
 
     async def call_us(self, text: str) -> float:
-        """From one call of a block to its next, p50. The block fails, so that nothing of it is sent."""
+        """The p50 time from one call of a block to the next. The block fails, so that it sends nothing."""
         self._moments.clear()
         await self._noting.execute({"code": text}, ToolExecutionContext(self.facts, None))
         return _interval_us(self._moments)
@@ -96,12 +96,12 @@ class Bench:
         return replace(tool, hold=hold)
 
     async def append(self) -> None:
-        """As many records, of the same size, as the sends of a block are."""
+        """One append with the same number and size of records as the sends of a block."""
         payload = {"conversation_id": "side", "content": "hello", "filler": "x" * 180}
         await self.bus.acall(Append(records=tuple(NewRecord(f"bench:{n % 2}", payload) for n in range(2 * SENDS))))
 
     async def fill(self) -> None:
-        """As much as the log's engine keeps in memory of its file: from then on that grows no more."""
+        """Fill the engine's page cache, so that it does not grow during the measurement."""
         payload = {"filler": "x" * FILLER_BYTES}
         records = tuple(NewRecord("bench:filler", payload) for _ in range(RECORDS_PER_APPEND_MAX))
         for _ in range(CACHE_KIB * 1024 // (FILLER_BYTES * RECORDS_PER_APPEND_MAX) + 1):
@@ -113,7 +113,7 @@ class Bench:
 
 
 def bare(pool: Monty, text: str) -> float:
-    """The same program, its calls answered by hand; from one call to the next, p50 in µs."""
+    """The same program with calls answered directly: p50 time from one call to the next in µs."""
     answer: Any = {"return_value": {"ok": True, "envelope_id": "send-0", "published_to": ["chat:side", "chat:Bea"]}}
     moments = []
     with pool.checkout() as session, suppress(MontyRuntimeError):
@@ -165,7 +165,7 @@ async def _now(work: Callable[[], float]) -> float:
 
 
 async def _turns(works: dict[str, Callable[[], Awaitable[object]]], rounds: int) -> dict[str, float]:
-    """Each in turn, so that what else the machine does falls on all of them; the median of each."""
+    """Run the sides in turns, so that other load affects all of them; return the median of each."""
     took: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 2):
         for name, work in works.items():

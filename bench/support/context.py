@@ -1,4 +1,4 @@
-"""The message bus inside a run, measured: what sending, looking, reading and showing cost."""
+"""The cost of the message bus inside a run: sending, checking, reading and rendering."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sends(Protocol):
 
 
 class Floor:
-    """The least that can be called a bounded, idempotent queue: a lock, a deque and a dict."""
+    """The smallest bounded, idempotent queue: a lock, a deque and a dict."""
 
     def __init__(self, maxlen: int) -> None:
         self._maxlen = maxlen
@@ -79,7 +79,7 @@ def messages(count: int, targets: Sequence[str | None]) -> list[BusMessage]:
 def full_sends(maxlen: int, scale: ContextScale) -> Pair:
     """Seconds for sends to a full queue, ours and the floor's, in turns.
 
-    Of three messages one is for all, one for a subscriber that never reads, one for nobody.
+    Of three messages, one is a broadcast, one is for a subscriber that never reads, one has no subscriber.
     """
     before = messages(maxlen, (None, READER, OTHERS))
     sent = messages(scale.sends, (None, READER, OTHERS))
@@ -117,7 +117,7 @@ def has_pending_us(scale: ContextScale) -> float:
 
 
 def duplicate_send_us(scale: ContextScale) -> float:
-    """The dearest of the oldest, the middle and the newest message."""
+    """The highest cost among the oldest, the middle and the newest message."""
     bus, sent = crowded(scale)
     return max(
         _median_us(lambda known=known: bus.send(known), scale)  # type: ignore[misc]
@@ -126,7 +126,7 @@ def duplicate_send_us(scale: ContextScale) -> float:
 
 
 def consume_own_us(scale: ContextScale) -> float:
-    """One own message, read from behind all the others; only the reading is timed."""
+    """Read one own message that is queued after all others; only the read is timed."""
     bus, _ = crowded(scale)
     turns: list[float] = []
     for _ in range(scale.rounds):
@@ -188,7 +188,7 @@ def bytes_per_message(scale: ContextScale) -> float:
 
 
 def bytes_per_delivery(scale: ContextScale) -> float:
-    """What one unread message costs for each subscriber that it is for; the dearer of own messages and broadcasts."""
+    """Bytes per unread message and recipient: the larger of direct messages and broadcasts."""
     names = [f"agent-{number}" for number in range(scale.subscribers)]
     alone = _bytes_of(scale.sized, (None,), 0, scale)
     broadcast = (_bytes_of(scale.sized, (None,), scale.subscribers, scale) - alone) / (scale.sized * scale.subscribers)

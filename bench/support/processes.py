@@ -1,4 +1,4 @@
-"""The processes that are measured, and those that stand beside them; none outlives the benchmark."""
+"""The processes under measurement and those to compare with; none outlives the benchmark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOREIGN = ("MAGENT2_", "AGENT_", "OPENAI_", "REDIS_")  # variables that would ch
 
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python module that runs as long as the `with`. What it prints is dropped, what it complains of is shown."""
+    """Run a Python module for the duration of the `with`. Its stdout is dropped, its stderr is shown."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     child = subprocess.Popen(
         [sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=kept
@@ -77,18 +77,18 @@ def gateway_and_worker(bus_url: str) -> Iterator[Server]:
 
 
 @contextmanager
-def house(bus_url: str, tokens: int) -> Iterator[Server]:
+def gateway_with_worker(bus_url: str, tokens: int) -> Iterator[Server]:
     """Gateway and worker in one process and on one loop, with the agent that echoes and the one of the SDK."""
     arguments = ("bench.support.gateway.service_process", "--bus", bus_url, "--token", TOKEN, "--tokens", str(tokens))
     with server(*arguments, token=TOKEN, path="/ready") as found:
         yield found
 
 
-# --- what a process takes, as Linux tells ------------------------------------------------------------------------
+# --- resource use of a process (Linux) ---------------------------------------------------------------------------
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time so far, of the program and of the kernel on its behalf."""
+    """User and system CPU time so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""A Redis server of our own, and what a competent person would write against it by hand."""
+"""A Redis server for benchmarks, and hand-written code on it to compare with."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def used_bytes(url: str) -> int:
     return int(memory["used_memory"]) - sum(int(memory[name]) for name in buffers)
 
 
-# --- by hand -----------------------------------------------------------------------------------------------------
+# --- hand-written code -------------------------------------------------------------------------------------------
 
 
 async def raw_publish_s(client: redis.asyncio.Redis, topic: str, batch: list[Envelope]) -> float:
@@ -118,7 +118,7 @@ async def raw_follow(client: redis.asyncio.Redis, topics: Iterable[str], arrived
 
 
 async def cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """End tasks that would go on for ever, and say so when one had failed."""
+    """Cancel endless tasks, and raise the error of a task that has failed."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

@@ -1,4 +1,4 @@
-"""What every measurement needs: how much to do, envelopes, pairs of runs, and a table of what came out."""
+"""Shared parts of all benchmarks: sizes, envelopes, paired measurements, and the table of results."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def skipped(what: str) -> bool:
     return what in os.environ.get("SKIP", "").split(",")
 
 
-# --- what is sent ------------------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------------------
 
 SENTENCE = "Please compare the three offers, name the cheapest one that ships this week, and say what it leaves out. "
 
 
 def envelope(conversation: str, recipient: str | None = None) -> Envelope:
-    """A message as people send them: about 500 bytes of JSON."""
+    """A typical message: about 500 bytes of JSON."""
     return {
         "id": str(uuid.uuid4()),
         "conversation_id": conversation,
@@ -157,7 +157,7 @@ async def compare(raw: Measure, ours: Measure, rounds: int) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure should reach."""
+    """The target of a figure."""
 
     limit: float
     at_most: bool = False
@@ -171,7 +171,7 @@ class Goal:
 
 @dataclass(slots=True)
 class Figures:
-    """What was measured, by name, and what stands behind a ratio."""
+    """Figures by name, with both sides of each ratio."""
 
     goals: dict[str, Goal]
     values: dict[str, float | None] = field(default_factory=dict)
@@ -238,7 +238,7 @@ class Benchmark(Generic[S]):
         chosen = self._parser().parse_args()
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         if chosen.quick:
-            gc.freeze()  # what was imported need not be looked through before every measurement
+            gc.freeze()  # so that garbage collection skips imported objects
         figures = Figures(self.goals)
         for name, measure in self.parts.items():
             if chosen.only in (None, name) and not skipped(name):

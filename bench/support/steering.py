@@ -1,6 +1,6 @@
-"""Steering a run through a gateway: how long until it is accepted, and until the run's next request would show it.
+"""The time until a steer is accepted by a gateway, and until the next model request of the run would contain it.
 
-The gateway listens on a port of this machine; gateway and worker each have a bus of their own.
+The gateway listens on a local port; gateway and worker each have their own bus object.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SESSION, AGENT = "bench", "Ada"
 DEADLINE_S = 10.0
 
 
-class Listening:
-    """A run that could ask its model at any moment, and notes when a request would first show what was said."""
+class SteerableRunner:
+    """A run that records when a model request would first contain each steer."""
 
     takes_steers = True
 
@@ -72,7 +72,7 @@ async def measure() -> dict[str, float]:
 
 
 async def measure_on(connect: Connect, steers: int = STEERS) -> dict[str, float]:
-    run = Listening()
+    run = SteerableRunner()
     async with at_work(connect, run) as client:
         await client.post("/send", json={"conversation_id": SESSION, "recipient": f"agent:{AGENT}", "content": "go"})
         await asyncio.wait_for(run.begun.wait(), DEADLINE_S)
@@ -82,7 +82,7 @@ async def measure_on(connect: Connect, steers: int = STEERS) -> dict[str, float]
     return {"steer_accept_ms": median(accepted), "steer_visible_ms": median(visible)}
 
 
-async def steer(client: httpx2.AsyncClient, run: Listening, number: int) -> tuple[float, float]:
+async def steer(client: httpx2.AsyncClient, run: SteerableRunner, number: int) -> tuple[float, float]:
     """Milliseconds from the request to its answer, and from the request to a model that would see it."""
     begun = time.perf_counter()
     answer = await client.post(f"/api/sdk/session/{SESSION}/steer", json={"text": f"steer {number}"})
@@ -95,7 +95,7 @@ async def steer(client: httpx2.AsyncClient, run: Listening, number: int) -> tupl
 
 
 @asynccontextmanager
-async def at_work(connect: Connect, run: Listening) -> AsyncIterator[httpx2.AsyncClient]:
+async def at_work(connect: Connect, run: SteerableRunner) -> AsyncIterator[httpx2.AsyncClient]:
     """A gateway, a worker, and a client of the gateway."""
     front, back = connect(), connect()
     listener = listen("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""How many runs a second one worker can take, record and settle."""
+"""How many runs per second one worker can claim, record and settle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magent2.bus.operations import RECORDS_PER_APPEND_MAX, Append, Claim, OwnedA
 from magent2.bus.records import ClaimedLane, NewRecord
 
 CONCURRENCY = 64  # runs of the worker at a time
-CLAIM_AT = 32  # free places at which it is worth asking for more
+CLAIM_AT = 32  # free slots at which the worker claims more
 LEASE_S = 30.0
 
 
@@ -36,7 +36,7 @@ def _mail(agent: str, conversation: str) -> NewRecord:
 
 
 async def drain(bus: EngineBase, agent: str, lanes: int) -> None:
-    """Work until so many lanes are settled, as one worker would."""
+    """Work like one worker until this many lanes are settled."""
     running: set[asyncio.Task[None]] = set()
     settled = 0
     while settled < lanes:
@@ -54,7 +54,7 @@ async def drain(bus: EngineBase, agent: str, lanes: int) -> None:
 
 
 async def _work(bus: EngineBase, lane: ClaimedLane) -> None:
-    """What an echo run writes."""
+    """The records of an echo run."""
     conversation, head = lane.owner.conversation, lane.mail[0]
     stream, text = f"stream:{conversation}", head.payload["content"]
     started = NewRecord(stream, _event(conversation, "run", status="started"))
@@ -70,7 +70,7 @@ def _event(conversation: str, kind: str, **fields: object) -> Envelope:
 
 
 async def converse(bus: EngineBase, agent: str, conversations: int) -> None:
-    """Conversations of one message and one answer each, with a head, as delivery and a worker leave them."""
+    """Create conversations with one message, one answer and a head, as delivery and a worker do."""
     for number in range(conversations):
         conversation = f"{agent}-{number}"
         payload = envelope(conversation, f"agent:{agent}")

@@ -1,4 +1,4 @@
-"""How many records a second: ours, with dedupe, against an append by hand without."""
+"""Published records per second: ours with deduplication, compared with a plain append without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_PER_COMMIT = 100
 
 
 async def publish_s(bus: EngineBase, topic: str, batch: list[Envelope], concurrency: int) -> float:
-    """Seconds until all are acknowledged, with so many publishers at work."""
+    """Seconds until all records are acknowledged, with this many concurrent publishers."""
     left = iter(batch)
 
     async def publisher() -> None:
@@ -128,7 +128,7 @@ def raw_insert_s(connection: sqlite3.Connection, topic: str, batch: list[Envelop
 
 
 def sync_publish(connect: Connect, scale: Scale) -> float:
-    """Publishes a second through the v1 face, the median of the rounds."""
+    """Publishes per second through the v1 methods, as the median of the rounds."""
     fresh, bus = _batches(scale.publishes), connect()
     figures = []
     for _ in range(scale.rounds):

@@ -1,4 +1,4 @@
-"""The other side of a wake-up by hand: reads one Redis stream, blocking, and answers on another. Run as a process."""
+"""A process that blocks on one Redis stream and answers on another, as the floor of a wake-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PING, PONG = "raw:ping", "raw:pong"
 
 
 def patient(url: str) -> redis.asyncio.Redis:
-    """A client for blocking reads: by default one gives up after five seconds."""
+    """A client without the default timeout of five seconds, for blocking reads."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=None)
 
 

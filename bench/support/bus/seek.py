@@ -1,4 +1,4 @@
-"""How long it takes to go on reading near the end of a short topic and of a very long one."""
+"""The time to resume reading near the end of a short topic and of a very long one."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def fill(bus: EngineBase, topic: str, count: int) -> None:
 
 
 def _token(topic: str, number: int) -> NewRecord:
-    """Long topics are streams of tokens; few have an id of their sender's, the rest get theirs from the log."""
+    """A token record. Few records have an id from their sender; the log assigns the other ids."""
     record_id = None if number % NAMED_EVERY else f"token-{number}"
     return NewRecord(topic, {"event": "token", "text": " word", "index": number}, record_id)
 
 
 def _cursors(bus: EngineBase, topic: str) -> list[str]:
-    """Ids as a reader has them, as many of one kind as of the other, each with enough records behind it."""
+    """Cursors of both kinds in equal numbers, each with enough records after it."""
     ids = [record.id for record in bus.read(topic, limit=NEAR_THE_END)][:-LIMIT]
     named = [record_id for record_id in ids if assigned_seq(record_id) is None]
     return named + [record_id for record_id in ids if assigned_seq(record_id) is not None][: len(named)]

@@ -1,4 +1,4 @@
-"""How much room records take, payload included."""
+"""The storage size of records, including their payload."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _publish_all(bus: EngineBase, count: int) -> None:
 
 
 def heap_bytes_per_record(connect: Connect, scale: Scale) -> float:
-    """Growth of a process of its own, because this one has seen too much to grow by a known amount."""
+    """Memory growth of a new process, because freed memory of this one would hide the growth."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_growth, connect, scale.sized_records).result() / scale.sized_records
 
@@ -48,14 +48,14 @@ def _growth(connect: Connect, count: int) -> int:
 
 
 async def _publish_slowly(bus: EngineBase, count: int) -> None:
-    """In pieces, so that what is published does not stand in memory beside what is kept."""
+    """Publish in batches, so that the input does not occupy memory beside the stored records."""
     for start in range(0, count, WARM_UP):
         await _publish_all(bus, min(WARM_UP, count - start))
 
 
 def resident_bytes() -> int:
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # else room that was freed before hides the growth
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # otherwise memory that was freed before hides the growth
     if trim is not None:
         trim(0)
     state = Path("/proc/self/statm")

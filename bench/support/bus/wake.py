@@ -1,4 +1,4 @@
-"""How long from before the publish until the record is in a follower's hands."""
+"""The time from before a publish until a follower has the record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bench.support.report import Connect, Pair, Scale, envelope, paired, run
 from magent2.bus.base import EngineBase, publishing
 from magent2.bus.interface import BusMessage
 
-PAUSE_S = 0.001  # between samples, so that each begins with everybody asleep
+PAUSE_S = 0.001  # between samples, so that all followers are waiting at the start of each
 READY_TIMEOUT_S = 60.0
 
 Publish = Callable[[str], Awaitable[object]]
 
 
 class Side:
-    """One way to publish and to follow, on the same loop. `arrived` is called for each record in a reader's hands."""
+    """One way to publish and follow on the same loop. `arrived` is called for each record that a follower gets."""
 
     def __init__(self, publish: Publish, conversations: list[str]) -> None:
         self._publish = publish
@@ -38,7 +38,7 @@ class Side:
         self._news.set()
 
     async def ready(self, conversations: list[str]) -> None:
-        """Each topic has delivered one record: every follower is awake, and will be asleep in a moment."""
+        """Wait until each topic has delivered one record, so that every follower is known to run."""
         for conversation in conversations:
             await self._publish(conversation)
         async with asyncio.timeout(READY_TIMEOUT_S):
@@ -56,7 +56,7 @@ class Side:
 
 
 def redis_wake(url: str, connect: Connect, scale: Scale, followed: int) -> tuple[Pair, float]:
-    """Our followers of so many topics beside a blocking read of one; and the ms of one blocking read of as many."""
+    """Our followers of many topics compared with a blocking read of one; also the ms of a blocking read of all."""
     return run(_redis_wake(url, connect(), scale, followed))
 
 
@@ -80,12 +80,12 @@ async def _redis_wake(url: str, bus: EngineBase, scale: Scale, followed: int) ->
 
 
 def _patient(url: str) -> redis.asyncio.Redis:
-    """A client for blocking reads: by default one gives up after five seconds."""
+    """A client without the default timeout of five seconds, for blocking reads."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=None)
 
 
 async def _in_turns(raw: Side, ours: Side, scale: Scale) -> Pair:
-    """The sides change after every sample; a turn is the p50 of many."""
+    """Alternate the sides after every sample; a turn is the p50 of many samples."""
     turns = []
     for _ in range(scale.rounds + 1):  # the first warms up
         samples = [(await raw.sample_ms(), await ours.sample_ms()) for _ in range(scale.wakes)]

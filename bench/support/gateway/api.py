@@ -1,4 +1,4 @@
-"""What the session API costs beside the plain routes, and what it costs to know who asks."""
+"""The cost of the session API compared with the plain routes, and the cost of authentication."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import orjson
 from bench.support.bus.seek import fill
 from bench.support.bus.wake import PAUSE_S
 from bench.support.gateway.latency import Sample
-from bench.support.gateway.load_client import Caller, Server, all_answered_s
+from bench.support.gateway.load_client import RequestConnection, Server, all_answered_s
 from bench.support.gateway.service_scale import body, new_names
 from bench.support.gateway.stream_client import following
-from bench.support.gateway.two_gateways import Gates
+from bench.support.gateway.two_gateways import GatewayPair
 from bench.support.processes import ECHO_AGENT, cpu_s, is_told
 from bench.support.report import Measure, Pair, compare, paired, run
 from bench.support.worker.drain import ONE_WORD
@@ -52,18 +52,20 @@ QUICK = ApiScale(
 # --- events ------------------------------------------------------------------------------------------------------
 
 
-def events_per_s(gates: Gates, scale: ApiScale) -> Pair:
+def events_per_s(gates: GatewayPair, scale: ApiScale) -> Pair:
     """Events a second in pages from near the end: `ours` of a long session, `raw` of a short one."""
     short, long = new_names(2)
     return run(_events(gates, {short: scale.session_small, long: scale.session_large}, scale))
 
 
-async def _events(gates: Gates, sizes: dict[str, int], scale: ApiScale) -> Pair:
+async def _events(gates: GatewayPair, sizes: dict[str, int], scale: ApiScale) -> Pair:
     bus = gates.connect()
-    caller = await Caller.dial(gates.guarded)
+    caller = await RequestConnection.dial(gates.guarded)
     try:
         for session, size in sizes.items():
-            await caller.ask(gates.guarded.post("/send", body(session, ECHO_AGENT, ONE_WORD)))  # who begins it owns it
+            await caller.ask(
+                gates.guarded.post("/send", body(session, ECHO_AGENT, ONE_WORD))
+            )  # the creator owns the session
             await fill(bus, stream_topic(session), size)
         short, long = [await _pages(caller, gates.guarded, session, scale) for session in sizes]
         return await compare(short, long, scale.rounds)
@@ -72,8 +74,8 @@ async def _events(gates: Gates, sizes: dict[str, int], scale: ApiScale) -> Pair:
         await bus.aclose()
 
 
-async def _pages(caller: Caller, server: Server, session: str, scale: ApiScale) -> Measure:
-    """Requests for the last full page, once it is known which that is."""
+async def _pages(caller: RequestConnection, server: Server, session: str, scale: ApiScale) -> Measure:
+    """Requests for the last full page, whose position is looked up first."""
     path = f"/api/sdk/session/{session}"
     last = orjson.loads(_content(await caller.ask(server.get(path))))["last_seq"]
     request = server.get(f"{path}/events?since={last - PAGE}&limit={PAGE}")
@@ -94,8 +96,8 @@ def _content(answer: bytes) -> bytes:
 # --- messages ----------------------------------------------------------------------------------------------------
 
 
-def message(gates: Gates, scale: ApiScale) -> Pair:
-    """Milliseconds, p50 of a turn, from the request until the answer is in the client's hands.
+def message(gates: GatewayPair, scale: ApiScale) -> Pair:
+    """Milliseconds, p50 of a turn, from the request until the client has the answer.
 
     `ours`: one `POST /api/sdk/session/message`, until its answer is whole. `raw`: a `POST /send`, until the output has
     come on a `/stream` that was open before. Same person, same agent, one after the other in turns.
@@ -118,7 +120,7 @@ async def _message(server: Server, scale: ApiScale) -> Pair:
 async def _said(server: Server) -> AsyncIterator[Sample]:
     (session,) = new_names(1)
     await _begin(server, session)
-    caller = await Caller.dial(server)
+    caller = await RequestConnection.dial(server)
     asked = {"session_id": session, "user_input": ONE_WORD}
     expected = b'"final_output":' + orjson.dumps(ONE_WORD)
 
@@ -126,7 +128,7 @@ async def _said(server: Server) -> AsyncIterator[Sample]:
         request = server.post(
             "/api/sdk/session/message", orjson.dumps({**asked, "client_message_id": str(uuid.uuid4())})
         )
-        await asyncio.sleep(PAUSE_S)  # so that each begins with everybody asleep
+        await asyncio.sleep(PAUSE_S)  # so that all processes are idle at the start of each sample
         begun = time.perf_counter()
         answer = await caller.ask(request)
         taken = time.perf_counter() - begun
@@ -141,8 +143,8 @@ async def _said(server: Server) -> AsyncIterator[Sample]:
 
 
 async def _begin(server: Server, session: str) -> None:
-    """The first message, which gives it its agent, and its answer; the worker may still be on its way up."""
-    caller = await Caller.dial(server)
+    """Send the first message, which sets the agent, and wait for its answer; the worker may still be starting."""
+    caller = await RequestConnection.dial(server)
     try:
         async with following(server, [session]) as (listener,):
             await caller.ask(server.post("/send", body(session, ECHO_AGENT, ONE_WORD)))
@@ -154,7 +156,7 @@ async def _begin(server: Server, session: str) -> None:
 @asynccontextmanager
 async def _sent(server: Server) -> AsyncIterator[Sample]:
     (conversation,) = new_names(1)
-    caller = await Caller.dial(server)
+    caller = await RequestConnection.dial(server)
     async with following(server, [conversation]) as (listener,):
 
         async def sample() -> float:
@@ -173,14 +175,14 @@ async def _sent(server: Server) -> AsyncIterator[Sample]:
             caller.close()
 
 
-# --- knowing who asks --------------------------------------------------------------------------------------------
+# --- authentication ----------------------------------------------------------------------------------------------
 
 
-def auth(gates: Gates, scale: ApiScale) -> Pair:
-    """Milliseconds of processor time per `POST /send`: `ours` by somebody with a key, counted and held to their own
-    conversations; `raw` at a gateway in the same process that asks nothing.
+def auth(gates: GatewayPair, scale: ApiScale) -> Pair:
+    """Milliseconds of processor time per `POST /send`: `ours` with a key, rate limits and
+    ownership checks; `raw` at a gateway in the same process without authentication.
 
-    It is the time of that whole process, engine included, as Linux tells it; elsewhere the time until all are answered.
+    On Linux it is the CPU time of the whole process, including the engine; elsewhere the time until all are answered.
     """
     return run(compare(_sends(gates.open, scale), _sends(gates.guarded, scale), scale.rounds))
 

@@ -1,4 +1,4 @@
-"""What one would write first: a FastAPI route that takes a model and gives it back. Run as a process."""
+"""The baseline: a FastAPI route that parses a model and returns it. Run as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients cost that only wait: a conversation each, in which nothing happens."""
+"""The cost of idle clients: each follows a conversation without events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.support.processes import cpu_s, resident_kb
 from bench.support.report import run
 
 WARM_UP = 50  # clients before the first measurement
-SETTLE_S = 1.0  # until what connecting began has ended
+SETTLE_S = 1.0  # until the work of connecting is done
 
 
 @dataclass(frozen=True, slots=True)

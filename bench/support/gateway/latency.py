@@ -1,4 +1,4 @@
-"""How long from the POST of a message until its answer is at a client that was connected before."""
+"""The time from the POST of a message until a connected client has the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.support.bus.redis_pong import PING, PONG, patient
 from bench.support.bus.wake import PAUSE_S
-from bench.support.gateway.load_client import Caller, Server
+from bench.support.gateway.load_client import RequestConnection, Server
 from bench.support.gateway.service_scale import ServiceScale, Site, body, new_names
 from bench.support.gateway.stream_client import Listener, following
 from bench.support.processes import ECHO_AGENT, process
@@ -61,7 +61,7 @@ async def _latency(site: Site, scale: ServiceScale, wakes: Wakes) -> Latency:
 @asynccontextmanager
 async def _asked(server: Server) -> AsyncIterator[Sample]:
     (conversation,) = new_names(1)
-    caller = await Caller.dial(server)
+    caller = await RequestConnection.dial(server)
     async with following(server, [conversation]) as (listener,):
         try:
             await _ask_ms(caller, server, conversation, listener)  # from here on the conversation has its agent
@@ -70,9 +70,9 @@ async def _asked(server: Server) -> AsyncIterator[Sample]:
             caller.close()
 
 
-async def _ask_ms(caller: Caller, server: Server, conversation: str, listener: Listener) -> float:
+async def _ask_ms(caller: RequestConnection, server: Server, conversation: str, listener: Listener) -> float:
     request = server.post("/send", body(conversation, ECHO_AGENT, ONE_WORD))
-    await asyncio.sleep(PAUSE_S)  # so that each begins with everybody asleep
+    await asyncio.sleep(PAUSE_S)  # so that all processes are idle at the start of each sample
     begun, wanted = time.perf_counter(), listener.outputs + 1
     sending = asyncio.ensure_future(caller.ask(request))
     answered = await listener.heard(wanted)
@@ -85,7 +85,7 @@ async def _ask_ms(caller: Caller, server: Server, conversation: str, listener: L
 
 @asynccontextmanager
 async def plain_posts(server: Server) -> AsyncIterator[Sample]:
-    caller = await Caller.dial(server)
+    caller = await RequestConnection.dial(server)
 
     async def sample() -> float:
         request = server.post("/echo", body("plain", ECHO_AGENT, ONE_WORD))
@@ -125,7 +125,7 @@ async def stream_wakes(url: str) -> AsyncIterator[Sample]:
 
 @asynccontextmanager
 async def loop_wakes() -> AsyncIterator[Sample]:
-    """Two wake-ups in one process: a task that waits is told and tells the next."""
+    """Two wake-ups in one process: a waiting task is woken and wakes the next."""
 
     async def sample() -> float:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Load over HTTP/1.1, from raw bytes: lean enough that the server is what is measured, and the same for both sides."""
+"""A minimal HTTP/1.1 load client, so that the server dominates the measurement; the same for both sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server under load: where it is, and as which process."""
+    """Address and process of a server under load."""
 
     port: int
     pid: int
@@ -42,7 +42,7 @@ class Refused(RuntimeError):
     """A server answered something else than 200."""
 
 
-class Line(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection that stays open; a request goes out only after the answer to the one before is in."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
@@ -80,7 +80,7 @@ class Line(asyncio.Protocol):
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether an answer has come to its end, told by its length or by its last chunk."""
+    """Whether an answer is complete, by its length or its last chunk."""
     head = answer.find(_HEAD_END)
     if head < 0:
         return False
@@ -94,15 +94,15 @@ def is_ok(answer: bytes) -> bool:
     return answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def opened(server: Server, make: Callable[[], Line], count: int) -> list[Line]:
+async def opened(server: Server, make: Callable[[], LoadConnection], count: int) -> list[LoadConnection]:
     loop = asyncio.get_running_loop()
     return [(await loop.create_connection(make, HOST, server.port))[1] for _ in range(count)]
 
 
 async def all_answered_s(server: Server, requests: Iterable[bytes], connections: int) -> float:
-    """Seconds until all are answered with 200, over so many connections that are open before."""
+    """Seconds until all requests are answered with 200, over this many connections opened in advance."""
     left = iter(requests)
-    lines = await opened(server, lambda: Line(left), connections)
+    lines = await opened(server, lambda: LoadConnection(left), connections)
     try:
         with Stopwatch() as watch:
             for line in lines:
@@ -115,7 +115,7 @@ async def all_answered_s(server: Server, requests: Iterable[bytes], connections:
     return watch.seconds
 
 
-class Caller(asyncio.Protocol):
+class RequestConnection(asyncio.Protocol):
     """One connection for one request at a time, each with its answer."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Caller(asyncio.Protocol):
         self._mark = b""
 
     @classmethod
-    async def dial(cls, server: Server) -> Caller:
+    async def dial(cls, server: Server) -> RequestConnection:
         _, caller = await asyncio.get_running_loop().create_connection(cls, HOST, server.port)
         return caller
 
@@ -139,7 +139,7 @@ class Caller(asyncio.Protocol):
         return answer
 
     async def ask_until(self, request: bytes, mark: bytes) -> None:
-        """Until the mark has come; `rest` then waits for what else there is."""
+        """Send a request and wait until the mark arrives; `rest` then waits for the rest."""
         await self._exchange(request, mark)
 
     async def rest(self) -> bytes:
@@ -178,7 +178,7 @@ class Caller(asyncio.Protocol):
 async def answers(server: Server, request: bytes) -> bool:
     """Whether the server is up and says 200."""
     with suppress(OSError, Refused):
-        caller = await Caller.dial(server)
+        caller = await RequestConnection.dial(server)
         try:
             await caller.ask(request)
             return True

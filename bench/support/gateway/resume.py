@@ -1,4 +1,4 @@
-"""How long until a client that was away hears the first event it missed, in a short and in a very long conversation."""
+"""The time until a reconnecting client gets the first missed event, in a short and in a very long conversation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from statistics import median
 
 from bench.support.bus.seek import NEAR_THE_END, fill
-from bench.support.gateway.load_client import Caller, Server
+from bench.support.gateway.load_client import RequestConnection, Server
 from bench.support.gateway.service_scale import ServiceScale, Site, new_names
 from bench.support.report import Pair, paired, run
 from magent2.models.address import stream_topic
@@ -26,7 +26,7 @@ def resume(site: Site, scale: ServiceScale) -> Pair:
 
 
 async def _resume(server: Server, lasts: dict[str, int], scale: ServiceScale) -> Pair:
-    caller, turns = await Caller.dial(server), []
+    caller, turns = await RequestConnection.dial(server), []
     try:
         for _ in range(scale.rounds + 1):  # the first warms up
             samples = [[await _first_ms(caller, server, *one) for one in lasts.items()] for _ in range(scale.resumes)]
@@ -36,8 +36,8 @@ async def _resume(server: Server, lasts: dict[str, int], scale: ServiceScale) ->
     return paired(turns[1:])
 
 
-async def _first_ms(caller: Caller, server: Server, conversation: str, last: int) -> float:
-    """Over a connection that stays open, because the time to connect would hide a difference."""
+async def _first_ms(caller: RequestConnection, server: Server, conversation: str, last: int) -> float:
+    """Use a connection that stays open, because the time to connect would hide a difference."""
     cursor = last - random.randint(1, NEAR_THE_END)
     request = server.get(f"/stream/{conversation}?max_events=1", last_event_id=cursor)
     begun = time.perf_counter()

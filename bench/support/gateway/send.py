@@ -1,4 +1,4 @@
-"""How many messages a second one gateway takes, beside a FastAPI route that only gives back what it was sent."""
+"""Messages per second of one gateway, compared with a FastAPI route that returns its input."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bench.support.worker.drain import ONE_WORD
 
 
 def send(site: Site, scale: ServiceScale) -> Pair:
-    """To an agent that nobody serves: what the gateway can take, with no worker at work on the same processors."""
+    """Send to an agent without a worker, so that only the gateway uses the processors."""
     plain = _plain(site.echo, scale.sends, scale.connections)
     return run(compare(plain, _waiting(site.gateway, scale.sends, scale.connections), scale.rounds))
 
 
 def send_answered(site: Site, scale: ServiceScale) -> Pair:
-    """To the agent that the worker serves, which answers meanwhile and shares the processors."""
+    """Send to an agent with a worker that answers meanwhile and shares the processors."""
     plain = _plain(site.echo, scale.answered_sends, scale.connections)
     return run(compare(plain, _answered(site.gateway, scale.answered_sends, scale.connections), scale.rounds))
 
@@ -49,7 +49,7 @@ def _waiting(server: Server, count: int, connections: int) -> Measure:
 
 
 def _answered(server: Server, count: int, connections: int) -> Measure:
-    """The clock stops when all is accepted; then all answers are waited for, lest they disturb the next turn."""
+    """Stop the clock when all messages are accepted, then wait for all answers before the next turn."""
 
     async def measure() -> float:
         names = new_names(connections)

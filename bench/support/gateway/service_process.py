@@ -19,7 +19,7 @@ from magent2.worker.service import WorkerService
 
 
 async def serve(bus: Engine, chosen: argparse.Namespace) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
     runners = {SDK_AGENT: OpenAIAgentsRunner(talker(chosen.tokens))}

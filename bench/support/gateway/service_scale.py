@@ -1,4 +1,4 @@
-"""What is measured of the service, and how much of it."""
+"""Sizes of the measurements of the service, and the site under test."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ QUICK = ServiceScale(
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A gateway with a worker behind it, the plain server beside it, and the bus under it."""
+    """A gateway with its worker and bus, and the echo server to compare with."""
 
     gateway: Server
     echo: Server
@@ -76,7 +76,7 @@ class Site:
 
 
 def new_names(count: int) -> tuple[str, ...]:
-    """Conversations that nobody has used."""
+    """Names of new conversations."""
     stem = f"bench-{uuid.uuid4().hex[:12]}"
     return tuple(f"{stem}-{number}" for number in range(count))
 

@@ -1,4 +1,4 @@
-"""Clients of `GET /stream/…`: what they hear is kept as it came and read only after the measurement."""
+"""Clients of `GET /stream/…`: they store raw bytes and parse them only after the measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIALS = 50  # connections that are opened at a time
 
 
 class Listener(asyncio.Protocol):
-    """One stream that is followed. `outputs` counts the answers, `at` is when the last of them came."""
+    """One open stream. `outputs` counts the answers, `at` is the time of the last one."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -55,12 +55,12 @@ class Listener(asyncio.Protocol):
                 waiting.set_exception(Refused(f"the stream ended: {b''.join(self._pieces)[-500:]!r}"))
 
     async def ready(self) -> None:
-        """Until the server follows the conversation for this client."""
+        """Wait until the server follows the conversation for this client."""
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await self._ready
 
     async def heard(self, outputs: int) -> float:
-        """When the answer came that makes it so many."""
+        """Wait for this many answers; return the time of the last one."""
         if self.outputs < outputs:
             self._wanted = outputs
             self._news = asyncio.get_running_loop().create_future()
@@ -80,7 +80,7 @@ class Listener(asyncio.Protocol):
 
 
 def unchunked(body: bytes) -> Iterator[bytes]:
-    """The pieces of a chunked body, as far as it has come."""
+    """The chunks of a body that have arrived so far."""
     start = 0
     while (line := body.find(b"\r\n", start)) > 0:
         size = int(body[start:line], 16)

@@ -1,4 +1,4 @@
-"""How many tokens a second come from a worker through the log and the gateway to clients, and whether all do."""
+"""Tokens per second from a worker through the log and the gateway to clients, and whether all arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import redis.asyncio
 
 from bench.support.bus.publish import raw_insert_s, raw_log
-from bench.support.gateway.load_client import Caller, Server
+from bench.support.gateway.load_client import RequestConnection, Server
 from bench.support.gateway.service_scale import ServiceScale, Site, body, new_names
 from bench.support.gateway.stream_client import Listener, following
 from bench.support.processes import ECHO_AGENT, SDK_AGENT
@@ -25,7 +25,7 @@ WORD = "word "
 async def talks_s(server: Server, agent: str, text: str, talks: int) -> tuple[float, list[Listener]]:
     """Seconds from the first POST until every client has its answer, and what the clients heard."""
     names = new_names(talks)
-    callers = [await Caller.dial(server) for _ in names]
+    callers = [await RequestConnection.dial(server) for _ in names]
     requests = [server.post("/send", body(name, agent, text)) for name in names]
     try:
         async with following(server, names) as listeners:
@@ -52,7 +52,7 @@ def check_talk(listener: Listener, tokens: int, answer: str) -> list[Envelope]:
     return heard
 
 
-# --- echo, beside an append by hand ------------------------------------------------------------------------------
+# --- echo, compared with a plain append --------------------------------------------------------------------------
 
 Append = Callable[[str, list[Envelope]], Awaitable[float]]  # seconds
 
@@ -88,7 +88,7 @@ async def _sqlite_tokens(connection: sqlite3.Connection, site: Site, scale: Serv
 
 
 async def _tokens(site: Site, scale: ServiceScale, append: Append) -> Pair:
-    """The payloads appended by hand are those that the clients heard in a first talk."""
+    """The plain append writes the payloads that the clients received in a first talk."""
     text, total = WORD * scale.words, scale.talks * scale.words
 
     async def talk() -> tuple[float, list[list[Envelope]]]:
@@ -110,7 +110,7 @@ def _named(payloads: list[list[Envelope]]) -> list[tuple[str, list[Envelope]]]:
     return list(zip(new_names(len(payloads)), payloads, strict=True))
 
 
-# --- runs of the SDK, beside the SDK alone -----------------------------------------------------------------------
+# --- runs of the SDK, compared with the SDK alone ----------------------------------------------------------------
 
 
 def sdk_tokens(site: Site, scale: ServiceScale) -> Pair:

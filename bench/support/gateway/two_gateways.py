@@ -1,4 +1,4 @@
-"""Two gateways on one bus and one loop: one asks who comes and counts, one lets everybody in. Run as a process."""
+"""Two gateways on one bus and loop: one with authentication and rate limits, one without. Run as a process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import WorkerService
 
-PERSON = "user:ada"  # who sends the envelopes of all benchmarks
-BEYOND_REACH = RequestRate(per_s=1e6, burst=1_000_000)  # everything is counted, and nobody is refused
+PERSON = "user:ada"  # the sender of the envelopes of all benchmarks
+NO_LIMIT = RequestRate(per_s=1e6, burst=1_000_000)  # every request is counted and none is refused
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
-    """The same process twice: `guarded` as somebody with a key comes in, `open` without anything."""
+class GatewayPair:
+    """The same process at two ports: `guarded` with an API key, `open` without."""
 
     guarded: Server
     open: Server
@@ -38,7 +38,7 @@ class Gates:
 
 
 @contextmanager
-def gates(bus_url: str, connect: Connect, *, worker: bool) -> Iterator[Gates]:
+def gateway_pair(bus_url: str, connect: Connect, *, worker: bool) -> Iterator[GatewayPair]:
     """With a worker on the same loop, or without one."""
     port = free_port()
     arguments = [
@@ -53,14 +53,14 @@ def gates(bus_url: str, connect: Connect, *, worker: bool) -> Iterator[Gates]:
         bus = connect()
         key = run_sync(bus, create_key, (PERSON,)).text
         bus.close()
-        yield Gates(replace(found, token=key), Server(port, found.pid), connect)
+        yield GatewayPair(replace(found, token=key), Server(port, found.pid), connect)
 
 
 async def serve(bus: Engine, chosen: argparse.Namespace) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
-    limits = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, BEYOND_REACH))
+    limits = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, NO_LIMIT))
     guarded = Gateway(bus, access=Access.by_token(TOKEN, loopback=True), limits=limits)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(bus.aclose)

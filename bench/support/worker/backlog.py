@@ -1,4 +1,4 @@
-"""Mail for a worker to answer, and how long one worker takes over it."""
+"""A backlog of mail, and the time that one worker takes to answer it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import WorkerService
 
 SENDERS = 64  # deliveries under way at a time
-LOOK_AGAIN_S = 0.002  # is all answered? Short beside any measurement, and long beside the loop's own work
+LOOK_AGAIN_S = 0.002  # check interval: short compared with a measurement, long compared with the work of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Backlog:
 
 
 def new_backlog(text: str, count: int) -> Backlog:
-    """For an agent and in conversations that nobody has used."""
+    """Create a backlog for a new agent in new conversations."""
     agent = f"Bench-{uuid.uuid4().hex[:12]}"
     return Backlog(agent, text, tuple(f"{agent}-{number}" for number in range(count)))
 
@@ -68,7 +68,7 @@ async def deliver_all(bus: EngineBase, backlog: Backlog) -> None:
 
 
 async def answer_s(bus: EngineBase, backlog: Backlog, runner: Runner, concurrency: int) -> float:
-    """Seconds from the start of a worker until all is answered. What is missing afterwards is an error."""
+    """Seconds from the start of a worker until all mail is answered. A missing answer is an error."""
     await deliver_all(bus, backlog)
     service = WorkerService(bus, {backlog.agent: runner}, concurrency=concurrency)
     count = len(backlog.conversations)

@@ -1,4 +1,4 @@
-"""How large a worker process is that holds many conversations."""
+"""The memory of a worker process in the middle of many runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents.items import TResponseStreamEvent
 from bench.support.bus.size import resident_bytes
 from bench.support.report import Connect, run
 from bench.support.worker.backlog import LOOK_AGAIN_S, Backlog, deliver_all, new_backlog
-from bench.support.worker.sdk_runs import QUESTION, Scripted
+from bench.support.worker.sdk_runs import QUESTION, ScriptedReplies
 from magent2.bus.base import EngineBase
 from magent2.runner.demo.script import Say
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
@@ -23,8 +23,8 @@ from magent2.worker.service import WorkerService
 MIB = 1 << 20
 
 
-class Silent(Scripted):
-    """Says one word and no more."""
+class OneWordModel(ScriptedReplies):
+    """A model that streams one word and then waits."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: Say("Well"))
@@ -39,7 +39,7 @@ class Silent(Scripted):
 
 
 def held_mb(connect: Connect, conversations: int) -> tuple[float, float]:
-    """MiB of a process of its own that is in the middle of so many SDK runs, and of one that is in none."""
+    """MiB of a process in the middle of this many SDK runs, and of one without runs."""
     backlog = new_backlog(QUESTION, conversations)
     run(_deliver_all(connect(), backlog))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -57,7 +57,7 @@ def _hold(connect: Connect, agent: str, conversations: int) -> tuple[int, int]:
 
 
 async def _held(bus: EngineBase, agent: str, conversations: int) -> tuple[int, int]:
-    before, model = resident_bytes(), Silent()
+    before, model = resident_bytes(), OneWordModel()
     runner = OpenAIAgentsRunner(Agent(name=agent, model=model))
     service = WorkerService(bus, {agent: runner}, concurrency=conversations)
     serving = asyncio.create_task(service.run())

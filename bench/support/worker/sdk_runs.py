@@ -1,4 +1,4 @@
-"""What our runner, journal and worker add to a run of the SDK."""
+"""The overhead of runner, journal and worker over a run of the SDK alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PAUSE_S = 0.005  # between tokens that are paced
 Items = Sequence[Mapping[str, Any]]
 
 
-class Scripted(Model):
-    """Says what its script says to what it is shown, word by word."""
+class ScriptedReplies(Model):
+    """A model that streams scripted answers word by word."""
 
     def __init__(self, say: Callable[[Items], Line], pause_s: float = 0.0) -> None:
         self._say = say
@@ -57,7 +57,7 @@ async def look_up(offer: int) -> str:
 def talker(tokens: int, pause_s: float = 0.0) -> Agent[Any]:
     """Answers with so many words."""
     line = Say(answer_of(tokens))
-    return Agent(name="Talker", model=Scripted(lambda _: line, pause_s))
+    return Agent(name="Talker", model=ScriptedReplies(lambda _: line, pause_s))
 
 
 def answer_of(tokens: int) -> str:
@@ -71,7 +71,7 @@ def caller(turns: int) -> Agent[Any]:
         done = sum(item.get("type") == "function_call_output" for item in items)
         return (Use("look_up", {"offer": done}),) if done < turns else Say(DONE)
 
-    return Agent(name="Caller", model=Scripted(say), tools=[look_up])
+    return Agent(name="Caller", model=ScriptedReplies(say), tools=[look_up])
 
 
 def sdk_overhead(connect: Connect, scale: WorkerScale, *, busy: bool = False) -> Pair:
@@ -86,7 +86,7 @@ def sdk_overhead_paced(connect: Connect, scale: WorkerScale) -> Pair:
 
 
 def journal_ms_per_turn(connect: Connect, scale: WorkerScale) -> tuple[float, Pair]:
-    """What a turn with a tool takes longer, and the runs that this was seen in."""
+    """Additional milliseconds per turn with a tool, and the measured runs."""
     pair = run(_compare(connect(), Job(caller(scale.turns), DONE, scale.runs), scale.rounds))
     return (pair.ratio - 1) * pair.raw / scale.turns, pair
 

@@ -1,4 +1,4 @@
-"""Who and what there is, as a gateway tells it: the roster of now, its tools, and which built-in ones would work."""
+"""Agents, scenarios and tools as the gateway describes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """What routes say of agents and tools. `kind` is what the workers' models are reached by, if that is known.
+    """The current roster and its tools. `kind` is the kind of model that the workers use, if it is known.
 
     The gateway runs none of it. A tool of the roster that cannot be loaded here is listed without its schema; a worker
     that has it checks for itself.
@@ -47,7 +47,7 @@ class Catalogue:
 
     @property
     def roster(self) -> Roster:
-        """The roster of now: files that have changed are read again."""
+        """The current roster. Changed files are read again."""
         now = time.monotonic()
         if now >= self._look_again:
             self._look_again = now + LOOK_S
@@ -56,7 +56,7 @@ class Catalogue:
 
     @property
     def tools(self) -> ToolRegistry:
-        """The tools whose schemas are known here."""
+        """The tools whose schemas this process can load."""
         roster = self.roster
         if roster is not self._followed:
             self._followed = roster

@@ -1,4 +1,8 @@
-"""What stands in front of a gateway: a sub-path, and proxies whose word about a request counts."""
+"""Reverse proxies in front of a gateway: the root path, and forwarding headers of trusted proxies.
+
+uvicorn's `proxy_headers` and `root_path` are not enough: they ignore X-Forwarded-Host, which Host and Origin checks
+need, and expect that the proxy has removed the root path. Here a proxy may remove it or leave it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """Nothing, unless told otherwise. A proxy may take the sub-path off or leave it: both are understood."""
+    """The root path and the trusted proxies. By default there are none, and forwarding headers are ignored."""
 
     root_path: str = ""
     trusted: tuple[Network, ...] = ()
@@ -38,7 +42,7 @@ class ProxySettings:
         return cls(_root_path(root_path or ""), tuple(_network(text) for text in trusted))
 
     def apply(self, scope: Scope) -> None:
-        """Make a request what it was before the proxies handed it on."""
+        """Restore client address, scheme, host and path of a request as they were before the proxies."""
         if self.trusted and _is_trusted(client_address(scope), self.trusted):
             self._believe(scope)
         if self.root_path:
@@ -58,7 +62,7 @@ class ProxySettings:
             scope["headers"] = [(b"host", host.encode("latin-1")), *others]
 
     def _client(self, chain: str) -> str | None:
-        """The nearest address that is no proxy of ours: what stands before it, anybody may have written."""
+        """Return the nearest address that is not a trusted proxy. Entries before it may be forged."""
         found: str | None = None
         for text in reversed(chain.rsplit(",", HOPS_MAX)[-HOPS_MAX:]):
             address = _address(text)
@@ -78,19 +82,19 @@ class ProxySettings:
 
 
 def route_path(scope: Scope) -> str:
-    """The path as routes have it, without what a proxy put in front of it."""
+    """Return the path without the root path."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 def client_address(scope: Scope) -> str:
-    """The address that the request came from; empty where it came through no network."""
+    """Return the address of the client, or an empty text if there was no network."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 def _told(scope: Scope) -> dict[bytes, str]:
-    """What proxies say; of a header that is there several times all of it, in order."""
+    """Return the forwarding headers. Repeated headers are joined in order."""
     told: dict[bytes, str] = {}
     for name, value in scope["headers"]:
         if name in (FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST):
@@ -100,7 +104,7 @@ def _told(scope: Scope) -> dict[bytes, str]:
 
 
 def _last(chain: str) -> str:
-    """What the nearest proxy said, which is the one that we know."""
+    """Return the last entry, which the nearest and only known proxy has written."""
     return chain.rpartition(",")[2].strip()
 
 

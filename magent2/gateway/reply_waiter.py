@@ -1,4 +1,4 @@
-"""Waiting on the log for what becomes of a message."""
+"""Wait for the outcome of a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from magent2.models.address import stream_topic
 
 
 class OutcomeReader(Protocol):
-    """Takes the records of a conversation in order; over once it has a status, for good once that is `finished`."""
+    """Reads records of a conversation in order, until it has a status. The status `finished` is final."""
 
     status: str | None
 
@@ -23,7 +23,7 @@ class OutcomeReader(Protocol):
 
 
 class ReplyWaiter:
-    """Everybody in this process who waits for an answer, so that they can be sent home."""
+    """Waits for outcomes on behalf of requests. A graceful shutdown ends all waits."""
 
     def __init__(self, bus: Engine) -> None:
         self._bus = bus
@@ -64,14 +64,14 @@ class ReplyWaiter:
             self._clocks.discard(clock)
 
     def drain(self) -> None:
-        """Nobody waits any longer; whoever asked is told where to look."""
+        """End all waits. Their requests are answered with 202."""
         self._draining = True
         for clock in self._clocks:
             clock.reschedule(asyncio.get_running_loop().time())
 
 
 class _Reading:
-    """How far a conversation was read, for one exchange."""
+    """The position up to which one wait has read a conversation."""
 
     def __init__(self, bus: Engine, conversation: str, after: int, exchange: OutcomeReader) -> None:
         self.topic = stream_topic(conversation)

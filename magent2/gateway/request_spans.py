@@ -1,4 +1,4 @@
-"""A span for each request, where traces are on. Its parent is whatever the client says it is part of."""
+"""A trace span for each request, as a child of the `traceparent` that the client sends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from magent2.gateway.route_label import method_of, route_template
 if TYPE_CHECKING:
     from magent2.telemetry.tracing import AttributeValue, Span, Tracer
 
-QUIET_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/openapi.json"})  # asked by machines, all the time
+QUIET_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/openapi.json"})  # probes and static files
 QUIET_PREFIX = "/page/"
 PATH_MAX_CHARS = 300
 
 
 class RequestSpans:
-    """Around the whole gateway. A stream's span ends when the stream begins: it may go on for days."""
+    """Middleware that traces requests. The span of a stream ends when its response begins: a stream may last days."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What a request asks for, as metrics, spans and the audit log name it: never by what a client has made up."""
+"""Names of requests for metrics, spans and the audit log. They never contain text that a client chose."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
 def route_template(scope: Scope) -> str | None:
-    """The path of the route, as the OpenAPI document has it; `None` when there is none.
+    """Return the path template of the request's route, as in the OpenAPI document, or `None` without a route.
 
-    Of a route that was included with a prefix FastAPI keeps the whole beside it.
+    For a route that was included with a prefix, only FastAPI's context has the whole path.
     """
     route = scope.get("route")
     whole = scope.get("fastapi", {}).get("effective_route_context")
@@ -19,6 +19,6 @@ def route_template(scope: Scope) -> str | None:
 
 
 def method_of(scope: Scope) -> str:
-    """A method is text that a client chose: only known ones are told."""
+    """Return the method, or `other` for one that is not known: clients can send any text."""
     method: str = scope["method"]
     return method if method in METHODS else "other"

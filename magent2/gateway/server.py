@@ -1,4 +1,4 @@
-"""The gateway as a server: sockets, limits of the process, and going home without losing anybody."""
+"""The gateway as an HTTP server: sockets, connection limits and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the command that runs it."""
+    """A uvicorn server without signal handlers: the command that runs it has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -83,11 +83,11 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """The number of open connections."""
         return len(self._server.server_state.connections)
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Answer on these sockets until `drain`; they are closed then."""
+        """Serve these sockets until `drain`, then close them."""
         services: Services = self.app.state.services
         try:
             services.rates.open()
@@ -97,14 +97,14 @@ class Gateway:
             services.streams.close()
 
     def drain(self) -> None:
-        """End the streams, so that their clients go elsewhere, and stop once requests under way are answered."""
+        """Start a graceful shutdown: end the streams, answer the requests in progress, then stop."""
         self.app.state.services.streams.drain()
         self.app.state.services.replies.drain()
         self._server.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket to serve on; port 0 takes a free one."""
+    """Return a listening socket. Port 0 chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns off the delay of small packets on what is accepted: 40 ms an answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -144,5 +144,5 @@ def choose_proxy_settings(
 
 
 def fit_open_files(limits: GatewayLimits) -> GatewayLimits:
-    """No more connections than the process may have files open; that number is raised as far as it goes."""
+    """Raise the limit of open files, and allow no more connections than it permits."""
     return limits.with_connections(min(limits.connections_max, max(1, raise_open_files() - DESCRIPTORS_KEPT)))

@@ -175,7 +175,7 @@ async def test_nobody_waits_longer_than_the_limit(bus: Engine) -> None:
         again = await say(client, "hello", client_message_id="m1", wait=False)
 
     assert (first.status_code, first.json()["status"]) == (202, "in_progress")
-    assert "nobody serves 'general'" in first.json()["notice"]
+    assert "no worker serves 'general'" in first.json()["notice"]
     assert again.json() == first.json()
 
 

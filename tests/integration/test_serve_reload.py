@@ -92,7 +92,7 @@ def test_agents_join_change_and_leave_without_a_restart_and_a_broken_file_change
     client, file = serving.client, serving.file
     assert client.ask("front", "hello", timeout_s=DEADLINE_S).text == "hello"
     waiting = serving.send("back", "too early", "early")
-    assert "nobody serves 'back'" in waiting["notice"]
+    assert "no worker serves 'back'" in waiting["notice"]
 
     file.write_text(HEAD + FRONT + BACK)
     eventually(lambda: serving.agents() == {"front": True, "back": True}, DEADLINE_S)
@@ -110,7 +110,7 @@ def test_agents_join_change_and_leave_without_a_restart_and_a_broken_file_change
     serving.process.send_signal(signal.SIGHUP)
     serving.heard("agents file reloaded: front")
     eventually(lambda: serving.served() == ["front"], DEADLINE_S)
-    eventually(lambda: "nobody serves 'back' now" in _notice(serving, "left"), DEADLINE_S)
+    eventually(lambda: "no worker serves 'back' now" in _notice(serving, "left"), DEADLINE_S)
     assert list(serving.agents()) == ["front"]
     assert _tools_of_next_run(serving) == (403, 200)
 

@@ -1,6 +1,6 @@
-"""Who did what: one line per act that changes something, and per credential that was refused. Ids only, never text.
+"""The audit log: one line per request that changes something, and per refused credential. Ids only, never text.
 
-The logger is `magent2.audit`: acts at INFO, refusals of a credential at WARNING. When it is off it costs one look.
+The logger is `magent2.audit`. Requests are logged at INFO, refused credentials at WARNING.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ VALUE_MAX_CHARS = 200
 
 
 def add_ids(scope: Scope, **ids: str | int | None) -> None:
-    """Say what the request was about, as ids; the line is written when it is reply_response."""
+    """Add ids to the audit line of the request, which is written with the response."""
     if log.isEnabledFor(logging.INFO):
         scope.setdefault(FACTS, {}).update(ids)
 
 
 def log_request(scope: Scope, status: int) -> None:
-    """The line of a request that may have changed something."""
+    """Log a request that may have changed something."""
     if scope["method"] in QUIET_METHODS or not log.isEnabledFor(logging.INFO):
         return
     route = route_template(scope)
@@ -51,7 +51,7 @@ def log_key_revoked(key: str, streams: int) -> None:
 
 
 def log_refused_credential(scope: Scope, text: str) -> None:
-    """A credential that opens nothing: of a key its id, of anything else nothing."""
+    """Log a credential that was refused: the id of a key, and nothing of any other text."""
     parts = split_key(text)
     path = route_path(scope)[:VALUE_MAX_CHARS]
     key = parts[0] if parts else None

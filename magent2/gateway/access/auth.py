@@ -1,4 +1,4 @@
-"""Who may come in: the token, and the names under which a browser may call us."""
+"""The gateway's token, and the Host and Origin headers that it accepts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Access:
         return self.watched.token if self.watched is not None else self.fixed
 
     def admits(self, authorization: bytes) -> bool:
-        """Whether the header carries the token; takes as long for a near miss as for a far one."""
+        """Return whether the header carries the token. Compares in constant time."""
         token = self.token
         return token is None or hmac.compare_digest(bearer(authorization), token.encode())
 
@@ -84,7 +84,7 @@ class Access:
         return name in self.hosts or is_loopback(name)
 
     def knows_origin(self, origin: str, host: str, own_scheme: str | None = None) -> bool:
-        """Whether a page that calls us is our own. `own_scheme` is ours as far as a proxy told it."""
+        """Return whether a calling page is of our own origin. `own_scheme` is our scheme as a proxy reports it."""
         if not self.same_origin:
             return True
         scheme, _, netloc = origin.partition("://")
@@ -104,7 +104,7 @@ def parse_hosts(names: Iterable[str]) -> frozenset[str]:
 
 
 def bearer(authorization: bytes) -> bytes:
-    """What the header carries as a bearer's; empty when it is something else."""
+    """Return the bearer token of the header, or an empty text."""
     scheme, _, given = authorization.partition(b" ")
     return given.strip() if scheme.lower() == b"bearer" else b""
 

@@ -1,4 +1,4 @@
-"""The keys that clients of this gateway use: read once from the log, then known until the log says otherwise."""
+"""The API keys in use, cached until the log reports a change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PREFIX = entity_topic(KEYS.name, "")
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """A key as it stood at `seq`; one that was revoked is known too, and opens nothing."""
+    """A key as of `seq`. A revoked key is cached too, and grants no access."""
 
     key: ApiKey
     seq: int

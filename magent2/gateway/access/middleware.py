@@ -1,4 +1,4 @@
-"""The door: Host, Origin and credential are looked at before a request goes further, and each request is counted."""
+"""Middleware: check Host, Origin and credential of each request, and count it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECURITY = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-r
 
 
 class AccessMiddleware:
-    """Refuses who may not come in, and says of all others who they are."""
+    """Refuses requests without access, and sets the identity of all others."""
 
     def __init__(self, app: ASGIApp, access: Access, keys: KeyCache | None, rates: RequestRates) -> None:
         self._app = app
@@ -100,9 +100,9 @@ def is_for_admins(path: str) -> bool:
 
 
 class MetricsMiddleware:
-    """Counts requests by route and status, and puts on every answer what keeps a browser safe.
+    """Counts requests by route and status, and adds security headers to every response.
 
-    A stream counts when it begins.
+    A stream is counted when it begins.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

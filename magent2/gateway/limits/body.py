@@ -1,4 +1,4 @@
-"""Reading a request's body: of a bounded size, in a bounded time, and only JSON."""
+"""Read a JSON body of bounded size in bounded time."""
 
 from __future__ import annotations
 

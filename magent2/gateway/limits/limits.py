@@ -1,4 +1,4 @@
-"""What a gateway takes, and for how long: every limit with its name and its unit."""
+"""The limits of a gateway, each with a name and a unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAMS_MAX = 5_000
 STREAMS_PER_PRINCIPAL_MAX = 100
 QUEUE_MAX_MESSAGES = 1_000  # that wait in one conversation
 CONNECTIONS_MAX = 8_000
-DESCRIPTORS_KEPT = 128  # of the process's open files, for the bus and the services
+DESCRIPTORS_KEPT = 128  # open files reserved for the bus and other uses
 HEADERS_MAX_S = 10.0
 BODY_MAX_S = 30.0
 SEND_MAX_S = 30.0
@@ -30,7 +30,7 @@ RouteKind: TypeAlias = Literal["send", "write", "read", "stream"]
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """So many a second in the long run, and so many at once after a pause."""
+    """A rate limit: requests per second on average, and how many at once after a pause."""
 
     per_s: float
     burst: int
@@ -66,7 +66,7 @@ class GatewayLimits:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> GatewayLimits:
-        """The limits of a file or of the environment, by name; those that are not a gateway's are passed over."""
+        """Return the limits of the agents file or the environment. Limits of other components are ignored."""
         own = {one.name for one in fields(cls)} - {"rates"}
         rates = {
             kind: RequestRate(float(values.get(f"{kind}_per_s", rate.per_s)), values.get(f"{kind}_burst", rate.burst))

@@ -14,7 +14,7 @@ from magent2.gateway.streaming.response import ABORT
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Refuses connections beyond the limit, and drops those whose request line and headers drip in."""
+    """Refuses connections beyond the limit, and closes those that send their headers too slowly."""
 
     limits = GatewayLimits()
 

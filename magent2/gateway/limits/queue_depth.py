@@ -1,7 +1,7 @@
-"""How much mail may wait in one conversation.
+"""The limit of messages that wait in one conversation.
 
-A look at the log for every message would cost more than the message. So after a look this many messages pass without
-another as could be taken at most; with several gateways each of them may let that many through.
+Reading the queue for every message would cost more than the message. So after each read, as many messages pass
+unchecked as fit under the limit, at most 50. With several gateways, each may let that many through.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONVERSATIONS_MAX = 10_000  # that are counted at a time
 
 
 class QueuedSessions(SessionStore):
-    """Sessions that take no more mail than somebody may still answer."""
+    """A session store that refuses messages to a conversation whose queue is full."""
 
     def __init__(self, bus: Engine, max_messages: int, deliveries: DeliveryObserver | None = None) -> None:
         super().__init__(bus, deliveries)

@@ -1,7 +1,7 @@
-"""How often one principal may ask, by the kind of request.
+"""Rate limits per principal and kind of request. Administrators have none.
 
-A request costs a look into a dictionary of this process and asks nobody else; `counts.py` has gateways on one log tell
-each other afterwards. An admin is not counted.
+A request is checked against counters in this process only. Gateways on one log exchange their counts afterwards, twice
+a second, so a request never waits for the bus.
 """
 
 from __future__ import annotations
@@ -140,8 +140,6 @@ def rate_limited(kind: str, wait_s: float) -> Problem:
         retry_after_s=seconds,
     )
 
-
-# --- Counting together: gateways on one log tell each other whom they have let in.
 
 log = logging.getLogger(__name__)
 

@@ -125,7 +125,7 @@ def _dead_list_route(routes: APIRouter, services: Services) -> None:
 def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
     @routes.post("/{agent:path}/{seq}/retry", responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def retry(agent: AgentName, seq: LetterSeq) -> OkResponse:
-        """Put the mail back into its inbox, once."""
+        """Deliver a dead letter again, once."""
         try:
             await retry_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
@@ -134,7 +134,7 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/{agent:path}/{seq}", status_code=204, responses=problems(401, 403, 404, 422, 429, 503, 507))
     async def drop(agent: AgentName, seq: LetterSeq) -> Response:
-        """Forget the letter."""
+        """Drop a dead letter."""
         try:
             await drop_dead_letter(Log(services.bus), check_name(agent, "agent name"), seq)
         except UnknownCursor as error:
@@ -183,7 +183,7 @@ def _outbox_routes(services: Services) -> APIRouter:
 def _connector_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/connectors", responses=problems(*ACCESS_ERRORS))
     async def connectors() -> ConnectorList:
-        """Connectors that are set up. Their configuration, which holds a secret, is not shown."""
+        """List the connectors, without their configuration, which contains secrets."""
         found = await list_connectors(Log(services.bus))
         return ConnectorList(connectors=[connector_info(known) for known in found])
 
@@ -193,7 +193,7 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(ConnectorRequest),
     )
     async def put_connector(request: Request) -> ConnectorInfo:
-        """Set a connector up."""
+        """Create a connector, or change its configuration."""
         asked = await parse_body(request, services, ConnectorRequest)
         capabilities = capabilities_of(asked.kind, asked.config)
         return connector_info(
@@ -202,7 +202,7 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_connector(connector: Name) -> ConnectorInfo:
-        """Take a connector away; what waits in its outbox is not sent."""
+        """Remove a connector. Messages that wait in its outbox are not sent."""
         return connector_info(await unregister_connector(Log(services.bus), connector))
 
 
@@ -212,7 +212,7 @@ def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
         connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
         state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
     ) -> OutboxItemList:
-        """Messages to places outside and what became of them, the last 1,000, oldest first."""
+        """List the last 1,000 outgoing messages and their states, oldest first."""
         names = await list_connector_ids(Log(services.bus)) if connector is None else [connector]
         items = [item for name in names for item in await read_outbox(Log(services.bus), name)]
         chosen = [item for item in items if state in (None, item.state)]
@@ -220,12 +220,12 @@ def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
 
     @routes.post("/outbox/{connector}/{item}/retry", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
     async def retry(connector: Name, item: ItemId) -> OutboxItemInfo:
-        """Send a message again that is dead, or whose outcome nobody knows."""
+        """Send a message again that failed or whose outcome is unknown."""
         return outbox_item_info(await retry_item(Log(services.bus), connector, item))
 
     @routes.delete("/outbox/{connector}/{item}", responses=problems(*ACCESS_ERRORS, 404, 409, 422, 507))
     async def drop(connector: Name, item: ItemId) -> OutboxItemInfo:
-        """Give such a message up for good."""
+        """Drop a message that failed or whose outcome is unknown."""
         return outbox_item_info(await drop_item(Log(services.bus), connector, item))
 
 
@@ -248,11 +248,11 @@ def outbox_item_info(item: OutboxItem) -> OutboxItemInfo:
 
 
 def _me_routes(_: Services) -> APIRouter:
-    routes = APIRouter(prefix=API, tags=["services"])
+    routes = APIRouter(prefix=API, tags=["administration"])
 
     @routes.get("/me", responses=problems(*ACCESS_ERRORS))
     async def me(request: Request) -> PrincipalInfo:
-        """Who the credential stands for, and what it may do."""
+        """Return the principal and scopes of the credential."""
         principal = caller(request)
         return PrincipalInfo(
             principal=principal.name, scopes=[*([ADMIN_SCOPE] if principal.admin else []), principal.name]

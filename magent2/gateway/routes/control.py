@@ -104,9 +104,9 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(RetryRequest),
     )
     async def retry(session_id: SessionId, request: Request) -> Response:
-        """Give a message whose run failed or was stopped another chance, once per end of it.
+        """Retry a message whose run failed or was stopped, once per end of the run.
 
-        What failed goes on after what it has recorded; what was stopped is asked again.
+        A failed run continues after its last record. A stopped run starts again.
         """
         wanted = await parse_body(request, services, RetryRequest)
         principal = caller(request)
@@ -180,7 +180,7 @@ async def _revive(
         told = replace(stream_record(event), id=_mark(run))
         appended = await retry_dead_letter(Log(services.bus), letter.agent, letter.seq, (told,))
     except UnknownCursor:
-        raise Problem(409, "in_progress", "somebody else has retried the message just now") from None
+        raise Problem(409, "in_progress", "another request has just retried the message") from None
     return _accepted(session.session_id, message_id, appended.seqs[-1])
 
 
@@ -219,7 +219,7 @@ def _approval_list_route(routes: APIRouter, services: Services) -> None:
         "/sdk/session/{session_id:path}/approvals", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501)
     )
     async def approvals(session_id: SessionId, request: Request) -> ApprovalList:
-        """The calls that a person was asked about, oldest first. A run goes on when all of its calls are decided on."""
+        """List the tool calls that need approval, oldest first. A run resumes when all of its calls are decided."""
         await get_session(services, session_id, caller(request))
         found = await find_approvals(Log(services.bus), session_id, services.histories.read_with)
         return ApprovalList(session_id=session_id, approvals=[_approval_info(approval) for approval in found])
@@ -232,7 +232,7 @@ def _decision_route(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(DecisionRequest),
     )
     async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
-        """Approve or reject a call, once: the same again gets the same answer, another decision is 409."""
+        """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
         wanted = await parse_body(request, services, DecisionRequest)
         principal = caller(request)
         await get_session(services, session_id, principal)

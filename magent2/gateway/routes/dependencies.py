@@ -1,4 +1,4 @@
-"""What the routes of `/api` have in common: a body of JSON, a session that is the caller's, and their refusals."""
+"""What the routes of `/api` share: body parsing, the caller's session, and documented errors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ResponseFormat = Annotated[
     Query(alias="format", description="`record`: as it is stored, with the field names of the log"),
 ]
 
-# What a route may refuse; each names what it can answer and nothing else.
-ACCESS_ERRORS = (401, 403, 429, 503)  # at the door, of every route
-SESSION_ERRORS = (404, 410)  # a session that is not there, or not the caller's
+# Statuses of errors, for the OpenAPI document.
+ACCESS_ERRORS = (401, 403, 429, 503)  # of every route
+SESSION_ERRORS = (404, 410)  # of a session that does not exist or is not the caller's
 BODY_ERRORS = (400, 408, 413, 415, 422)
 
 
@@ -44,7 +44,7 @@ def admins_only(request: Request) -> None:
 
 
 async def parse_body(request: Request, services: Services, shape: type[B], *, may_be_empty: bool = False) -> B:
-    """The request's body."""
+    """Parse the body of a request."""
     if not may_be_empty:
         check_json(request.scope)
     body = await read_body(request.scope, request.receive, services.limits)
@@ -59,7 +59,7 @@ async def parse_body(request: Request, services: Services, shape: type[B], *, ma
 
 
 def json_body(shape: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """The body as the OpenAPI document shows it, with its example."""
+    """Return the request body for the OpenAPI document."""
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": _schema(shape)}}}}
 
 
@@ -69,7 +69,7 @@ def _schema(shape: type[BaseModel]) -> dict[str, Any]:
 
 
 async def get_session(services: Services, session_id: str, principal: Principal) -> Session:
-    """The session, if it is the caller's. Somebody else's is as unknown as one that never was."""
+    """Return the session. A session of another owner is reported as unknown."""
     session = await services.sessions.get(check_name(session_id, "session id"))
     if session is None or not principal.owns(session.owner):
         raise unknown(session_id)

@@ -101,7 +101,7 @@ def _people_routes(services: Services) -> APIRouter:
 def _users(routes: APIRouter, services: Services) -> None:
     @routes.get("/users", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS))
     async def users() -> UserList:
-        """Everybody who has a nametag."""
+        """List the users."""
         return UserList(users=[user_info(user) for user in await list_users(Log(services.bus))])
 
     @routes.post(
@@ -111,7 +111,7 @@ def _users(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(UserRequest),
     )
     async def put_user(request: Request) -> UserInfo:
-        """A new user, or other facts about one that there is."""
+        """Create a user, or change one."""
         asked = await parse_body(request, services, UserRequest)
         facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
         if asked.nametag is None:
@@ -120,7 +120,7 @@ def _users(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_user(user: Name) -> UserInfo:
-        """Nobody can write to them any more; the nametag stays theirs."""
+        """Remove a user. The nametag is not given to another user."""
         return user_info(await remove_user(Log(services.bus), user))
 
 
@@ -132,7 +132,7 @@ def user_info(user: User) -> UserInfo:
 def _friends(routes: APIRouter, services: Services) -> None:
     @routes.get("/friends", responses=problems(*ACCESS_ERRORS))
     async def friends(request: Request) -> FriendList:
-        """The caller's friends, and who has asked whom."""
+        """List the caller's friends and friend requests."""
         own = directory_name(caller(request))
         found = await list_friendships(Log(services.bus), own)
         return FriendList(friends=[await _shown_friend(services, own, friendship) for friendship in found])
@@ -143,7 +143,7 @@ def _friends(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(FriendRequest),
     )
     async def befriend(request: Request) -> FriendInfo:
-        """Ask for a friendship, agree to one, refuse one, or end one."""
+        """Request, accept, refuse or remove a friendship."""
         asked = await parse_body(request, services, FriendRequest)
         own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
         other = (await find_user_by_nametag(Log(services.bus), asked.nametag)).state.id
@@ -181,7 +181,7 @@ async def _shown_friend(services: Services, own: str, friendship: Friendship) ->
 def _swarms(routes: APIRouter, services: Services) -> None:
     @routes.get("/swarms", responses=problems(*ACCESS_ERRORS))
     async def swarms(request: Request) -> SwarmList:
-        """The caller's swarms; an admin sees all."""
+        """List the caller's swarms. Administrators see all."""
         principal = caller(request)
         found = await list_swarms(Log(services.bus), None if principal.admin else directory_name(principal))
         return SwarmList(swarms=[swarm_info(swarm) for swarm in found])
@@ -192,7 +192,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(SwarmRequest),
     )
     async def put_swarm(request: Request) -> SwarmInfo:
-        """Make a swarm of one's own, say whom it is open to, or end it."""
+        """Create a swarm, change who may contact it, or remove it."""
         asked = await parse_body(request, services, SwarmRequest)
         principal = caller(request)
         if asked.action == "create":
@@ -209,7 +209,7 @@ def _swarms(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
-        """Who has written to a swarm of the caller's."""
+        """List the contacts of a swarm of the caller."""
         swarm = await _own_swarm(services, caller(request), nametag)
         found = await list_contacts(Log(services.bus), swarm.nametag)
         return SwarmContactList(contacts=[contact_info(contact) for contact in found])
@@ -229,7 +229,7 @@ async def _own_swarm(services: Services, principal: Principal, nametag: str) -> 
     """A swarm of the caller's; somebody else's is as unknown as one that never was."""
     swarm = (await find_swarm(Log(services.bus), nametag)).state
     if not principal.admin and swarm.owner != user_id(principal):
-        raise UnknownEntity(f"nobody is called {nametag[:80]!r}")
+        raise UnknownEntity(f"there is no swarm {nametag[:80]!r}")
     return swarm
 
 
@@ -259,7 +259,7 @@ def _channels_routes(services: Services) -> APIRouter:
 
     @routes.get("/channels", responses=problems(*ACCESS_ERRORS))
     async def channels(request: Request) -> ChannelList:
-        """Channels with an agent of the caller's in them; an admin sees all."""
+        """List the channels that the caller is a member of. Administrators see all."""
         principal = caller(request)
         found = await list_channels(Log(services.bus), None if principal.admin else directory_name(principal))
         return ChannelList(channels=[channel_info(channel) for channel in found])
@@ -271,7 +271,7 @@ def _channels_routes(services: Services) -> APIRouter:
         openapi_extra=json_body(ChannelRequest),
     )
     async def put_channel(request: Request) -> ChannelInfo:
-        """Make a channel, change who is in it or leads it, or end it."""
+        """Create a channel, change its members or its leader, or remove it."""
         asked = await parse_body(request, services, ChannelRequest)
         if asked.action in ("create", "join"):
             await find_user(Log(services.bus), require_field(asked.user, "user"))
@@ -281,7 +281,7 @@ def _channels_routes(services: Services) -> APIRouter:
     async def messages(
         name: Name, request: Request, before: Annotated[int | None, Query(ge=1, le=CURSOR_MAX)] = None
     ) -> ChannelMessages:
-        """What was said in a channel, the last of it, oldest first."""
+        """Return the last messages of a channel, oldest first."""
         channel = await _own_channel(services, caller(request), name)
         found = await read_channel(Log(services.bus), channel.name, before)
         told = [{"seq": record.seq, **record.payload} for record in found]

@@ -66,10 +66,10 @@ def _messages_routes(services: Services) -> APIRouter:
         openapi_extra=json_body(MessageRequest),
     )
     async def message(request: Request) -> Response:
-        """Say something to the session's active agent.
+        """Send a message to the session's active agent and wait for the answer.
 
-        With `client_message_id` it is said once, however often it is posted: a repeat gets the same answer, another
-        text under the same key is 409. An answer that takes longer than the gateway waits is 202 `in_progress`.
+        `client_message_id` makes it idempotent: a repeat gets the same answer, another text with the same id is 409.
+        If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
         """
         wanted = await parse_body(request, services, MessageRequest)
         principal = caller(request)
@@ -157,7 +157,7 @@ def accepted_response(
         "seq": seq,
     }
     if services.presence.known and delivered.agent is not None and delivered.agent not in services.presence:
-        answer["notice"] = f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+        answer["notice"] = f"no worker serves {delivered.agent!r} now; the message waits until one does"
     elif (notice := paused_notice(delivered)) is not None:
         answer["notice"] = notice
     return Response(orjson.dumps(answer), 202, media_type=JSON)
@@ -183,10 +183,10 @@ def _steering(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(SteerRequest),
     )
     async def steer(session_id: SessionId, request: Request) -> Response:
-        """Say something to the runs under way: it is in the next request to their models.
+        """Add a message to active runs. Their next model request contains it.
 
-        Without `target` it goes to every agent that has a run under way, else to the active agent, whose next run it
-        begins; with `require_active` that is refused. `receipt_id` tells later what became of it.
+        Without `target` it goes to every agent with an active run. If there is none, it starts a run of the active
+        agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
         """
         wanted = await parse_body(request, services, SteerRequest)
         if not wanted.text.strip():
@@ -235,7 +235,7 @@ def _receipts(routes: APIRouter, services: Services) -> None:
     async def receipt(
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
     ) -> dict[str, Any]:
-        """What became of a message of the session: accepted, seen, answered or dead."""
+        """Return the progress of a message: accepted, seen, answered or dead."""
         session = await get_session(services, session_id, caller(request))
         fate = await _fate(services, session_id, receipt_id)
         if fate.status == "accepted" and wait_s > 0:

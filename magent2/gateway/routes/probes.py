@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/metrics`: for those who look after the process."""
+"""`/health`, `/ready` and `/metrics`: probes and metrics of the process."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ PLAIN_TEXT: dict[int | str, dict[str, Any]] = {
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter(tags=["services"])
+    routes = APIRouter(tags=["probes"])
 
     @routes.get("/health")
     async def health() -> HealthResponse:
-        """The process answers."""
+        """Check that the process answers."""
         return HealthResponse()
 
     @routes.get("/ready", responses=problems(503))
     async def ready() -> ReadyResponse:
-        """The bus answers too, and new work is welcome."""
+        """Check that the bus answers and that the process is not shutting down."""
         if services.streams.draining:
             raise Problem.draining()
         try:

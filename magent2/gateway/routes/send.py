@@ -1,4 +1,4 @@
-"""`POST /send`: an envelope in."""
+"""`POST /send`: deliver an envelope."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = "application/json"
 
 
 class SendEndpoint:
-    """The way of every message: plain ASGI beside the framework, whose own way costs more than the delivery."""
+    """`POST /send` as plain ASGI. FastAPI's dispatch would cost more than the delivery itself."""
 
     path = SEND_PATH  # as a route has it, for the metrics
 
@@ -46,7 +46,7 @@ class SendEndpoint:
             await logged_problem(error).answer(scope)(scope, receive, send)
             return
         except Exception:
-            log.exception("a message could not be taken")
+            log.exception("message not accepted")
             await internal_error().answer(scope)(scope, receive, send)
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
@@ -55,7 +55,7 @@ class SendEndpoint:
 
 
 def router(services: Services) -> APIRouter:
-    """The same as the OpenAPI document shows it."""
+    """Return the route for the OpenAPI document; `SendEndpoint` answers the requests."""
     routes = APIRouter(tags=["messages"])
 
     @routes.post(
@@ -104,7 +104,7 @@ def parse_envelope(body: bytes, limits: GatewayLimits, principal: Principal = AD
 
 
 def _lacks_sender(error: ValidationError) -> bool:
-    """Whether that alone is wrong: then it is whoever sends."""
+    """Return whether the only fault is a missing sender, which defaults to the caller."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return [(fault["type"], fault["loc"]) for fault in faults] == [("missing", ("sender",))]
 
@@ -130,13 +130,13 @@ def _answer(envelope: MessageEnvelope, delivered: DeliveryResult, presence: Work
 
 
 def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, presence: WorkerPresence) -> str | None:
-    """What the sender should know: nobody may answer now."""
+    """Return what the sender should know: why the answer may take long or not come."""
     if delivered.agent is None:
         if envelope.sender.startswith("agent:"):
             return None
-        return "no agent is active in this conversation, so nobody will answer; address one as 'agent:{Name}'"
+        return "no agent is active in this conversation, so no agent will answer; address one as 'agent:{Name}'"
     if presence.known and delivered.agent not in presence:
-        return f"nobody serves {delivered.agent!r} now; the message waits until a worker does"
+        return f"no worker serves {delivered.agent!r} now; the message waits until one does"
     return paused_notice(delivered)
 
 

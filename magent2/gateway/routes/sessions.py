@@ -1,4 +1,4 @@
-"""`/api/sdk/session…`: making sessions, how they stand, their list, their titles, and their end."""
+"""`/api/sdk/session(s)…`: create, list, show, rename and delete sessions."""
 
 from __future__ import annotations
 
@@ -73,9 +73,10 @@ def _creating(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(SessionRequest),
     )
     async def create(request: Request) -> SessionSettings:
-        """Create a session, or change how one is held: from its next message on.
+        """Create a session with these settings, or change them from its next run on.
 
-        A change is one `session` event, which names what changed and does not repeat it; no change writes nothing.
+        A change writes one `session` event with the names of the changed settings. Writes nothing if they are already
+        set.
         """
         wanted = await parse_body(request, services, SessionRequest)
         session_id = f"s-{uuid.uuid4().hex}" if wanted.session_id is None else wanted.session_id
@@ -136,7 +137,7 @@ def _listing(routes: APIRouter, services: Services) -> None:
         ] = None,
         response_format: ResponseFormat = "api",
     ) -> SessionList | ConversationPage:
-        """The caller's sessions, most recently active first. A page of a search may be short and not be the last."""
+        """List the caller's sessions, most recently active first. A page may be short and not be the last."""
         principal = caller(request)
         if owner is not None and not principal.owns(owner):
             return session_page([], None, response_format)
@@ -177,7 +178,7 @@ def _matches(session: Session, wanted: str) -> bool:
 def _usage(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
-        """What the session's models have used."""
+        """Return the token usage of the session."""
         await get_session(services, session_id, caller(request))
         return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
@@ -197,7 +198,7 @@ def _one(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(TitleRequest),
     )
     async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
-        """Give a session a title."""
+        """Set the title of a session."""
         wanted = await parse_body(request, services, TitleRequest)
         await get_session(services, session_id, caller(request))
         return await session_info(services, await services.sessions.retitle(session_id, wanted.title))
@@ -208,7 +209,7 @@ def _one(routes: APIRouter, services: Services) -> None:
         responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422, 501, 507),
     )
     async def delete(session_id: SessionId, request: Request) -> Response:
-        """Delete a session for good: its logs, its copies elsewhere, its mail."""
+        """Delete a session permanently: its logs, copies in other logs and its messages."""
         await get_session(services, session_id, caller(request))
         await services.sessions.delete(session_id)
         services.session_lists.look()

@@ -55,7 +55,7 @@ def _agents_routes(services: Services) -> APIRouter:
 
     @routes.get("/agents", responses=problems(*ACCESS_ERRORS, 422))
     async def agents(scenario_id: str | None = None) -> TeamAgentList:
-        """The agents of the roster, or of one scenario, with their allowlists."""
+        """List the agents of the roster or of one scenario, with the tools that they may use."""
         asking = services.presence.refresh()
         if asking is not None:
             await asking
@@ -70,7 +70,7 @@ def _agents_routes(services: Services) -> APIRouter:
 
     @routes.get("/scenarios", responses=problems(*ACCESS_ERRORS))
     async def scenarios() -> ScenarioList:
-        """The scenarios, and which one a session has that names none."""
+        """List the scenarios, and the default scenario of a session."""
         roster = services.catalogue.roster
         return ScenarioList(
             scenarios=[
@@ -117,7 +117,7 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(RouteRequest),
     )
     async def orchestrate(request: Request) -> RouteResponse:
-        """Say which agent fits a text, and, in a session, hand it over.
+        """Choose the agent for a text and, in a session, hand the session over to it.
 
         A supervisor decides where the scenario has one and a model can be asked; else the agents' keywords do. A change
         writes one `handoff` event, no change none.
@@ -137,7 +137,7 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
 def _scenario(services: Services, session: Session | None, wanted: str | None) -> Scenario:
     own = None if session is None else scenario_id_of(session)
     if own is not None and wanted is not None and wanted != own:
-        raise Problem(409, "other_scenario", f"the session plays {own!r}; create it again to have it play {wanted!r}")
+        raise Problem(409, "other_scenario", f"the session uses scenario {own!r}; create it again to use {wanted!r}")
     return services.catalogue.team(wanted if wanted is not None else own)
 
 
@@ -260,7 +260,7 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(SwitchRequest),
     )
     async def set_active_agent(request: Request) -> SwitchResponse:
-        """Give the session to another agent of its scenario. A change writes one `handoff` event, no change none."""
+        """Make another agent of the scenario active. A change writes one `handoff` event."""
         wanted = await parse_body(request, services, SwitchRequest)
         session = await get_session(services, wanted.session_id, caller(request))
         agent = services.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)

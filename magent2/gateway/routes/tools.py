@@ -96,7 +96,7 @@ def _executing(routes: APIRouter, services: Services) -> None:
         openapi_extra=json_body(ToolRunRequest),
     )
     async def execute(request: Request) -> Response:
-        """Run a tool of the session's active agent, on a worker, and wait for its result.
+        """Run a tool of the session's active agent on a worker and wait for the result.
 
         Only what the agent's list names is run; built-in tools run at the model's provider and never here. With
         `client_message_id` it is run once, however often it is posted: a repeat gets the same result, another call

@@ -1,4 +1,4 @@
-"""One follower per process for all streams: each record is read once, encoded once, and handed to whoever waits."""
+"""Follow the conversations that have open streams: read and encode each record once for all their readers."""
 
 from __future__ import annotations
 
@@ -170,14 +170,12 @@ class Fanout:
         channel.begin(found[0].last)
 
 
-# --- One followed conversation: the newest frames, made once for all its readers.
-
 TAIL_MAX_FRAMES = 2048
 TAIL_MAX_BYTES = 1 << 20
 
 
 class Wakeable(Protocol):
-    """Somebody who waits for news of a conversation."""
+    """A reader that waits for new records."""
 
     def wake(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""One connection for many sessions and the list of them: a reader per session, one waiter for all."""
+"""One stream for several sessions and the list of sessions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cursors_text(cursors: Cursors) -> str:
 
 
 class SessionPart(Reader):
-    """The reader of one of the sessions; its waking wakes the whole."""
+    """The reader of one of the sessions. It wakes the reader of the whole stream."""
 
     __slots__ = ("_whole",)
 

@@ -1,4 +1,4 @@
-"""All open streams of a process: how many, when their heartbeats are due, and when they end."""
+"""The open streams of a process: their number, heartbeats and end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEATS = 15  # heartbeats are spread over this many moments of their interval
 
 
 class OpenStream(Protocol):
-    """Whoever an open stream is for."""
+    """An open stream, as far as its registration needs it."""
 
     identity: Identity
     slot: int

@@ -1,4 +1,4 @@
-"""What every open stream does between two reads: wait, be woken, be told to end."""
+"""Readers of open streams: wait for new frames, read them, end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magent2.gateway.streaming.sse import EndReason, EventFrame, FrameBatch, Fra
 
 
 class WaitingReader:
-    """A future while there is nothing to send, and nothing else: an idle stream costs memory, not time."""
+    """Base of readers. An idle reader is one future: it costs memory, but no timer and no task."""
 
     __slots__ = ("_ending", "_waiter", "beat", "gone", "identity", "slot")
 
@@ -61,9 +61,6 @@ class WaitingReader:
 
     def _has_news(self) -> bool:
         raise NotImplementedError
-
-
-# --- One reader of a stream: a cursor, and a future while there is nothing to read.
 
 
 class Reader(WaitingReader):

@@ -28,7 +28,7 @@ HEADERS = [
 
 
 class StreamSource(OpenStream, Protocol):
-    """Whoever reads one answer of this kind."""
+    """The reader behind one streaming response."""
 
     gone: bool
 

@@ -1,4 +1,4 @@
-"""The second rendering as server-sent events. Pure."""
+"""Frames of session events (`/api/…/stream`). No I/O."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def session_summary(session: Session) -> dict[str, Any]:
-    """A session as lists show it."""
+    """Return a session as an entry of a list."""
     head = session.head
     return {
         "session_id": session.session_id,
@@ -51,7 +51,7 @@ def session_summary(session: Session) -> dict[str, Any]:
 
 
 class LiveSessionLists:
-    """One list per owner who looks, and one for admins, who see all; none when nobody does."""
+    """One live list per owner with an open stream, and one of all sessions for administrators."""
 
     def __init__(self, bus: Engine) -> None:
         self._bus = bus

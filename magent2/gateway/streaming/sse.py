@@ -37,7 +37,7 @@ KINDS = _event_names()
 
 
 class EventFrame(NamedTuple):
-    """A record as it goes out, made once for all who read it."""
+    """A record as server-sent event, encoded once for all readers."""
 
     seq: int
     kind: str
@@ -118,7 +118,7 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameFormat:
-    """How records become frames. Readers of one rendering share its frames."""
+    """How records become frames. Readers with the same format share frames."""
 
     record: Callable[[Record], EventFrame]
     malformed: Callable[[str, int], EventFrame]
@@ -131,7 +131,7 @@ RECORD_FORMAT = FrameFormat(record_frame, malformed_frame, gap_frame, end_frame)
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """What a reader asked for. `after`: the last seq that it has, or `None` for all there is."""
+    """What a client asked for. `after` is the last seq that it has, `None` if it has none."""
 
     conversation: str
     after: int | None = None

@@ -108,7 +108,7 @@ async def test_the_sender_is_told_when_nobody_serves(bus: MemoryBus, client: htt
         await serve(bus)
         somebody = await other.post("/send", json=message())
 
-    assert "nobody serves 'Ada'" in nobody.json()["notice"]
+    assert "no worker serves 'Ada'" in nobody.json()["notice"]
     assert "notice" not in somebody.json()
 
 

@@ -149,7 +149,7 @@ def rendered_events(session_id: str, exchange: MessageOutcome) -> list[dict[str,
 def accepted_response(
     services: Services, session_id: str, delivered: DeliveryResult, status: str, seq: int
 ) -> Response:
-    """Accepted, and not reply_response yet: what comes of it is in the session after `seq`."""
+    """Return 202: the message is accepted but not answered. The session has the outcome after `seq`."""
     answer: dict[str, Any] = {
         "status": status,
         "session_id": session_id,

@@ -1,4 +1,4 @@
-"""A key stands for somebody: what they send is check_sender by them, and what they begin is theirs alone."""
+"""A key stands for somebody: what they send has their name as sender, and what they begin is theirs alone."""
 
 from __future__ import annotations
 

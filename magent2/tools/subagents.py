@@ -161,7 +161,9 @@ class MessagePayload(Payload):
 
 class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     name = MESSAGE
-    description = "Send a message to an agent that you started. It reads it before its next step."
+    description = (
+        "Send a message to an agent that you started. It reads it before its next step, or answers it if it is done."
+    )
     arguments = MessageArguments
     payload = MessagePayload
 

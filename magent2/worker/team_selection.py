@@ -104,13 +104,16 @@ def choose_team(
     runner = select_team(current_roster, without_key if no_key else chosen_model, config, folder=folder)
     fixed = file is not None and bool(names)
     served = tuple(dict.fromkeys(names)) if fixed else runner.agents()
-    if no_key:
-        description = f"the {without_key} model, {NO_KEY}" if without_key else f"echo, {NO_KEY}"
-    elif chosen_model in (DEMO, LOCAL):
-        description = f"the {chosen_model} model"
-    else:
-        description = f"model {chosen_model}" if chosen_model else "the SDK's default model"
+    description = _describe_model(without_key if no_key else chosen_model, no_key)
     return ServedTeam(served, runner, registry, description, folder, fixed)
+
+
+def _describe_model(model: str | None, no_key: bool) -> str:
+    if no_key:
+        return f"the {model} model, {NO_KEY}" if model else f"echo, {NO_KEY}"
+    if model in (DEMO, LOCAL):
+        return f"the {model} model"
+    return f"model {model}" if model else "the SDK's default model"
 
 
 def _choose_registry(

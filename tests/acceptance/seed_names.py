@@ -284,7 +284,7 @@ SEED_001: Names = {
         (),
         "OpenAIAgentsRunner",
         "__class__.__name__",
-        environment={"OPENAI_API_KEY": "sk-test"},
+        environment={"OPENAI_API_KEY": "sk-test"},  # pragma: allowlist secret
     ),
     "OpenAIAgentsRunner, OpenAIAgentsRunner(config=...)": Function(
         f"{RUNNER}:OpenAIAgentsRunner",

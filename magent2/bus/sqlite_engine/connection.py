@@ -396,13 +396,11 @@ class WriteConnection(ReadConnection):
 
     def _look_up_ids(self, operations: Iterable[AnyOperation]) -> None:
         """Look up all ids of a group together: most are new, and a few queries say so for all of them."""
-        for operation in operations:
-            if not isinstance(operation, Write):
-                continue
-            for record in operation.records:
-                tid = 0 if record.id is None else self.topic(record.topic).tid
-                if record.id is not None and tid:
-                    self._group_keys[tid, record.id] = self.id_key(tid, record.id)
+        writes = (operation for operation in operations if isinstance(operation, Write))
+        for record in (record for write in writes for record in write.records):
+            tid = 0 if record.id is None else self.topic(record.topic).tid
+            if record.id is not None and tid:
+                self._group_keys[tid, record.id] = self.id_key(tid, record.id)
         stored = self._stored_keys(list(self._group_keys.values()))
         for (tid, record_id), key in self._group_keys.items() if stored else ():
             known = self.resolve_id(tid, record_id) if key in stored else None

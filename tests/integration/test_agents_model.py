@@ -1,4 +1,4 @@
-"""What the model of a steered run receives, seen from the other end of an HTTP connection."""
+"""The requests of steered runs, as a real model server receives them over HTTP."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_message_during_the_last_answer_is_answered_in_the_same_stream(s
     assert streamer.output == "stopped"
 
 
-async def test_leaving_hangs_up_on_the_model(serve: Serve) -> None:
+async def test_leaving_the_stream_early_closes_the_connection_to_the_model(serve: Serve) -> None:
     gate = threading.Event()
     server = serve(Reply("word " * 2000, gate=gate))
 

@@ -1,4 +1,4 @@
-"""Approvals over HTTP: who waits is told, a decision is taken once, and what it comes to is the answer."""
+"""Approvals over HTTP: notices for waiting messages, one decision per call, and the answer after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def call_of(client: httpx2.AsyncClient) -> dict[str, Any]:
     return found
 
 
-async def test_whoever_writes_behind_a_call_that_waits_is_told(
+async def test_a_message_behind_a_pending_approval_gets_a_notice(
     house: tuple[httpx2.AsyncClient, WorkerService],
 ) -> None:
     client, service = house

@@ -1,6 +1,6 @@
 """Every answer of every route of `/api`, over HTTP, on every engine: status, code, and the exact shape.
 
-The requests are in `tests/support/api/cases.py`; whatever the OpenAPI document promises must be among them.
+The requests are in `tests/support/api/cases.py`; they must cover everything in the OpenAPI document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is another's stays another's: over HTTP, on every engine, by every route, and through what an agent may send."""
+"""Users cannot access sessions of others: over HTTP, on every engine, by every route, and through sending tools."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state(server: ApiServer, name: str = "bobs") -> tuple[TopicInfo, ...]:
     return server.bus.call(Describe(conversation_topics(name)))
 
 
-def test_by_no_route_is_anothers_session_read_followed_steered_stopped_or_written_to(server: ApiServer) -> None:
+def test_no_route_gives_access_to_the_session_of_another_user(server: ApiServer) -> None:
     before = state(server)
     with server.client() as ann:
         for key in OWN:
@@ -59,7 +59,7 @@ def test_by_no_route_is_anothers_session_read_followed_steered_stopped_or_writte
     assert state(server) == before
 
 
-def test_no_list_shows_what_is_anothers(server: ApiServer) -> None:
+def test_no_list_shows_entries_of_other_users(server: ApiServer) -> None:
     with server.client() as ann:
         shown = [
             ann.get("/api/sdk/sessions").text,
@@ -97,7 +97,7 @@ def test_an_agent_that_works_for_one_cannot_write_to_another(server: ApiServer, 
     assert state(server) == before
 
 
-def test_an_agent_writes_where_its_person_may(server: ApiServer) -> None:
+def test_an_agent_writes_only_where_its_user_may(server: ApiServer) -> None:
     call = {"recipient": "chat:annex", "content": "a note"}
     with server.client() as ann, server.client(server.bob) as bob:
         answer = say(ann, "anns", f"use chat_send {json.dumps(call)}")

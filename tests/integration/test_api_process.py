@@ -1,4 +1,4 @@
-"""A file of agents, served by processes of their own: what its model receives, over restarts and changes.
+"""An agents file served by separate processes: what its model receives across restarts and changes.
 
 The model is a real HTTP server, the tools are a real MCP server's, and every question goes through the gateway.
 """

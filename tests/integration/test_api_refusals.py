@@ -1,4 +1,4 @@
-"""What is odd about sessions over HTTP, beyond the answers of each route: on every engine, with nobody at work."""
+"""Edge cases of the session API beyond the answers of each route, on every engine, without a worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_conversation_that_began_with_mail_becomes_a_session(client: htt
 
 
 @pytest.mark.parametrize("path", ["events", "transcript", "stream"])
-async def test_cursors_that_point_at_nothing(bus: Engine, client: httpx2.AsyncClient, path: str) -> None:
+async def test_an_invalid_cursor_is_refused(bus: Engine, client: httpx2.AsyncClient, path: str) -> None:
     await create(client)
     for number in range(5):
         await client.patch("/api/sdk/session/s1", json={"title": str(number)})

@@ -1,4 +1,4 @@
-"""Everything is restarted in the middle of a conversation: what was said is still known, and old cursors still work."""
+"""All processes restart during a conversation: the history is kept, and old cursors still work."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_follower_goes_on_with_its_old_cursor(log_url: str) -> None:
     assert seen == expected
 
 
-async def test_a_supervisor_is_asked_and_obeyed(log_url: str) -> None:
+async def test_the_decision_of_a_supervisor_is_applied(log_url: str) -> None:
     """On a real model server: the schema is sent, the choice followed, and the session's log shows only the handoff."""
     route = Reply(calls=[Call("route", {"agent": "shop", "reason": "wants to buy"})])
     with ModelServer([route, Reply("no idea"), route]) as server:

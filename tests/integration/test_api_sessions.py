@@ -1,4 +1,4 @@
-"""Sessions over HTTP, with a team at work, on every engine."""
+"""Sessions over HTTP, with a running team, on every engine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_change_is_one_event_and_no_change_none(client: httpx2.AsyncClie
     ]
 
 
-async def test_what_a_session_is_told_is_pinned_with_its_next_run(bus: Engine, client: httpx2.AsyncClient) -> None:
+async def test_session_instructions_are_recorded_with_the_next_run(bus: Engine, client: httpx2.AsyncClient) -> None:
     await create(client, agent_name="general", instructions="Be brief.", overlay="Be kind.")
     await answer_to(client, "hello")
 
@@ -158,7 +158,7 @@ async def test_the_same_key_in_another_session_is_another_message(client: httpx2
     assert (await answer_to(client, "two", "s2", client_message_id="m1"))["final_output"] == "two"
 
 
-async def test_without_waiting_the_seq_to_follow_is_given(client: httpx2.AsyncClient) -> None:
+async def test_a_message_without_waiting_returns_the_seq_to_follow(client: httpx2.AsyncClient) -> None:
     await create(client)
 
     answer = await say(client, "hello", wait=False)
@@ -167,7 +167,7 @@ async def test_without_waiting_the_seq_to_follow_is_given(client: httpx2.AsyncCl
     assert (answer.json()["status"], answer.json()["seq"]) == ("accepted", 2)
 
 
-async def test_nobody_waits_longer_than_the_limit(bus: Engine) -> None:
+async def test_a_request_waits_no_longer_than_the_limit(bus: Engine) -> None:
     async with api(bus, GatewayLimits(wait_max_s=0.05)) as client:
         await create(client)
 
@@ -179,7 +179,7 @@ async def test_nobody_waits_longer_than_the_limit(bus: Engine) -> None:
     assert again.json() == first.json()
 
 
-async def test_a_message_goes_on_while_nobody_waits_and_is_replayed(bus: Engine) -> None:
+async def test_a_run_continues_without_a_waiting_client_and_is_replayed(bus: Engine) -> None:
     async with api(bus, GatewayLimits(wait_max_s=0.05)) as client:
         await create(client)
         assert (await say(client, "hello", client_message_id="m1")).status_code == 202

@@ -1,4 +1,4 @@
-"""Steering over the API, on every engine: accepted with a receipt, refused by name, said once."""
+"""Steering over the API, on every engine: accepted with a receipt, refused with a named error, applied once."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_the_same_key_says_it_once_even_after_the_run_has_ended(bus: Engin
     assert len(receipts(bus, "s1")) == 1
 
 
-async def test_where_nobody_is_at_work_it_is_refused_or_begins_a_run(bus: Engine) -> None:
+async def test_a_steer_without_an_active_run_is_refused_or_begins_a_run(bus: Engine) -> None:
     async with place(bus, turns=0) as one:
         refused = await one.steer(require_active=True)
         nothing = stream(bus, "s1")

@@ -137,7 +137,7 @@ async def test_the_list_tells_of_sessions_that_another_gateway_began(log_url: st
     assert [one["session_id"] for one in quiet[-1][2]["changed"]] == ["quiet"]
 
 
-async def test_whoever_waits_is_sent_home_when_the_gateway_leaves() -> None:
+async def test_waiting_requests_end_when_the_gateway_shuts_down() -> None:
     bus = MemoryBus()
     async with gateway_on_socket(bus, GatewayLimits(wait_max_s=600)) as (gateway, client):
         await create(client)

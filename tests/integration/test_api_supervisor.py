@@ -1,4 +1,4 @@
-"""`/api/orchestrate` with a supervisor on a real model server: what it is sent, and what comes of what it says."""
+"""`/api/orchestrate` with a supervisor on a real model server: its requests, and the effect of its answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_the_schema_is_sent_and_the_choice_obeyed_in_the_next_message() ->
     ],
     ids=["unknown", "itself", "no call", "bad call", "timeout", "failure"],
 )
-async def test_a_supervisor_that_does_not_decide_leaves_it_to_the_keywords_and_nobody_unanswered(
+async def test_a_supervisor_that_does_not_decide_falls_back_to_keywords_and_the_message_is_answered(
     reply: Reply, why: str
 ) -> None:
     with ModelServer([reply, Reply("Two crowns.")]) as server:

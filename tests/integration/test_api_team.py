@@ -1,4 +1,4 @@
-"""Tools, routing, stopping and retrying over HTTP, with a team at work, on every engine."""
+"""Tools, routing, stopping and retrying over HTTP, with a running team, on every engine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_tool_is_run_by_name_and_leaves_its_events(bus: Engine, client: 
     assert start["spec"]["kind"] == "tool"
 
 
-async def test_a_tool_run_by_hand_is_no_part_of_the_talk(client: httpx2.AsyncClient) -> None:
+async def test_a_manual_tool_run_is_not_part_of_the_history(client: httpx2.AsyncClient) -> None:
     await create(client)
     await execute(client, "weather", city="Oslo")
 
@@ -111,7 +111,7 @@ async def test_another_call_under_the_same_key_is_a_conflict(client: httpx2.Asyn
     assert [(answer.status_code, answer.json()["code"]) for answer in refusals] == [(409, "id_conflict")] * 4
 
 
-async def test_a_repeat_gets_its_result_from_whoever_was_active_then(client: httpx2.AsyncClient) -> None:
+async def test_a_repeat_gets_the_result_of_the_agent_that_was_active_then(client: httpx2.AsyncClient) -> None:
     await create(client)
     first = await execute(client, "weather", "k1", city="Oslo")
     await client.post("/api/sdk/session/set_active_agent", json={"session_id": "s1", "agent_name": "sales"})
@@ -121,7 +121,7 @@ async def test_a_repeat_gets_its_result_from_whoever_was_active_then(client: htt
     assert (again.status_code, again.json()) == (200, first.json())
 
 
-async def test_a_call_that_nobody_has_answered_yet_is_in_progress_however_often_it_is_made(bus: Engine) -> None:
+async def test_a_repeated_call_without_a_result_is_in_progress(bus: Engine) -> None:
     async with api(bus, GatewayLimits(wait_max_s=0.01)) as client:
         await create(client)
         told = [await execute(client, "weather", "k1", city="Oslo") for _ in range(2)]
@@ -196,7 +196,7 @@ async def test_a_supervisor_without_a_model_leaves_it_to_the_keywords(bus: Engin
     assert types(await _events_of(bus)) == ["session", "handoff"]
 
 
-async def test_whoever_begins_the_routing_conversation_of_another_hears_nothing(bus: Engine) -> None:
+async def test_starting_the_routing_conversation_of_another_user_reveals_nothing(bus: Engine) -> None:
     trap = routing_id("s1")
     mail = MessageEnvelope(conversation_id=trap, sender="user:eve", recipient="agent:nobody", content="mine")
     await SessionStore(bus).post(mail, SendOptions(principal="user:eve"))

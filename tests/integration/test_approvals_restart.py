@@ -1,5 +1,5 @@
-"""`magent2 serve` is killed while a call waits for a person: what is decided after the restart is what happens, and a
-call that nobody decides on expires, whoever runs by then."""
+"""`magent2 serve` is killed while a call waits for approval: a decision after the restart is applied, and a
+call without a decision expires, on any worker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def answers(client: httpx2.Client, session: str) -> list[str]:
     return [message["text"] for message in found if message["role"] == "assistant"]
 
 
-def test_what_is_decided_after_every_process_was_killed_is_what_happens(commands: CommandLine, log_url: str) -> None:
+def test_a_decision_after_all_processes_were_killed_is_applied(commands: CommandLine, log_url: str) -> None:
     house = House(commands, log_url)
     with house.served() as client:
         calls = {session: ask(client, session) for session in ("yes", "no", "stop")}

@@ -1,4 +1,4 @@
-"""The auditor is audited: each kind of broken promise turns it red."""
+"""Tests of the auditor: it reports each kind of broken guarantee."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Workers killed with SIGKILL before and after every append of a run with a Python block, and inside its calls.
 
-Whoever takes over sends everything once and nothing twice, tells the truth about it, and runs no recorded block again.
+The next worker sends every message once, reports what was sent correctly, and runs no recorded block again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def theatre(log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path:
         yield Theatre(engine, workers, effects)
 
 
-def test_a_block_survives_the_death_of_its_worker_anywhere(theatre: Theatre) -> None:
+def test_a_block_survives_a_crash_of_its_worker_at_any_point(theatre: Theatre) -> None:
     kills = sum(not theatre.kill_and_take_over(f"call{call}", call=call) for call in (1, 2, 3))
 
     kills += kill_at_every_append(theatre, "x", bad=False)
@@ -121,7 +121,7 @@ def kill_at_every_append(theatre: Theatre, name: str, *, bad: bool) -> int:
 
 
 @pytest.mark.soak
-def test_blocks_survive_a_hundred_deaths(theatre: Theatre) -> None:
+def test_blocks_survive_a_hundred_crashes(theatre: Theatre) -> None:
     kills, number = 0, 0
     while kills < SOAK_KILLS:
         number += 1

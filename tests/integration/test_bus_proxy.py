@@ -70,7 +70,7 @@ def check_losses(proxy: LossyProxy, at_least: int) -> None:
     assert proxy.losses.requests > 0
 
 
-async def test_appends_are_neither_lost_nor_doubled(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
+async def test_appends_are_neither_lost_nor_duplicated(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
     room = asyncio.Semaphore(AT_A_TIME)
 
     async def append(n: int) -> tuple[str, int]:
@@ -86,7 +86,7 @@ async def test_appends_are_neither_lost_nor_doubled(bus: Engine, direct: Engine,
     check_losses(proxy, LOSSES_MIN)
 
 
-async def test_settles_are_neither_lost_nor_doubled(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
+async def test_settles_are_neither_lost_nor_duplicated(bus: Engine, direct: Engine, proxy: LossyProxy) -> None:
     lanes = [f"lane-{n % LANES}" for n in range(SETTLES)]
     seqs = direct.call(mail_to(AGENT, lanes)).seqs
     settled = 0
@@ -98,7 +98,7 @@ async def test_settles_are_neither_lost_nor_doubled(bus: Engine, direct: Engine,
     while settled < SETTLES:
         claim = Claim(worker="w1", agents=(AGENT,), limit=AT_A_TIME, lease_s=LEASE_S)
         claims = await acall_with_retry(bus, claim)
-        assert claims.lanes or claims.more, f"{settled} settled, the rest is held by nobody"
+        assert claims.lanes or claims.more, f"{settled} settled, the rest has no owner"
         await asyncio.gather(*(run(lane) for lane in claims.lanes))
         settled += len(claims.lanes)
 
@@ -131,7 +131,7 @@ async def test_a_follower_sees_every_record_once(bus: Engine, direct: Engine, pr
     assert seen == [f"id-{n}" for n in range(APPENDS_SYNC)]
 
 
-def test_the_synchronous_face_neither_loses_nor_doubles(proxy: LossyProxy, direct: Engine, prefix: str) -> None:
+def test_synchronous_calls_neither_lose_nor_duplicate_records(proxy: LossyProxy, direct: Engine, prefix: str) -> None:
     proxy.request_loss, proxy.reply_loss = REQUEST_LOSS_SYNC, REPLY_LOSS_SYNC
     bus = RedisBus(proxy.url, prefix=prefix)
     seqs = direct.call(mail_to(AGENT, ["one"] * SETTLES_SYNC)).seqs

@@ -1,4 +1,4 @@
-"""Redis goes away and comes back, in the middle of everything."""
+"""Redis restarts while followers, writers and workers are active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes write to one log, and die at any moment."""
+"""Several processes write to one log and are killed at random moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client while gateways die and responses are lost: no message or event is missing or doubled."""
+"""The client during gateway crashes and lost responses: no message or event is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_a_follower_sees_every_event_once_over_gateways_that_are_killed(gateway:
     assert [event.text for event in collector.events] == [str(number) for number in range(EVENTS)]
 
 
-async def test_so_does_a_follower_on_a_loop(gateway: RunningServer, bus: SqliteBus) -> None:
+async def test_an_asynchronous_follower_sees_every_event_once_over_a_restart(
+    gateway: RunningServer, bus: SqliteBus
+) -> None:
     seqs: list[int] = []
     write(bus, 0, 50)
     async with AsyncClient(gateway.url, gateway.token) as client, aclosing(client.follow("c1")) as events:
@@ -156,7 +158,7 @@ def test_a_follower_behind_a_bad_line_sees_every_event_once(gateway: RunningServ
     assert [event.seq for event in collector.events] == list(range(1, EVENTS + 1))
 
 
-def test_what_retention_took_shows_as_a_gap(gateway: RunningServer, bus: SqliteBus) -> None:
+def test_records_removed_by_retention_show_as_a_gap(gateway: RunningServer, bus: SqliteBus) -> None:
     write(bus, 0, 20)
     bus.call(Trim("stream:c1", keep=5))
     with Client(gateway.url, gateway.token) as client:
@@ -185,7 +187,7 @@ def test_a_conversation_that_is_deleted_ends_its_followers_and_its_waiters(gatew
     assert [(event.kind, event.data["reason"]) for event in late] == [("end", "deleted")]
 
 
-def test_patience_has_an_end(gateway: RunningServer) -> None:
+def test_a_client_gives_up_after_its_retry_time(gateway: RunningServer) -> None:
     gateway.kill()
     with Client(gateway.url, gateway.token, patience_s=0.2) as client:
         with pytest.raises(GatewayUnreachable, match="magent2 serve"):
@@ -194,7 +196,7 @@ def test_patience_has_an_end(gateway: RunningServer) -> None:
             next(client.follow("c1"))
 
 
-def test_the_wrong_token_is_not_tried_again(gateway: RunningServer) -> None:
+def test_a_wrong_token_is_not_retried(gateway: RunningServer) -> None:
     with Client(gateway.url, "wrong-wrong-wrong-wrong") as client:
         with pytest.raises(Unauthorized) as caught:
             client.agents()
@@ -267,7 +269,7 @@ async def test_a_run_that_ends_without_an_answer_is_an_error_that_says_why(clien
     assert stopping.agent == "general"
 
 
-async def test_everything_else_can_be_asked_for(client: AsyncClient) -> None:
+async def test_the_asynchronous_client_reads_conversations_events_and_agents(client: AsyncClient) -> None:
     await client.ask("general", "hello", conversation_id="looked-at")
     page = await client.conversations(limit=1)
     events = await client.events("looked-at", limit=2)

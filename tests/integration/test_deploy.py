@@ -1,4 +1,4 @@
-"""The files in deploy/: units that systemd takes, that are shut tight, and whose commands exist."""
+"""The files in deploy/: systemd accepts the units, they are hardened, and their commands exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def installed(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on PATH")
-def test_systemd_takes_the_units_and_finds_them_shut(installed: list[Path]) -> None:
+def test_systemd_accepts_the_units_and_rates_them_as_hardened(installed: list[Path]) -> None:
     verify = ["systemd-analyze", "verify", "--man=no", *map(str, installed)]
     told = subprocess.run(verify, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_systemd_takes_the_units_and_finds_them_shut(installed: list[Path]) -> N
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_unit_runs_a_command_that_exists_as_nobody_in_particular(unit: str) -> None:
+def test_a_unit_runs_an_existing_command_as_an_unprivileged_user(unit: str) -> None:
     settings = settings_of(unit)
     (line,) = settings["ExecStart"]
     program, *words = line.split()
@@ -64,7 +64,7 @@ def test_a_unit_runs_a_command_that_exists_as_nobody_in_particular(unit: str) ->
     assert settings["StateDirectory"] == ["magent2"]
 
 
-def test_a_worker_has_longer_to_end_than_its_runs() -> None:
+def test_a_worker_unit_has_a_longer_stop_timeout_than_its_drain() -> None:
     from magent2.mail.lane_loop import LEAVE_MAX_S
     from magent2.worker.service import DRAIN_S
 

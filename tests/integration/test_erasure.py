@@ -161,7 +161,7 @@ async def test_a_deleted_conversation_leaves_no_text_and_no_digest(store: Store)
     assert store.finds(routing_id("gone")), "ids stay, as tombstones"
 
 
-async def test_a_dead_letter_that_was_retried_or_trimmed_leaves_none_either(store: Store) -> None:
+async def test_a_retried_or_trimmed_dead_letter_leaves_no_text(store: Store) -> None:
     await after_a_life(store)
     (letter,) = [one for one in await list_dead_letters(Log(store.bus), GRUMPY) if SECRET in str(one.mail)]
     await retry_dead_letter(Log(store.bus), GRUMPY, letter.seq)
@@ -174,7 +174,7 @@ async def test_a_dead_letter_that_was_retried_or_trimmed_leaves_none_either(stor
     assert store.finds(KEPT)
 
 
-async def test_a_conversation_deleted_under_its_run_leaves_none(store: Store) -> None:
+async def test_a_conversation_deleted_during_its_run_leaves_no_text(store: Store) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def drip(envelope: Any) -> Iterator[Event]:
@@ -248,8 +248,8 @@ def append_by_chance(bus: Engine, rng: random.Random, n: int) -> None:
     bus.call(Append(records=tuple(NewRecord(topic, payload) for topic in topics), heads=(head,)))
 
 
-def test_what_moved_about_in_the_file_before_it_was_deleted_is_gone_too(store: Store, rng: random.Random) -> None:
-    """Pages that were split and streams that lost entries keep old bytes, unless somebody sees to it."""
+def test_deleted_text_that_was_moved_within_the_file_is_erased(store: Store, rng: random.Random) -> None:
+    """Pages that were split and streams that lost entries keep old bytes, unless they are overwritten."""
     alive, deleted = list(range(CONVERSATIONS)), []
     for step in range(1, 15 * CONVERSATIONS):
         append_by_chance(store.bus, rng, rng.choice(alive))
@@ -265,7 +265,7 @@ def test_what_moved_about_in_the_file_before_it_was_deleted_is_gone_too(store: S
 
 @pytest.mark.redis
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
-def test_an_append_only_file_forgets_when_it_is_rewritten(store: Store, tmp_path: Path) -> None:
+def test_rewriting_the_append_only_file_removes_deleted_text(store: Store, tmp_path: Path) -> None:
     aof = Store(store.bus, lambda: sorted((tmp_path / "store" / "appendonlydir").iterdir()))
     record = {"conversation_id": "gone", "sender": "user:ann", "content": SECRET}
     other = {**record, "conversation_id": "stays", "content": KEPT}

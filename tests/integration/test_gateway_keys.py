@@ -1,4 +1,4 @@
-"""Keys and owners over real sockets, with the revocation coming from another process's side of the log."""
+"""Keys and owners over real sockets, with revocations from another process."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ async def test_a_key_revoked_elsewhere_stops_at_once_its_open_streams_included(l
     await bus.aclose()
 
 
-async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_comes_out(
-    log_url: str, engine: Engine
-) -> None:
+async def test_concurrent_first_messages_at_two_gateways_give_one_owner(log_url: str, engine: Engine) -> None:
     buses = [connect(log_url), connect(log_url)]
     ann, bob = await create_key_holder(engine, "user:ann"), await create_key_holder(engine, "user:bob")
     async with serve_gateway(buses[0], ACCESS) as one, serve_gateway(buses[1], ACCESS) as two:
@@ -76,8 +74,8 @@ async def test_of_two_gateways_that_take_the_first_message_at_once_one_owner_com
         await bus.aclose()
 
 
-async def test_many_who_begin_and_follow_at_random_see_nothing_of_each_other(log_url: str, engine: Engine) -> None:
-    """Everybody follows before anything is there, then all write into the same few names at once."""
+async def test_many_concurrent_users_see_nothing_of_each_other(log_url: str, engine: Engine) -> None:
+    """All users follow before there are events, then all write to the same few conversations at once."""
     bus = connect(log_url)
     people = [await create_key_holder(engine, f"user:p{number}") for number in range(6)]
     talks = [f"talk-{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""A gateway on real sockets, and everything that clients, networks and buses do to it."""
+"""A gateway on real sockets with misbehaving clients, networks and buses."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_slow_reader_is_cut_off_and_resumes_where_it_was_with_every_toke
         assert [*complete, *rest] == list(range(1, TOKENS + 1))
 
 
-async def test_a_slow_reader_holds_nobody_up(bus: MemoryBus) -> None:
+async def test_a_slow_reader_does_not_delay_others(bus: MemoryBus) -> None:
     async with serve_gateway(bus) as house:
         slow = await Line.open(house.port, SMALL_BUFFER_BYTES)
         await slow.ask("/stream/one")
@@ -129,7 +129,7 @@ async def test_a_slow_reader_holds_nobody_up(bus: MemoryBus) -> None:
         slow.hang_up()
 
 
-async def test_a_client_that_goes_away_frees_its_place(bus: MemoryBus) -> None:
+async def test_a_client_that_disconnects_frees_its_connection(bus: MemoryBus) -> None:
     async with serve_gateway(bus, limits=GatewayLimits(streams_max=1)) as house:
         line = await Line.open(house.port)
         await line.ask("/stream/one")
@@ -188,7 +188,7 @@ async def test_a_new_token_ends_the_streams_of_the_old_one(bus: MemoryBus, tmp_p
 # --- connections
 
 
-async def test_headers_that_drip_in_are_not_waited_for(bus: MemoryBus) -> None:
+async def test_headers_that_arrive_too_slowly_are_refused(bus: MemoryBus) -> None:
     async with serve_gateway(bus, limits=GatewayLimits(headers_max_s=0.2)) as house:
         silent, dripping, second = [await Line.open(house.port) for _ in range(3)]
         await dripping.say("GET /health HTTP/1.1\r\nhost: local")
@@ -202,7 +202,7 @@ async def test_headers_that_drip_in_are_not_waited_for(bus: MemoryBus) -> None:
         assert (await house.client.get("/health")).status_code == 200
 
 
-async def test_a_body_that_drips_in_is_not_waited_for(bus: MemoryBus) -> None:
+async def test_a_body_that_arrives_too_slowly_is_refused(bus: MemoryBus) -> None:
     async with serve_gateway(bus, limits=GatewayLimits(body_max_s=0.2)) as house:
         line = await Line.open(house.port)
         await line.ask("/send", "content-type: application/json", "content-length: 500", method="POST")
@@ -231,7 +231,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(bus: M
         assert '"code":"too_large"' in heard
 
 
-async def test_a_client_that_leaves_within_its_body_harms_nobody(bus: MemoryBus) -> None:
+async def test_a_client_that_disconnects_within_its_body_does_not_affect_others(bus: MemoryBus) -> None:
     async with serve_gateway(bus) as house:
         for _ in range(5):
             line = await Line.open(house.port)
@@ -256,7 +256,7 @@ async def test_what_is_not_http_is_refused(bus: MemoryBus, nonsense: str) -> Non
         assert (await house.client.get("/health")).status_code == 200
 
 
-async def test_more_connections_than_allowed_are_refused_with_a_word(bus: MemoryBus) -> None:
+async def test_more_connections_than_allowed_are_refused_with_an_error(bus: MemoryBus) -> None:
     limit = 50
     async with serve_gateway(bus, limits=GatewayLimits(connections_max=limit)) as house:
         lines = [await Line.open(house.port) for _ in range(limit)]
@@ -305,7 +305,7 @@ async def test_a_wrong_token_a_foreign_host_and_a_foreign_origin_are_refused_on_
 
 
 @pytest.mark.redis
-async def test_while_the_bus_is_away_sends_are_told_and_streams_go_on_after(tmp_path: Path) -> None:
+async def test_during_a_bus_outage_sends_fail_by_name_and_streams_resume_afterwards(tmp_path: Path) -> None:
     skip_if_left_out()
     server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
     server.start()

@@ -19,9 +19,7 @@ async def follow(house: ServedGateway, conversation: str, count: int) -> list[tu
     return [(event.id, event.data["text"]) for event in parse_frames(answer.text) if event.kind == "output"]
 
 
-async def test_what_one_gateway_takes_the_readers_of_another_see_in_the_order_of_the_log(
-    log_url: str, engine: Engine
-) -> None:
+async def test_readers_of_one_gateway_see_messages_of_another_in_log_order(log_url: str, engine: Engine) -> None:
     other = connect(log_url)
     async with serve_gateway(engine) as first, serve_gateway(other) as second, run_worker(engine, EchoRunner()):
         reading = [

@@ -1,4 +1,4 @@
-"""Calls on an MCP server of the provider's that a person is asked about, seen from the provider's end."""
+"""Calls of a hosted MCP server that need approval, as the provider receives them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_requests_of_one_answer_are_decided_on_one_by_one(bus: Engine) -> 
     assert outputs(bus) == ["One is gone."]
 
 
-async def test_a_hosted_tool_that_nobody_can_be_asked_about_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hosted_tool_without_support_for_approval_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     bus = MemoryBus()
     agent = replace(CLERK, tools=("WebSearchTool", "weather"), approval=("WebSearchTool",))
     with ModelServer([Reply("Hello.")]) as server:

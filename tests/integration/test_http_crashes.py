@@ -1,4 +1,4 @@
-"""The whole service in real processes, killed and frozen at random, seen by clients that always come back."""
+"""The whole service in real processes, killed and frozen at random, with clients that always reconnect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_trouble(service: Service, crowd: ClientCrowd, day: Day) -> None:
         share = day.messages // day.rounds
         left = share - FEW - day.conversations
         service.kill_gateway(lambda: crowd.let_send(FEW))
-        crowd.let_send(day.conversations)  # while it is down, one for everybody
+        crowd.let_send(day.conversations)  # while it is down, one for each conversation
         crowd.let_arrive(left - left // 2)
         service.kill_one()
         crowd.let_arrive(left // 2 + (day.messages - share * day.rounds if number == day.rounds - 1 else 0))
@@ -101,7 +101,7 @@ async def test_every_message_is_answered_once_and_every_client_sees_the_log(
 
 
 @pytest.mark.soak
-async def test_500_messages_over_20_conversations_survive_a_long_day_over_http(
+async def test_500_messages_over_20_conversations_survive_many_crashes_over_http(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     await audit(Service(log_url, engine, process_group, rng), LONG)

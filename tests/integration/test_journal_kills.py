@@ -1,6 +1,6 @@
 """Workers killed with SIGKILL before and after every append of a run with parallel tools and a handoff.
 
-Whoever takes over asks the model for nothing that is recorded, runs no tool whose result is, and comes to the same end.
+The next worker repeats no recorded model request and no recorded tool call, and reaches the same result.
 Asking is counted at a real HTTP server, running in a file that the tools write to.
 """
 

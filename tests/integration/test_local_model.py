@@ -1,4 +1,4 @@
-"""A real model, offline: real tokens through the real runner, and through a worker that is stopped or dies."""
+"""A real local model: tokens through the runner, and through a worker that is stopped or crashes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_stop_reaches_a_run_inside_the_answer_of_the_model(bus: MemoryBu
     assert kinds(history(bus)) == ["start", "stopped"]
 
 
-async def test_wherever_a_worker_dies_there_is_one_answer_and_its_tokens_join_to_it() -> None:
+async def test_a_crash_at_any_point_leaves_one_answer_that_equals_its_tokens() -> None:
     for after in (False, True):
         at = 0
         died = True

@@ -1,4 +1,4 @@
-"""A gateway behind nginx, with the configuration that the project ships: TLS, a sub-path, and streams that stream."""
+"""A gateway behind nginx, with the configuration that the project ships: TLS, a sub-path, and unbuffered streams."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_name_with_a_slash_comes_through(site: Site) -> None:
 @pytest.mark.parametrize(
     ("size", "kind"), [(BODY_MAX_BYTES + 1, "application/problem+json"), (NGINX_CAP_BYTES + 1, "text/html")]
 )
-def test_a_body_beyond_the_cap_is_refused_by_whoever_sees_it_first(site: Site, size: int, kind: str) -> None:
+def test_a_body_beyond_the_limit_is_refused_by_nginx_or_the_gateway(site: Site, size: int, kind: str) -> None:
     with site.client() as client:
         answer = client.post("send", content=b" " * size, headers={"content-type": "application/json"})
 

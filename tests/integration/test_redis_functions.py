@@ -95,9 +95,7 @@ async def test_functions_that_the_server_lost_are_loaded_again_unseen(client: re
     await bus.aclose()
 
 
-async def test_functions_lost_again_and_again_under_way_lose_and_double_nothing(
-    client: redis.Redis, bus: RedisBus
-) -> None:
+async def test_losing_the_functions_repeatedly_loses_and_duplicates_nothing(client: redis.Redis, bus: RedisBus) -> None:
     lanes = [f"lane-{n % 10}" for n in range(100)]
     await bus.acall(mail_to(AGENT, lanes))
     flushing = asyncio.Event()
@@ -341,7 +339,7 @@ def test_a_server_whose_functions_are_switched_off_is_refused(tmp_path: Path) ->
     server.stop()
 
 
-def test_a_full_server_is_read_and_emptied(tmp_path: Path) -> None:
+def test_a_full_redis_can_be_read_and_emptied(tmp_path: Path) -> None:
     skip_if_left_out()
     server = RedisServer(tmp_path, "--save", "")
     server.start()

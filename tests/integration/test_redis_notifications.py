@@ -74,13 +74,13 @@ async def test_all_records_of_an_append_come_along_also_when_the_head_is_set(bus
     assert reads <= 1  # the subscription may be confirmed only now, which is reported once without records
 
 
-async def test_what_is_too_large_to_travel_is_read(bus: ReadCountingBus) -> None:
+async def test_a_record_too_large_for_a_notification_is_read(bus: ReadCountingBus) -> None:
     texts, _ = await followed(bus, 2, appending("a" * NOTIFICATION_MAX_BYTES, "small"))
 
     assert texts == ["aaaaaaaaa", "small"]
 
 
-async def test_appends_that_come_faster_than_they_are_taken_are_all_there_in_order(bus: ReadCountingBus) -> None:
+async def test_appends_faster_than_their_reader_all_arrive_in_order(bus: ReadCountingBus) -> None:
     many = [f"number {number}" for number in range(NOTIFICATIONS_KEPT_MAX_BYTES // 50)]
 
     texts, _ = await followed(bus, len(many), *(appending(text) for text in many))

@@ -148,7 +148,7 @@ def test_a_wrong_password_is_named_without_being_shown(start_server: StartServer
     assert "guess-one" not in shown(caught.value)
 
 
-def test_a_unix_socket_is_a_way_to_the_server(start_server: StartServer, run: Run) -> None:
+def test_redis_can_be_reached_over_a_unix_socket(start_server: StartServer, run: Run) -> None:
     path = f"{tempfile.gettempdir()}/magent2-{uuid.uuid4().hex[:12]}.sock"  # tmp_path is too long for a socket
     start_server("--unixsocket", path, "--save", "")
 
@@ -240,7 +240,7 @@ def large_append(n: int) -> Append:
     return numbered_append(TOPICS, "w", n, LARGE_CHARS)
 
 
-def test_a_full_server_takes_nothing_by_halves_and_goes_on_when_there_is_room(start_server: StartServer) -> None:
+def test_a_full_redis_makes_no_partial_append_and_continues_when_there_is_room(start_server: StartServer) -> None:
     server = start_server("--maxmemory", MEMORY, "--maxmemory-policy", "noeviction", "--save", "")
     bus = RedisBus(server.url)
 
@@ -336,7 +336,7 @@ def test_a_topic_that_another_program_took_is_refused_and_nothing_is_half_writte
 # --- after the end
 
 
-def test_a_closed_bus_says_so(redis_server: RedisServer) -> None:
+def test_a_closed_bus_raises_a_named_error(redis_server: RedisServer) -> None:
     bus = RedisBus(redis_server.url)
     bus.call(put())
     bus.close()

@@ -87,7 +87,7 @@ def check(scenario: RelayScenario, takes_key: bool) -> None:
 
 
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
-def test_killed_at_every_step(
+def test_a_relay_is_killed_at_every_step(
     log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path, takes_key: bool
 ) -> None:
     scenario = new_scenario(takes_key, log_url, engine, process_group, tmp_path)
@@ -106,7 +106,7 @@ def test_killed_at_every_step(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("takes_key", [True, False], ids=["key", "no key"])
-def test_killed_again_and_again(
+def test_a_relay_is_killed_many_times(
     log_url: str, engine: Engine, process_group: ProcessGroup, tmp_path: Path, takes_key: bool
 ) -> None:
     scenario = new_scenario(takes_key, log_url, engine, process_group, tmp_path)

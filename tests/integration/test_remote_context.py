@@ -1,4 +1,4 @@
-"""A second process speaks to the runs of a worker: to one of them, to all, and hears when they have seen it."""
+"""A second process sends messages to one or all runs of a worker and gets receipts."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def let_in(url: str, key: str) -> int:
             if answer.status_code == 429:
                 return number
             assert answer.status_code == 200, answer.text
-    raise AssertionError("nobody was refused")
+    raise AssertionError("no request was refused")
 
 
 def told(engine: Engine) -> int:
@@ -49,7 +49,7 @@ def told(engine: Engine) -> int:
     return sum(sum(record.payload["counts"].values()) for record in engine.read(counts_topic(), limit=1000))
 
 
-def test_what_one_gateway_has_let_in_the_other_counts(engine: Engine, gateways: list[str]) -> None:
+def test_gateways_share_the_count_of_accepted_requests(engine: Engine, gateways: list[str]) -> None:
     ann, bob = (run_sync(engine, create_key, (f"user:{name}",)).text for name in ("ann", "bob"))
 
     first = let_in(gateways[0], ann)

@@ -106,7 +106,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "all"])
-def test_what_may_only_be_read_is_unwritable(open_folder: Path, process_group: ProcessGroup, what: str) -> None:
+def test_a_read_only_file_is_reported_as_unwritable(open_folder: Path, process_group: ProcessGroup, what: str) -> None:
     """The child runs as a user without rights, because root could write anyway."""
     path = open_folder / "log.db"
     open_and_write(path)
@@ -321,7 +321,7 @@ def test_a_process_that_does_not_let_go_of_the_file_is_reported_and_then_forgott
     other.close()
 
 
-def test_a_closed_bus_says_so(path: Path) -> None:
+def test_a_closed_bus_raises_a_named_error(path: Path) -> None:
     bus = SqliteBus(path)
     bus.call(put())
     bus.close()

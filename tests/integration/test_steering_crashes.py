@@ -1,4 +1,4 @@
-"""Steers at random moments of long runs whose workers are killed: seen once, or asked next, with one receipt."""
+"""Steers at random moments of long runs whose workers are killed: each is handled once, with one receipt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEERS_SOAK, KILLS_SOAK = 200, 25
 
 
 class SteeredForce(ServicePool):
-    """Workers on runs of many turns, and somebody who keeps talking to them."""
+    """Workers with runs of many turns, and a client that keeps steering them."""
 
     module = "tests.integration.children.steerable_service"
 
@@ -127,7 +127,7 @@ def check(force: SteeredForce, steers: int, kills: int) -> None:
 
 
 @pytest.mark.parametrize("log_url", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True)
-def test_steers_survive_the_death_of_workers(
+def test_steers_survive_worker_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     force = SteeredForce(log_url, engine, process_group, rng)
@@ -138,7 +138,7 @@ def test_steers_survive_the_death_of_workers(
 
 
 @pytest.mark.soak
-def test_200_steers_survive_a_long_day(
+def test_200_steers_survive_many_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     force = SteeredForce(log_url, engine, process_group, rng)

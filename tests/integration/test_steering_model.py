@@ -1,4 +1,4 @@
-"""What a model receives of steers, seen from the other end of an HTTP connection."""
+"""Steers in model requests, as a real model server receives them over HTTP."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_model_that_fails_and_is_asked_again_sees_it_once(bus: MemoryBus
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("on", ["answer", "tool", "end"])
-async def test_after_a_takeover_it_is_in_every_request_once(bus: MemoryBus, on: str, after: bool) -> None:
+async def test_after_a_takeover_a_steer_is_in_every_request_once(bus: MemoryBus, on: str, after: bool) -> None:
     """The worker dies before or after an append that has such a record; another goes on."""
     mail(bus, "hello")
     steer(bus, "listen", recipient="agent:desk")
@@ -135,7 +135,7 @@ async def run_until_dead(service: WorkerService, bus: CrashingBus) -> None:
     await asyncio.wait([task])
 
 
-async def test_a_steer_after_a_handoff_reaches_whoever_goes_on(bus: MemoryBus) -> None:
+async def test_a_steer_after_a_handoff_reaches_the_new_agent(bus: MemoryBus) -> None:
     mail(bus, "prices, please")
     handing = Reply(calls=[Call("transfer_to_shop", {}, "h1")])
     searching = Reply(calls=[Call("product_search", {"query": "lamp"}, "c1")])

@@ -1,4 +1,4 @@
-"""The workers of a subagent and of whoever started it are killed: one message, one result, each of them once."""
+"""The workers of a subagent and of its starter are killed: each message and each result arrives once."""
 
 from __future__ import annotations
 

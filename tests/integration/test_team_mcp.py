@@ -122,7 +122,7 @@ async def test_a_server_that_dies_in_a_call_breaks_no_turn(bus: MemoryBus, shelf
     assert outputs(bus) == ["Saved."]
 
 
-async def test_a_server_that_cannot_be_had_is_left_out(
+async def test_an_unavailable_mcp_server_is_left_out(
     bus: MemoryBus, shelf: McpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     mail(bus, "hello")
@@ -150,7 +150,7 @@ async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(
     assert "here is Emma" in str(server.requests[-1]["input"][-1]["output"])
 
 
-async def test_a_server_at_an_address(bus: MemoryBus) -> None:
+async def test_an_mcp_server_is_reached_over_http(bus: MemoryBus) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

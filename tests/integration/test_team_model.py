@@ -1,4 +1,4 @@
-"""What a model actually receives, seen from the other end of an HTTP connection."""
+"""The requests of team runs, as a real model server receives them over HTTP."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_setting_counts_from_the_next_message(bus: MemoryBus) -> None:
     ]
 
 
-async def test_an_agent_from_elsewhere_comes_as_it_is(bus: MemoryBus) -> None:
+async def test_an_agent_of_another_scenario_keeps_its_own_settings(bus: MemoryBus) -> None:
     set_session(bus, {"scenario_id": "house", "agents": {}, "overlay": "Answer in Norwegian."})
     mail(bus, "hello", "desk")
     mail(bus, "and you?", "stranger")
@@ -297,7 +297,7 @@ async def test_a_supervisor_that_takes_too_long_leaves_it_to_the_keywords(bus: M
     assert json.loads(text)["fallback"] == "timed_out"
 
 
-async def test_a_supervisor_remembers_its_own_decisions_and_nobody_elses_words(bus: MemoryBus) -> None:
+async def test_a_supervisor_remembers_its_own_decisions_and_no_other_messages(bus: MemoryBus) -> None:
     replies = [Reply(calls=[Call("route", {"agent": "shop", "reason": "r"}, id=f"r{n}")]) for n in range(2)]
     with ModelServer([Reply("Hi."), *replies]) as server:
         async with team(server) as runner:

@@ -1,4 +1,4 @@
-"""One trace over several processes, as a collector sees it; and none at all where nobody wants one."""
+"""One trace across several processes, as a collector receives it; tracing is off by default."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _shows_figures(greeting: str) -> None:
     assert 'magent2_runs_total{agent="back",outcome="answered"} 1.0' in httpx2.get(found[1]).text
 
 
-def test_off_by_default_nothing_of_it_is_imported(magent2: CommandLine) -> None:
+def test_tracing_is_off_by_default_and_imports_nothing(magent2: CommandLine) -> None:
     child = [sys.executable, "-c", OFF]
 
     done = subprocess.run(

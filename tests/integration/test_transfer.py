@@ -1,4 +1,4 @@
-"""A log carried SQLite → Redis → SQLite arrives as it left."""
+"""A log that is moved SQLite → Redis → SQLite is unchanged."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_killed_and_frozen_workers_answer_every_message_once_and_in_order(
 
 
 @pytest.mark.soak
-def test_500_messages_over_20_conversations_survive_a_long_day(
+def test_500_messages_over_20_conversations_survive_many_crashes(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     force = ServicePool(log_url, engine, process_group, rng)

@@ -1,4 +1,4 @@
-"""What goes wrong around a worker, and what then becomes of the mail."""
+"""Faults around a worker, and their effect on its mail."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def is_gone(child: Child) -> bool:
     return False
 
 
-def test_poison_is_buried_after_so_many_dead_workers_and_innocent_mail_is_answered(
+def test_mail_that_crashes_workers_is_buried_and_other_mail_is_answered(
     log_url: str, engine: Engine, process_group: ProcessGroup, rng: random.Random
 ) -> None:
     """Innocent runs that take longer than the poison to kill are lost with every worker, and answered in the end."""
@@ -144,7 +144,7 @@ def test_poison_is_buried_after_so_many_dead_workers_and_innocent_mail_is_answer
     assert engine.call(Lanes(AGENT)) == ()
 
 
-async def test_two_agents_that_answer_each_other_for_ever_are_stopped(engine: Engine) -> None:
+async def test_a_message_loop_between_two_agents_is_stopped(engine: Engine) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         other = "Bob" if context.agent == "Ada" else "Ada"
         reply = envelope("and you?", sender=f"agent:{context.agent}", recipient=f"agent:{other}")
@@ -256,7 +256,7 @@ async def test_runs_go_on_when_redis_comes_back(server: RedisServer, number: sig
 
 
 @pytest.mark.redis
-async def test_what_others_wrote_into_an_inbox_is_buried(redis_server: RedisServer) -> None:
+async def test_malformed_mail_of_other_programs_is_buried(redis_server: RedisServer) -> None:
     prefix = uuid.uuid4().hex[:12]
     bus = RedisBus(redis_server.url, prefix=prefix)
     send(bus, "first")

@@ -1,4 +1,4 @@
-"""Workers of an agent with Python blocks, which die at a chosen append or in a chosen call of a tool.
+"""Workers of an agent with Python blocks that kill themselves at a chosen append or tool call.
 
 As `children/journal.py`; a job may also have `call`: the number of the piece of work in which the worker kills itself.
 """

@@ -1,4 +1,4 @@
-"""A process whose files may not grow, for a while.
+"""A process with a file size limit, to simulate a full disk for a while.
 
 Settings: `path`, `topics`, `text_chars`.
 """

@@ -1,4 +1,4 @@
-"""A worker process on a disk that is full, until the parent makes room.
+"""A worker process on a full disk until the parent makes room.
 
 Settings: `path`, `agent`.
 """

@@ -1,4 +1,4 @@
-"""Workers that die at a chosen append of a run.
+"""Workers that kill themselves at a chosen append of a run.
 
 One process imports everything once. For each line of JSON that it is told (`worker`, `at`, `after`) it forks a worker,
 which serves the agent until one message is settled, or kills itself with SIGKILL before or after its `at`-th append.

@@ -1,4 +1,4 @@
-"""Relays that die at a chosen boundary.
+"""Relays that kill themselves at a chosen point.
 
 One process imports everything once. For each line of JSON that it is told (`worker`, `point`) it forks a relay, which
 sends until the outbox has nothing left to do, or kills itself with SIGKILL at the point: `send` or `write:{n}`, with

@@ -1,4 +1,4 @@
-"""A process that runs no agent, and speaks to those of a conversation.
+"""A process without agents that sends messages to the runs of a conversation.
 
 Settings: `url`, `conversation`, `messages` (each the fields of a message, sent in order) and `wait_s`. Says what was
 sent, and then what became of each message once all that it went to have seen it.

@@ -1,4 +1,4 @@
-"""A worker process: the real service with the echo runner, which takes its time as a model does.
+"""A worker process: the real service with a slow echo runner.
 
 Settings: `url`, `agent`, `lease_s`, `think_max_s`, `seed`. A message `die` kills the process that answers it.
 A line from the parent drains it.

@@ -1,4 +1,4 @@
-"""A process without rights that tries to write to a log.
+"""An unprivileged process that tries to write to a log.
 
 Settings: `path`.
 """

@@ -1,4 +1,4 @@
-"""A process that claims one lane, and at each `go` tries all that only an owner may do, whether it still is one or not.
+"""A process that claims one lane and at each `go` tries every owner operation, even after it has lost the lane.
 
 Settings: `url`, `agent`, `trail`, `lease_s`.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -396,16 +396,20 @@ class WriteConnection(ReadConnection):
 
     def _look_up_ids(self, operations: Iterable[AnyOperation]) -> None:
         """Look up all ids of a group together: most are new, and a few queries say so for all of them."""
-        writes = (operation for operation in operations if isinstance(operation, Write))
-        for record in (record for write in writes for record in write.records):
-            tid = 0 if record.id is None else self.topic(record.topic).tid
-            if record.id is not None and tid:
-                self._group_keys[tid, record.id] = self.id_key(tid, record.id)
+        for tid, record_id in self._ids_in(operations):
+            self._group_keys[tid, record_id] = self.id_key(tid, record_id)
         stored = self._stored_keys(list(self._group_keys.values()))
         for (tid, record_id), key in self._group_keys.items() if stored else ():
             known = self.resolve_id(tid, record_id) if key in stored else None
             if known is not None:
                 self._group_ids[tid, record_id] = known
+
+    def _ids_in(self, operations: Iterable[AnyOperation]) -> Iterator[tuple[int, str]]:
+        """Yield the ids that the operations write into topics that exist."""
+        for operation in operations:
+            for record in operation.records if isinstance(operation, Write) else ():
+                if record.id is not None and (tid := self.topic(record.topic).tid):
+                    yield tid, record.id
 
     def _stored_keys(self, keys: list[int]) -> set[int]:
         """Return those of the keys that are in the index; a key may be there for another id with the same hash."""

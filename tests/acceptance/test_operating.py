@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_processes import ROOT
-from tests.support.http.new_user import NewUser, section
-from tests.support.http.service import quiet_port
+from tests.support.http_client.new_user import NewUser, section
+from tests.support.http_client.service import quiet_port
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 

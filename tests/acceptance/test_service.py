@@ -15,8 +15,8 @@ import pytest
 from magent2.gateway.server import choose_access
 from magent2.settings import Settings
 from tests.support.forked_processes import ROOT
-from tests.support.http.new_user import ComposeService, NewUser, RunningProgram, section
-from tests.support.http.service import quiet_port
+from tests.support.http_client.new_user import ComposeService, NewUser, RunningProgram, section
+from tests.support.http_client.service import quiet_port
 from tests.support.redis_server import RedisServer
 
 PORT = "8700"  # as the documents print it

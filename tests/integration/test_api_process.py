@@ -21,7 +21,7 @@ from tests.integration.test_cli_serving import greeting, leave
 from tests.support import mcp_server
 from tests.support.command_line import CommandLine
 from tests.support.gateway import parse_frames
-from tests.support.http.service import quiet_port
+from tests.support.http_client.service import quiet_port
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.waiting import eventually
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.test_cli_serving import greeting
 from tests.support.command_line import CommandLine
-from tests.support.http.service import quiet_port
+from tests.support.http_client.service import quiet_port
 from tests.support.waiting import DEADLINE_S, eventually
 
 PATH = "/api/sdk/session/"

@@ -10,10 +10,10 @@ import pytest
 
 from magent2.bus.interface import Engine
 from tests.support.audit import assert_clean, whole_log
-from tests.support.http.audit import stream_findings
-from tests.support.http.client_crowd import ClientCrowd
-from tests.support.http.service import TOKEN, Service
-from tests.support.http.slow_reader import SlowReader
+from tests.support.http_client.audit import stream_findings
+from tests.support.http_client.client_crowd import ClientCrowd
+from tests.support.http_client.service import TOKEN, Service
+from tests.support.http_client.slow_reader import SlowReader
 from tests.support.processes import ProcessGroup
 
 WORKERS = GATEWAYS = 2

@@ -21,8 +21,8 @@ from magent2.models.envelope import TokenEvent
 from magent2.sessions.stream import stream_record
 from tests.integration.test_bus_tls import make_certificate
 from tests.support.gateway import message, parse_frames
-from tests.support.http.new_user import NewUser, RunningProgram
-from tests.support.http.service import TOKEN, quiet_port
+from tests.support.http_client.new_user import NewUser, RunningProgram
+from tests.support.http_client.service import TOKEN, quiet_port
 from tests.support.nginx import Nginx, find_nginx
 from tests.support.waiting import eventually
 

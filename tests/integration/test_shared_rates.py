@@ -11,7 +11,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.keys import create_key
 from magent2.models.address import counts_topic
-from tests.support.http.service import Service
+from tests.support.http_client.service import Service
 from tests.support.processes import ProcessGroup
 from tests.support.waiting import eventually
 

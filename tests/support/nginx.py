@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_processes import ROOT
-from tests.support.http.service import quiet_port
+from tests.support.http_client.service import quiet_port
 from tests.support.redis_server import free_port
 from tests.support.waiting import eventually
 

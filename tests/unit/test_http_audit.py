@@ -15,8 +15,8 @@ from magent2.sessions.store import SessionStore
 from magent2.worker.worker import Worker
 from tests.support.audit import whole_log
 from tests.support.gateway import asgi_client
-from tests.support.http.audit import SeenEvent, acceptance_findings, stream_findings
-from tests.support.http.clients import Frames
+from tests.support.http_client.audit import SeenEvent, acceptance_findings, stream_findings
+from tests.support.http_client.clients import Frames
 from tests.support.run_audit import run_findings
 from tests.support.worker_fixture import AGENT, envelope
 

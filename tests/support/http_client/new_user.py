@@ -15,7 +15,7 @@ from typing import Any, Self
 import yaml
 
 from tests.support.forked_processes import ROOT
-from tests.support.http.service import answers_at
+from tests.support.http_client.service import answers_at
 from tests.support.waiting import eventually
 
 BIN = f"{Path(sys.executable).parent}/"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from magent2.bus.interface import Engine
 from magent2.client import Client
 from tests.support.audit import whole_log
-from tests.support.http.audit import acceptance_findings
+from tests.support.http_client.audit import acceptance_findings
 from tests.support.processes import Child, ProcessGroup
 from tests.support.service_pool import ServicePool
 from tests.support.waiting import eventually

@@ -12,9 +12,9 @@ from typing import Self
 from magent2.bus.operations import Describe
 from tests.support.audit import whole_log
 from tests.support.audited_lane import call_with_retry
-from tests.support.http.audit import stream_findings
-from tests.support.http.clients import Follower, PackageClient, PlainClient, ResilientClient, new_envelope_id
-from tests.support.http.service import TOKEN, Service
+from tests.support.http_client.audit import stream_findings
+from tests.support.http_client.clients import Follower, PackageClient, PlainClient, ResilientClient, new_envelope_id
+from tests.support.http_client.service import TOKEN, Service
 from tests.support.waiting import eventually
 from tests.support.worker_fixture import until
 

@@ -7,8 +7,8 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from tests.support.http.audit import SeenEvent
-from tests.support.http.clients import Frames
+from tests.support.http_client.audit import SeenEvent
+from tests.support.http_client.clients import Frames
 
 RECEIVE_BUFFER_BYTES = 4096
 SEGMENT_BYTES = 1400  # as over a real network; the loopback's are so large that the kernel would take it all

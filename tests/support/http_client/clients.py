@@ -19,7 +19,7 @@ from typing import Protocol
 import httpx2
 
 from magent2.client import AsyncClient
-from tests.support.http.audit import SeenEvent
+from tests.support.http_client.audit import SeenEvent
 from tests.support.worker_fixture import AGENT
 
 PAUSE_S = 0.05

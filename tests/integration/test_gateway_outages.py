@@ -39,7 +39,7 @@ def publish(bus: MemoryBus, count: int, conversation: str = "one", text: str = "
     bus.call(Append(records=tuple(NewRecord(f"stream:{conversation}", event) for _ in range(count))))
 
 
-class Line:
+class RawConnection:
     """A connection that does just what it is told, byte by byte."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,7 +47,7 @@ class Line:
         self.writer = writer
 
     @classmethod
-    async def open(cls, port: int, buffer_bytes: int | None = None) -> Line:
+    async def open(cls, port: int, buffer_bytes: int | None = None) -> RawConnection:
         plain = socket.socket()
         if buffer_bytes is not None:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
@@ -63,19 +63,19 @@ class Line:
         lines = [f"{method} {path} HTTP/1.1", "host: localhost", *headers]
         await self.say("\r\n".join(lines) + "\r\n\r\n")
 
-    async def next_report(self, mark: str) -> str:
+    async def read_until(self, mark: str) -> str:
         """All up to the mark."""
         heard = await asyncio.wait_for(self.reader.readuntil(mark.encode()), DEADLINE_S)
         return heard.decode()
 
-    async def hear_all(self) -> str:
+    async def read_all(self) -> str:
         """All until the other end hangs up; a connection that was dropped has no more to say."""
         try:
             return (await asyncio.wait_for(self.reader.read(), DEADLINE_S)).decode()
         except ConnectionResetError:
             return ""
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         self.writer.transport.abort()
 
 
@@ -97,91 +97,91 @@ async def resume_until(client: httpx2.AsyncClient, path: str, cursor: int, last:
 
 async def test_a_slow_reader_is_cut_off_and_resumes_where_it_was_with_every_token_in_order(bus: MemoryBus) -> None:
     text = "x" * 4000  # more than the buffers of both ends hold
-    async with serve_gateway(bus, limits=GatewayLimits(send_max_s=0.3)) as house:
-        line = await Line.open(house.port, SMALL_BUFFER_BYTES)
+    async with serve_gateway(bus, limits=GatewayLimits(send_max_s=0.3)) as served:
+        line = await RawConnection.open(served.port, SMALL_BUFFER_BYTES)
         await line.ask("/stream/one")
-        await line.next_report("retry: 1000\n\n")
+        await line.read_until("retry: 1000\n\n")
         for _ in range(TOKENS // 100):
             publish(bus, 100, text=text)
             await asyncio.sleep(0)
 
-        await until(lambda: house.streams_open == 0)  # it has not read a byte for too long
-        heard = await line.hear_all()
-        line.hang_up()
+        await until(lambda: served.streams_open == 0)  # it has not read a byte for too long
+        heard = await line.read_all()
+        line.close()
         whole = heard.rpartition("\n\n")[0].replace("\r\n", "\n")
         first = [int(row[4:]) for row in whole.split("\n") if row.startswith("id: ")]
         # The last frame may have been cut; its id then came, but not its end.
         complete = first[:-1]
 
         assert 0 < len(complete) < TOKENS
-        rest = await resume_until(house.client, "/stream/one", complete[-1], TOKENS)
+        rest = await resume_until(served.client, "/stream/one", complete[-1], TOKENS)
         assert [*complete, *rest] == list(range(1, TOKENS + 1))
 
 
 async def test_a_slow_reader_does_not_delay_others(bus: MemoryBus) -> None:
-    async with serve_gateway(bus) as house:
-        slow = await Line.open(house.port, SMALL_BUFFER_BYTES)
+    async with serve_gateway(bus) as served:
+        slow = await RawConnection.open(served.port, SMALL_BUFFER_BYTES)
         await slow.ask("/stream/one")
-        await slow.next_report("retry: 1000\n\n")
+        await slow.read_until("retry: 1000\n\n")
         publish(bus, 1000, text="x" * 4000)
 
-        assert await resume_until(house.client, "/stream/one", 0, 1000) == list(range(1, 1001))
-        slow.hang_up()
+        assert await resume_until(served.client, "/stream/one", 0, 1000) == list(range(1, 1001))
+        slow.close()
 
 
 async def test_a_client_that_disconnects_frees_its_connection(bus: MemoryBus) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(streams_max=1)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, limits=GatewayLimits(streams_max=1)) as served:
+        line = await RawConnection.open(served.port)
         await line.ask("/stream/one")
-        await line.next_report("retry: 1000\n\n")
-        full = await house.client.get("/stream/one")
+        await line.read_until("retry: 1000\n\n")
+        full = await served.client.get("/stream/one")
         assert (full.status_code, full.json()["code"]) == (503, "too_many_streams")
 
-        line.hang_up()
+        line.close()
 
-        await until(lambda: house.streams_open == 0)
+        await until(lambda: served.streams_open == 0)
         publish(bus, 1)
-        assert await resume_until(house.client, "/stream/one", 0, 1) == [1]
+        assert await resume_until(served.client, "/stream/one", 0, 1) == [1]
 
 
 async def test_quiet_streams_are_kept_alive_by_heartbeats(bus: MemoryBus) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(heartbeat_s=0.1)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, limits=GatewayLimits(heartbeat_s=0.1)) as served:
+        line = await RawConnection.open(served.port)
         await line.ask("/stream/one")
         for _ in range(3):
-            await line.next_report(": \n\n")
-        line.hang_up()
+            await line.read_until(": \n\n")
+        line.close()
 
 
 async def test_a_drain_ends_streams_by_name_and_the_server_stops(bus: MemoryBus) -> None:
-    async with serve_gateway(bus) as house:
-        lines = [await Line.open(house.port) for _ in range(5)]
+    async with serve_gateway(bus) as served:
+        lines = [await RawConnection.open(served.port) for _ in range(5)]
         for line in lines:
             await line.ask("/stream/one")
-            await line.next_report("retry: 1000\n\n")
+            await line.read_until("retry: 1000\n\n")
 
-        house.gateway.drain()
+        served.gateway.drain()
 
         for line in lines:
-            heard = await line.hear_all()
+            heard = await line.read_all()
             assert '"reason":"drain"' in heard
             assert heard.endswith("0\r\n\r\n")
-            line.hang_up()
+            line.close()
 
 
 async def test_a_new_token_ends_the_streams_of_the_old_one(bus: MemoryBus, tmp_path: Path) -> None:
     file = TokenFile.within(tmp_path)
     old = file.obtain()
-    async with serve_gateway(bus, Access.by_file(file, loopback=True), GatewayLimits(heartbeat_s=0.3)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, Access.by_file(file, loopback=True), GatewayLimits(heartbeat_s=0.3)) as served:
+        line = await RawConnection.open(served.port)
         await line.ask("/stream/one", f"authorization: Bearer {old}")
-        await line.next_report("retry: 1000\n\n")
+        await line.read_until("retry: 1000\n\n")
 
         file.rotate()
 
-        assert '"reason":"revoked"' in await line.next_report('"reason":"revoked"')
-        line.hang_up()
-        refused = await house.client.get("/stream/one", headers={"authorization": f"Bearer {old}"})
+        assert '"reason":"revoked"' in await line.read_until('"reason":"revoked"')
+        line.close()
+        refused = await served.client.get("/stream/one", headers={"authorization": f"Bearer {old}"})
         assert refused.status_code == 401
 
 
@@ -189,95 +189,95 @@ async def test_a_new_token_ends_the_streams_of_the_old_one(bus: MemoryBus, tmp_p
 
 
 async def test_headers_that_arrive_too_slowly_are_refused(bus: MemoryBus) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(headers_max_s=0.2)) as house:
-        silent, dripping, second = [await Line.open(house.port) for _ in range(3)]
+    async with serve_gateway(bus, limits=GatewayLimits(headers_max_s=0.2)) as served:
+        silent, dripping, second = [await RawConnection.open(served.port) for _ in range(3)]
         await dripping.say("GET /health HTTP/1.1\r\nhost: local")
         await second.ask("/health")
-        await second.next_report('{"status":"ok"}')
+        await second.read_until('{"status":"ok"}')
         await second.say("GET /health HT")
 
         for line in (silent, dripping, second):
-            assert await line.hear_all() == ""
-            line.hang_up()
-        assert (await house.client.get("/health")).status_code == 200
+            assert await line.read_all() == ""
+            line.close()
+        assert (await served.client.get("/health")).status_code == 200
 
 
 async def test_a_body_that_arrives_too_slowly_is_refused(bus: MemoryBus) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(body_max_s=0.2)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, limits=GatewayLimits(body_max_s=0.2)) as served:
+        line = await RawConnection.open(served.port)
         await line.ask("/send", "content-type: application/json", "content-length: 500", method="POST")
         await line.say('{"conversation')
 
-        heard = await line.hear_all()
+        heard = await line.read_all()
 
-        line.hang_up()
+        line.close()
         assert heard.startswith("HTTP/1.1 408")
         assert '"code":"body_too_slow"' in heard
 
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(bus: MemoryBus, declared: bool) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(body_max_bytes=10_000)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, limits=GatewayLimits(body_max_bytes=10_000)) as served:
+        line = await RawConnection.open(served.port)
         length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
         await line.ask("/send", "content-type: application/json", length, method="POST")
         if not declared:
             await line.say("4e20\r\n" + "x" * 20_000 + "\r\n")
 
-        heard = await line.next_report("}")
+        heard = await line.read_until("}")
 
-        line.hang_up()
+        line.close()
         assert heard.startswith("HTTP/1.1 413")
         assert '"code":"too_large"' in heard
 
 
 async def test_a_client_that_disconnects_within_its_body_does_not_affect_others(bus: MemoryBus) -> None:
-    async with serve_gateway(bus) as house:
+    async with serve_gateway(bus) as served:
         for _ in range(5):
-            line = await Line.open(house.port)
+            line = await RawConnection.open(served.port)
             await line.ask("/send", "content-type: application/json", "content-length: 500", method="POST")
             await line.say('{"conversation')
-            line.hang_up()
+            line.close()
 
-        assert (await house.client.post("/send", json=message())).status_code == 200
+        assert (await served.client.post("/send", json=message())).status_code == 200
         assert len(bus.read("chat:Ada")) == 1
 
 
 @pytest.mark.parametrize("nonsense", ["\0\0\0\0", "GET\r\n\r\n", "HELLO WORLD\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"])
 async def test_what_is_not_http_is_refused(bus: MemoryBus, nonsense: str) -> None:
-    async with serve_gateway(bus, limits=GatewayLimits(headers_max_s=1.0)) as house:
-        line = await Line.open(house.port)
+    async with serve_gateway(bus, limits=GatewayLimits(headers_max_s=1.0)) as served:
+        line = await RawConnection.open(served.port)
         await line.say(nonsense)
 
-        heard = await line.hear_all()
+        heard = await line.read_all()
 
-        line.hang_up()
+        line.close()
         assert not heard or heard.startswith("HTTP/1.1 400")
-        assert (await house.client.get("/health")).status_code == 200
+        assert (await served.client.get("/health")).status_code == 200
 
 
 async def test_more_connections_than_allowed_are_refused_with_an_error(bus: MemoryBus) -> None:
     limit = 50
-    async with serve_gateway(bus, limits=GatewayLimits(connections_max=limit)) as house:
-        lines = [await Line.open(house.port) for _ in range(limit)]
+    async with serve_gateway(bus, limits=GatewayLimits(connections_max=limit)) as served:
+        lines = [await RawConnection.open(served.port) for _ in range(limit)]
         for line in lines:
             await line.ask("/health")
-            await line.next_report('{"status":"ok"}')
+            await line.read_until('{"status":"ok"}')
 
         for _ in range(100):
-            refused = await Line.open(house.port)
-            heard = await refused.hear_all()
-            refused.hang_up()
+            refused = await RawConnection.open(served.port)
+            heard = await refused.read_all()
+            refused.close()
             assert heard.startswith("HTTP/1.1 503")
             assert "retry-after: 1" in heard
             assert orjson.loads(heard.partition("\r\n\r\n")[2])["code"] == "too_many_connections"
 
         await lines[0].ask("/health")  # those who are in stay in
-        await lines[0].next_report('{"status":"ok"}')
+        await lines[0].read_until('{"status":"ok"}')
         for line in lines:
-            line.hang_up()
-        await until(lambda: not house.gateway.connections)
-        assert (await house.client.get("/health")).status_code == 200
+            line.close()
+        await until(lambda: not served.gateway.connections)
+        assert (await served.client.get("/health")).status_code == 200
 
 
 # --- who is calling
@@ -285,7 +285,7 @@ async def test_more_connections_than_allowed_are_refused_with_an_error(bus: Memo
 
 async def test_a_wrong_token_a_foreign_host_and_a_foreign_origin_are_refused_on_the_wire(bus: MemoryBus) -> None:
     token = "0123456789abcdefghij"
-    async with serve_gateway(bus, Access.by_token(token, loopback=True)) as house:
+    async with serve_gateway(bus, Access.by_token(token, loopback=True)) as served:
         bearer = {"authorization": f"Bearer {token}"}
         refusals = [
             ({}, 401),
@@ -294,11 +294,11 @@ async def test_a_wrong_token_a_foreign_host_and_a_foreign_origin_are_refused_on_
             ({**bearer, "origin": "http://evil.example"}, 403),
         ]
         for headers, status in refusals:
-            answer = await house.client.post("/send", json=message(), headers=headers)
+            answer = await served.client.post("/send", json=message(), headers=headers)
             assert answer.status_code == status
         assert bus.read("chat:Ada") == []
-        own = {**bearer, "origin": house.url}
-        assert (await house.client.post("/send", json=message(), headers=own)).status_code == 200
+        own = {**bearer, "origin": served.url}
+        assert (await served.client.post("/send", json=message(), headers=own)).status_code == 200
 
 
 # --- the bus is away
@@ -311,26 +311,26 @@ async def test_during_a_bus_outage_sends_fail_by_name_and_streams_resume_afterwa
     server.start()
     bus = RedisBus(server.url, retry_for_s=0.3)
     try:
-        async with serve_gateway(bus, limits=GatewayLimits(heartbeat_s=0.2)) as house:
-            await house.client.post("/send", json=message("before", id="m1"))
-            line = await Line.open(house.port)
+        async with serve_gateway(bus, limits=GatewayLimits(heartbeat_s=0.2)) as served:
+            await served.client.post("/send", json=message("before", id="m1"))
+            line = await RawConnection.open(served.port)
             await line.ask("/stream/one")
-            await line.next_report('"seq":1}\n\n')
+            await line.read_until('"seq":1}\n\n')
             server.stop()
 
-            away = await house.client.post("/send", json=message("meanwhile", id="m2"))
-            stream = await house.client.get("/stream/one")
-            ready = await house.client.get("/ready")
-            await line.next_report(": \n\n")
+            away = await served.client.post("/send", json=message("meanwhile", id="m2"))
+            stream = await served.client.get("/stream/one")
+            ready = await served.client.get("/ready")
+            await line.read_until(": \n\n")
 
             assert (away.status_code, away.json()["code"]) == (503, "bus_unavailable")
             assert stream.status_code == ready.status_code == 503
             server.start()
-            await _send_until_taken(house, message("meanwhile", id="m2"))
-            heard = await line.next_report('"seq":2}\n\n')
+            await _send_until_taken(served, message("meanwhile", id="m2"))
+            heard = await line.read_until('"seq":2}\n\n')
             assert "meanwhile" in heard
-            line.hang_up()
-            assert await resume_until(house.client, "/stream/one", 0, 2) == [1, 2]
+            line.close()
+            assert await resume_until(served.client, "/stream/one", 0, 2) == [1, 2]
     finally:
         await bus.aclose()
         server.stop()
@@ -343,19 +343,19 @@ async def test_a_log_that_lost_what_it_had_shows_as_a_gap(tmp_path: Path) -> Non
     server.start()
     bus = RedisBus(server.url, retry_for_s=0.3)
     try:
-        async with serve_gateway(bus) as house:
+        async with serve_gateway(bus) as served:
             for number in range(3):
-                await house.client.post("/send", json=message(str(number)))
-            line = await Line.open(house.port)
+                await served.client.post("/send", json=message(str(number)))
+            line = await RawConnection.open(served.port)
             await line.ask("/stream/one")
-            await line.next_report('"seq":3}\n\n')
+            await line.read_until('"seq":3}\n\n')
             server.stop()
             server.start()
 
-            await _send_until_taken(house, message("anew", id="m1"))
+            await _send_until_taken(served, message("anew", id="m1"))
 
-            heard = await line.next_report('"seq":1}\n\n')
-            line.hang_up()
+            heard = await line.read_until('"seq":1}\n\n')
+            line.close()
             assert heard.index("event: gap") < heard.index("anew")
             assert '"cursor":"3"' in heard
     finally:
@@ -363,10 +363,10 @@ async def test_a_log_that_lost_what_it_had_shows_as_a_gap(tmp_path: Path) -> Non
         server.stop()
 
 
-async def _send_until_taken(house: ServedGateway, envelope: dict[str, object]) -> None:
+async def _send_until_taken(served: ServedGateway, envelope: dict[str, object]) -> None:
     """As a client does that was told to try again."""
     for _ in range(50):
-        answer = await house.client.post("/send", json=envelope)
+        answer = await served.client.post("/send", json=envelope)
         if answer.status_code == 200:
             return
         assert answer.status_code == 503

@@ -255,6 +255,10 @@ class Fenced(Magent2Error):
     """The lane has another owner now. All further writes of this run are refused."""
 
 
+class WriterClosed(Fenced):
+    """The writer of a lane was asked to write after the work on the lane had begun to end."""
+
+
 class SuspendedSync(Magent2Error):
     """`run_sync` was given a coroutine that awaits something besides the log."""
 

@@ -16,8 +16,8 @@ from magent2.errors import AddressError, LimitError, NameTaken, TransientError
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.run_stream import Event
 from magent2.worker.__main__ import build_runner
-from magent2.worker.runner_adapter import Event
 from magent2.worker.worker import Runner, Worker
 from tests.support.engines import ENGINES, new_engines
 from tests.support.runners import FailingRunner, GatedRunner, GatedThreadRunner, SyncRunner, output, token

@@ -22,7 +22,7 @@ from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.models.envelope import MessageEnvelope, OutputEvent
 from magent2.runner.context import RunContext
-from magent2.worker.runner_adapter import Event
+from magent2.runner.run_stream import Event
 from magent2.worker.service import WorkerService
 
 STEERS = 200

@@ -1,4 +1,4 @@
-"""The pen of a run: all that one owner appends, in order, one append in flight."""
+"""The writer of a lane: everything that the owner of the lane appends, in order, one append in flight."""
 
 from __future__ import annotations
 
@@ -21,58 +21,72 @@ from magent2.bus.operations import (
 )
 from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner
 from magent2.bus.retry import retry_while_unavailable
-from magent2.errors import Fenced, InvalidInput, Magent2Error, Refused, TopicDeleted
+from magent2.errors import InvalidInput, Magent2Error, Refused, TopicDeleted, WriterClosed
 
-QUEUE_MAX = 10_000  # records that may wait for the bus; then the run waits
-ENTRY_MAX = 500  # records that wait as one; tokens are many
-REFUSALS = (InvalidInput, Refused, TopicDeleted)  # nothing was changed, and the lane is still held
-ENDED = "the lane was given up; this run can write no more"
+AHEAD_MAX = 64  # records that a run may be ahead of the bus; then it waits
+REFUSALS = (InvalidInput, Refused, TopicDeleted)  # nothing was changed, and the lane is still owned
+CLOSED = "the lane was given up; this run can write no more"
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
+    """Records that go into one append together; with `done`, a commit that waits for them."""
+
     records: list[NewRecord]
     mail: tuple[MailRef, ...] = ()
     heads: tuple[SetHead, ...] = ()
     conditions: tuple[Condition, ...] = ()
     done: asyncio.Future[None] | None = None
-    open: bool = False  # more records may join it
+    open: bool = False  # later puts may add records to it
 
 
 class LaneWriter:
     """Appends for one lane while it is owned.
 
-    `put` queues and returns; `commit` returns when what it was given is on the log, and all before it. The next append
-    carries all that queued meanwhile: no timer, nothing merged, nothing dropped. While the bus does not answer, or is
-    full, the same append is tried again; once the owner is fenced, or an append is refused, every later call raises
-    that error, which is kept as `failure`. After `settle` or `later` whoever still writes is told that it is too late.
-    A commit with conditions goes alone: when the log refuses it, it alone fails, and the run goes on.
+    `put` queues and returns; `commit` returns when its records are on the log, after everything that was queued before.
+    While one append is in flight, whatever is written meanwhile queues up and becomes the next append. There is no
+    timer, nothing is merged and nothing is dropped: a run that is `AHEAD_MAX` records ahead waits.
+
+    While the bus is unavailable or full, the same append is tried again. Once the owner is fenced or an append is
+    refused, that error is kept as `failure` and raised by every later call. A commit with conditions is an append of
+    its own: when the log refuses it, only that commit fails.
+
+    `close`, `settle` and `later` begin the end: from then on `put` and `commit` raise `WriterClosed`. Otherwise a late
+    token could be appended behind the record that says how the run ended, or take the place of its last append.
     """
 
-    def __init__(self, bus: Engine, owner: Owner, note_taken: Callable[[float], object] | None = None) -> None:
+    def __init__(self, bus: Engine, owner: Owner, on_append: Callable[[float], object] | None = None) -> None:
         self.owner = owner
-        self._note_taken = note_taken  # is told how long each append took
+        self.failure: Magent2Error | None = None
+        self._on_append = on_append  # gets the duration of each append in seconds
         self._bus = bus
         self._n = 0
         self._entries: deque[_Entry] = deque()
         self._queued = 0
         self._pump: asyncio.Task[None] | None = None
         self._closing = False
-        self.failure: Magent2Error | None = None
         self._room = asyncio.Event()
         self._room.set()
 
-    async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
+    def full(self) -> bool:
+        """Whether `put` would wait."""
+        return self._queued >= AHEAD_MAX
+
+    def put_nowait(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
+        """Queue records without waiting for room."""
         last = self._entries[-1] if self._entries and not heads else None
-        if last is not None and last.open and len(last.records) < ENTRY_MAX:
+        if last is not None and last.open and not self._closing:
             last.records += records
             self._queued += len(records)
         else:
             self._add(_Entry([*records], heads=heads, open=True))
-        if self._queued > QUEUE_MAX:
+
+    async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
+        """Queue records, after waiting for room."""
+        while self._queued >= AHEAD_MAX and not self._closing:
             self._room.clear()
             await self._room.wait()
-            self._raise_failure()
+        self.put_nowait(*records, heads=heads)
 
     async def commit(
         self,
@@ -81,16 +95,26 @@ class LaneWriter:
         heads: tuple[SetHead, ...] = (),
         conditions: tuple[Condition, ...] = (),
     ) -> None:
+        """Append records behind everything that is queued, and return when they are on the log.
+
+        A cancelled caller does not take the append back. It does not wait for room either: each of the few tasks of a
+        run waits for its own commit, and a commit must not stand behind the tokens of another task.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_look)
+        done.add_done_callback(_retrieve_exception)
         self._add(_Entry([*records], mail, heads, conditions, done))
         await asyncio.shield(done)
+
+    def close(self) -> None:
+        """Refuse further writes. What is queued stays, for `settle` or `later`."""
+        self._closing = True
+        self._room.set()
 
     async def settle(
         self, mail: tuple[MailRef, ...], *records: NewRecord, heads: tuple[SetHead, ...] = ()
     ) -> AppendResult:
-        """The last append: all that is queued, then these, and the mail is gone."""
-        queued, merged = await self._rest(len(records))
+        """Make the last append: everything that is queued, then these records, and the mail leaves the lane."""
+        queued, merged = await self._remaining(len(records))
         return await self._finish(
             Settle(owner=self.owner, mail=mail, records=(*queued, *records), heads=merge_heads([*merged, *heads]))
         )
@@ -98,7 +122,8 @@ class LaneWriter:
     async def later(
         self, delay_s: float | None, *records: NewRecord, refund: bool = False, heads: tuple[SetHead, ...] = ()
     ) -> AppendResult:
-        queued, merged = await self._rest(len(records))
+        """Make the last append and release the lane with its mail, to be claimed again after the delay."""
+        queued, merged = await self._remaining(len(records))
         return await self._finish(
             Later(
                 owner=self.owner,
@@ -110,19 +135,19 @@ class LaneWriter:
         )
 
     def forget_refusal(self) -> None:
-        """Forget an append that was refused, and all behind it, so that the lane can still be given up."""
+        """Forget a refused append and everything queued behind it, so that the lane can still be given up."""
         if isinstance(self.failure, REFUSALS):
             self.failure = None
             self._closing = False
 
-    # --- inside
-
     def _add(self, entry: _Entry) -> None:
         self._raise_failure()
+        if self._closing:
+            raise WriterClosed(CLOSED)
         self._entries.append(entry)
         self._queued += len(entry.records)
         if self._pump is None:
-            self._pump = asyncio.create_task(self._run(), name="owner-log")
+            self._pump = asyncio.create_task(self._run(), name="lane-writer")
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -146,7 +171,7 @@ class LaneWriter:
             batch.append(entry)
             if entry.conditions:
                 break
-        if self._queued <= QUEUE_MAX:
+        if self._queued < AHEAD_MAX:
             self._room.set()
         return batch
 
@@ -174,16 +199,16 @@ class LaneWriter:
                 entry.done.set_result(None)
 
     async def _persist(self, operation: Write) -> AppendResult:
-        if self._note_taken is None:
+        if self._on_append is None:
             return await retry_while_unavailable(self._bus, operation, self.owner.token)
         begun = time.perf_counter()
         appended = await retry_while_unavailable(self._bus, operation, self.owner.token)
-        self._note_taken(time.perf_counter() - begun)
+        self._on_append(time.perf_counter() - begun)
         return appended
 
     def _refuse(self, error: Magent2Error, batch: list[_Entry]) -> None:
-        """Nothing was changed, so the number was not used either."""
-        self._n -= 1
+        """Fail only the commit whose conditions do not hold; any other refusal ends the run."""
+        self._n -= 1  # nothing was changed, so the log has not seen this number either
         done = batch[0].done
         if isinstance(error, InvalidInput) or not batch[0].conditions or done is None:
             self._fail(error, batch)
@@ -200,9 +225,9 @@ class LaneWriter:
         self._queued = 0
         self._room.set()
 
-    async def _rest(self, room_for: int) -> tuple[list[NewRecord], list[SetHead]]:
-        """What is still queued once the append in flight has ended, as far as one append has room for it."""
-        self._closing = True
+    async def _remaining(self, room_for: int) -> tuple[list[NewRecord], list[SetHead]]:
+        """Close, and return what is still queued after the append in flight, as far as one append has room for it."""
+        self.close()
         if self._pump is not None:
             await asyncio.wait([self._pump])
         while self._entries and not self._fits_last(room_for):
@@ -214,7 +239,7 @@ class LaneWriter:
         return [r for entry in entries for r in entry.records], [h for entry in entries for h in entry.heads]
 
     def _fits_last(self, room_for: int) -> bool:
-        """Whether all that is queued can ride in the last append."""
+        """Whether everything that is queued can be part of the last append."""
         waits = any(entry.conditions or entry.done is not None for entry in self._entries)
         return not waits and self._queued + room_for <= RECORDS_PER_APPEND_MAX
 
@@ -224,12 +249,12 @@ class LaneWriter:
         except Magent2Error as error:
             self._fail(error, [])
             raise
-        self._fail(Fenced(ENDED), [])
+        self._fail(WriterClosed(CLOSED), [])
         return appended
 
 
-def _look(done: asyncio.Future[None]) -> None:
-    """Whoever waited may have been cancelled: the failure is kept in the log, and need not be told again."""
+def _retrieve_exception(done: asyncio.Future[None]) -> None:
+    """Mark an error as seen. The caller may have been cancelled; the failure is kept in the writer anyway."""
     if not done.cancelled():
         done.exception()
 

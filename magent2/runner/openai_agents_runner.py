@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from agents import Runner as SDKRunner
 
 from magent2.errors import InvalidInput
-from magent2.models.envelope import BaseStreamEvent, MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
+from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
 from magent2.runner.build import LoopProvider, build_agent, run_config
 from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, Handoff
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.memory import MemorySession
+from magent2.runner.run_stream import RunStream
 from magent2.runner.sdk_errors import translate_sdk_errors
 from magent2.runner.sdk_result import accepted, check_ended, final_output, followed, usage_of_run
 from magent2.runner.sync_stream import iterate
@@ -91,9 +92,7 @@ class OpenAIAgentsRunner:
                 session.restore(before)
             await self.leave_loop()  # it ends with the run
 
-    def astream_run(
-        self, envelope: MessageEnvelope, context: RunContext
-    ) -> AsyncGenerator[BaseStreamEvent | Mapping[str, Any], None]:
+    def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         """The events of a run that another worker can take over at any moment; on the caller's loop."""
         run = JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed, self._max_turns)
         return run.stream(self._history_max)

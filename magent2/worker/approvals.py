@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from magent2.bus.records import NewRecord
 from magent2.sessions.approvals import Approval, apply_decision, run_approvals
 from magent2.sessions.history import ApprovalRequest, RunRecord
-from magent2.worker.run_events import Report
+from magent2.worker.run_events import RunEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ def asked_call(approval: Approval) -> ApprovalRequest:
     }
 
 
-def decision_records(report: Report, approvals: Sequence[Approval]) -> list[NewRecord]:
+def decision_records(report: RunEvents, approvals: Sequence[Approval]) -> list[NewRecord]:
     """Each decision in the history, and the event that tells it."""
     return [record for approval in approvals for record in (_decision(report, approval), report.approval(approval))]
 
 
-def with_decisions(run: RunRecord, report: Report, approvals: Sequence[Approval]) -> RunRecord:
+def with_decisions(run: RunRecord, report: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
     """The run as it is once these are recorded; the history's own is not changed."""
     known = run.copy()
     found: Mapping[tuple[int, str], Any] = {approval.key: _decision(report, approval).payload for approval in approvals}
@@ -78,6 +78,6 @@ def with_decisions(run: RunRecord, report: Report, approvals: Sequence[Approval]
     return known
 
 
-def _decision(report: Report, approval: Approval) -> NewRecord:
+def _decision(report: RunEvents, approval: Approval) -> NewRecord:
     by = approval.decided_by or ""
     return report.key.decision(approval.turn, approval.call_id, approval.status, by, approval.reason)

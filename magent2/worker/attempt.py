@@ -21,7 +21,7 @@ from magent2.telemetry.observation import ObservedRun, RunAttributes, RunObserve
 from magent2.worker.cancellation import Brake, Interrupt
 from magent2.worker.control_feed import LaneSteers
 from magent2.worker.lane_plan import Letter
-from magent2.worker.run_events import TALK, Report, input_receipt
+from magent2.worker.run_events import TALK, RunEvents, input_receipt
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.shared import Shared
 
@@ -48,11 +48,11 @@ class Attempt:
     def crashes(self) -> int:
         return max(0, self.claimed.attempt - 1 - self.failures)
 
-    def report(self, letter: Letter) -> Report:
+    def report(self, letter: Letter) -> RunEvents:
         agent, conversation = self.claimed.owner.agent, self.claimed.owner.conversation
         run_id = run_id_of(agent, conversation, letter.envelope.id)
         kind = str(letter.record.headers.get(KIND) or TALK)
-        return Report(conversation, agent, run_id, self.claimed.attempt, letter.envelope.id, kind)
+        return RunEvents(conversation, agent, run_id, self.claimed.attempt, letter.envelope.id, kind)
 
     async def context(self, letter: Letter, run_id: str) -> RunContext | None:
         """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
@@ -89,7 +89,7 @@ class Attempt:
             self.observed = context.observed = _observe(self.observer, letter, context)
         return context
 
-    async def begin(self, context: RunContext, report: Report, letter: Letter) -> None:
+    async def begin(self, context: RunContext, report: RunEvents, letter: Letter) -> None:
         """The first attempt writes the start of the run, every other that it begins again.
 
         A steer that no turn has seen is mail like all mail by now, and has its receipt here.

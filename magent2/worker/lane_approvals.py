@@ -13,7 +13,7 @@ from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, expire_approval, now_ms
 from magent2.worker.approvals import Overdue, Waiting, decision_records, plan_paused, with_decisions
 from magent2.worker.lane_plan import Answer
-from magent2.worker.run_events import Report
+from magent2.worker.run_events import RunEvents
 from magent2.worker.settlement import Ending, Outcome, Taken
 
 
@@ -28,7 +28,7 @@ class LaneApprovals:
         self._owner = writer.owner
         self._ending = ending
 
-    async def ask(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome:
+    async def ask(self, plan: Answer, mail: Taken, report: RunEvents, context: RunContext) -> Outcome:
         """Ask a person, and let the lane go meanwhile."""
         expires_ms = self.now_ms() + round(self.max_s * 1000)
         calls = [
@@ -39,7 +39,7 @@ class LaneApprovals:
         ]
         return await self._ending.paused(plan, mail, report, calls, self.max_s)
 
-    async def look(self, plan: Answer, mail: Taken, report: Report, context: RunContext) -> Outcome | None:
+    async def look(self, plan: Answer, mail: Taken, report: RunEvents, context: RunContext) -> Outcome | None:
         """What has become of a run that waits; nothing when it is to go on."""
         letters: dict[str, Mapping[str, Any]] = {
             letter.envelope.id: letter.envelope.model_dump() for letter in plan.spent.decisions

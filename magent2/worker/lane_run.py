@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 
 from magent2 import __version__
@@ -25,8 +24,8 @@ from magent2.worker.lane_mail import LaneMail
 from magent2.worker.lane_plan import STOP, Answer, Halt, Unreadable, is_meant, plan_lane
 from magent2.worker.release import is_newer
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
-from magent2.worker.run_events import Report, Script
-from magent2.worker.runner_adapter import Runner, events_of
+from magent2.worker.run_events import RunEvents, RunEventWriter
+from magent2.worker.runner_adapter import Runner, write_run
 from magent2.worker.settlement import Ending, Outcome
 from magent2.worker.shared import Shared
 from magent2.worker.subagent_stop import Below
@@ -153,7 +152,7 @@ class LaneRun:
                 raise self._writer.failure from error
             return await self._fail(plan, report, error)
 
-    async def _leave(self, plan: Answer, report: Report, release: str) -> Outcome:
+    async def _leave(self, plan: Answer, report: RunEvents, release: str) -> Outcome:
         """A run that a newer release has begun is for its workers: what it recorded may mean more than is known here.
 
         To stop it, nothing of that has to be understood.
@@ -166,13 +165,13 @@ class LaneRun:
         log.warning("a run of a newer release is left to its workers", extra=facts)
         return await self._ending.left(plan, self._mail.of_run(plan))
 
-    async def _paused(self, plan: Answer, report: Report, context: RunContext) -> Outcome | None:
+    async def _paused(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome | None:
         """A run that waits for a person; nothing when it is to go on."""
         if plan.halt is not None and plan.halt.is_final:
             return await self._stop(plan, report, plan.halt)
         return await self.approvals.look(plan, self._mail.of_run(plan), report, context)
 
-    async def _start(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+    async def _start(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
         crashes = self._attempt.crashes
         give_up = after_crashes(crashes)
         self._mail.listen(plan)
@@ -186,19 +185,20 @@ class LaneRun:
             return await self._ending.failed(plan, await self._mail.taken(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
 
-    async def _postpone(self, plan: Answer, report: Report) -> Outcome:
+    async def _postpone(self, plan: Answer, report: RunEvents) -> Outcome:
         """Wait for a time when it can run alone; what is to stop after its turn is in none."""
         if self._mail.halt is not None and self._mail.halt.is_final:
             return await self._stop(plan, report, self._mail.halt)
         return await self._ending.postponed(plan, self._mail.of_run(plan))
 
-    async def _run(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
-        script = Script(report, context.observed)
-        if await self._brake.drive(self._stream(context, script), self._run_max_s):
+    async def _run(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
+        written = RunEventWriter(report, self._writer, context.observed)
+        work = write_run(self._runner, context.envelope, context, written)
+        if await self._brake.drive(work, self._run_max_s):
             if context.waiting:
                 return await self._pause(plan, report, context)
             mail = await self._mail.taken(plan, context.closing_mail)
-            return await self._ending.answered(plan, mail, report, context, script)
+            return await self._ending.answered(plan, mail, report, context, written)
         reason = self._brake.reason
         if reason is Interrupt.LOST:
             return Outcome.FENCED
@@ -209,19 +209,13 @@ class LaneRun:
             return await self._stop(plan, report, reason, cut_off)
         return await self._ending.given_back(report)
 
-    async def _pause(self, plan: Answer, report: Report, context: RunContext) -> Outcome:
+    async def _pause(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
         """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
         if self._mail.halt is not None and self._mail.halt.is_final:
             return await self._stop(plan, report, self._mail.halt)
         return await self.approvals.ask(plan, self._mail.of_run(plan), report, context)
 
-    async def _stream(self, context: RunContext, script: Script) -> None:
-        async with aclosing(events_of(self._runner, context.envelope, context)) as events:
-            async for event in events:
-                for record in script.take(event):
-                    await self._writer.put(record)
-
-    async def _fail(self, plan: Answer, report: Report, error: Exception) -> Outcome:
+    async def _fail(self, plan: Answer, report: RunEvents, error: Exception) -> Outcome:
         self._error = type(error).__name__
         failures = self._attempt.failures + 1
         decision = after_failure(error, failures)
@@ -240,8 +234,9 @@ class LaneRun:
             self._writer.forget_refusal()
             return await self._ending.failed(plan, await self._mail.taken(plan), report, error_text(refusal), failures)
 
-    async def _stop(self, plan: Answer, report: Report, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:
+    async def _stop(self, plan: Answer, report: RunEvents, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:
         """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
+        self._writer.close()  # what a run that does not end at once still writes must not stand before `stopped`
         if not any(is_meant(stop.record, plan.letter) for stop in self._mail.of_run(plan).stops):
             await self._below.tell(STOP, report.run_id)
         return await self._ending.stopped(plan, await self._mail.taken(plan), report, halt.reason, cut_off)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical
 from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
@@ -13,11 +14,12 @@ from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent, OutputEvent
 from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage, RunEvent
 from magent2.runner.event_mapping import short_args
+from magent2.runner.run_stream import Event
 from magent2.sessions.approvals import Approval
 from magent2.sessions.history import RunKey, message_id_of
 from magent2.sessions.stream import event_payload, payload_record, stream_record
 from magent2.worker.lane_plan import Letter, is_meant
-from magent2.worker.runner_adapter import Event, check_event
+from magent2.worker.runner_adapter import check_event
 
 if TYPE_CHECKING:
     from magent2.telemetry.observation import ObservedRun
@@ -33,7 +35,7 @@ RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunEvents:
     """The records of one attempt."""
 
     conversation: str
@@ -139,42 +141,57 @@ def mail_error(conversation: str, agent: str, code: str, message: str) -> tuple[
     return (stream_record(ErrorEvent(conversation_id=conversation, agent=agent, code=code, message=message)),)
 
 
-# --- What a runner says in one attempt, and the text that it comes to.
+class RunEventWriter:
+    """Writes the events of one attempt into the lane's writer, and keeps what its end needs: text and usage.
 
-
-class Script:
-    """Takes events in order and hands them on as records.
-
-    An output is kept back until the next event, or the end: the last one rides in the append that settles the run.
+    An output is held back until the next event or the end, so that the last one is part of the append that settles the
+    run: a reader never sees an output of a run that is still running.
     """
 
-    def __init__(self, report: Report, observed: ObservedRun | None = None) -> None:
-        self._report = report
+    def __init__(self, events: RunEvents, writer: LaneWriter, observed: ObservedRun | None = None) -> None:
+        self._events = events
+        self._writer = writer
         self._observed = observed
         self._pieces: list[str] = []
-        self._kept: NewRecord | None = None
+        self._held: NewRecord | None = None
         self._output: Mapping[str, Any] | None = None
 
-    def take(self, event: Event) -> list[NewRecord]:
-        """The records that are due after this event."""
-        record = self._report.event(event if isinstance(event, dict) else check_event(event))
-        kept, self._kept = self._kept, None
-        due = [record] if kept is None else [kept, record]
+    def offer(self, event: Event) -> bool:
+        """Write the event if the run is not too far ahead of the bus. Return whether it was written."""
+        if self._writer.full():
+            return False
+        if due := self._due(event):
+            self._writer.put_nowait(*due)
+        return True
+
+    async def write(self, event: Event) -> None:
+        """Write the event, after waiting for room."""
+        if due := self._due(event):
+            await self._writer.put(*due)
+
+    async def drain(self) -> None:
+        """Return at once: events and commits wait in the same queue, the one of the lane's writer."""
+
+    def _due(self, event: Event) -> list[NewRecord]:
+        """The records to write after this event."""
+        record = self._events.event(event if isinstance(event, dict) else check_event(event))
+        held, self._held = self._held, None
+        due = [record] if held is None else [held, record]
         kind = record.payload.get("event")
         if kind == "token":
             if not self._pieces and self._observed is not None:
                 self._observed.token_received()
             self._pieces.append(str(record.payload.get("text", "")))
         elif kind == "output":
-            self._kept, self._output = due.pop(), record.payload
+            self._held, self._output = due.pop(), record.payload
         return due
 
     def close(self) -> list[NewRecord]:
         """What is left to write. A runner that gave no output has one, of its tokens."""
         if self._output is None:
-            self._kept = self._report.output("".join(self._pieces))
-            self._output = self._kept.payload
-        return [] if self._kept is None else [self._kept]
+            self._held = self._events.output("".join(self._pieces))
+            self._output = self._held.payload
+        return [] if self._held is None else [self._held]
 
     @property
     def text(self) -> str:

@@ -13,19 +13,19 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Protocol, TypeGuard
 
 from magent2.errors import InvalidInput
 from magent2.models.envelope import BaseStreamEvent, MessageEnvelope
 from magent2.runner.context import RunContext
+from magent2.runner.run_stream import Event, EventSink, RunStream
 
 log = logging.getLogger(__name__)
 
 QUEUE_MAX = 256
 THREAD_NAME = "magent2-stream-run"
-
-Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
 
 
 class Runner(Protocol):
@@ -49,16 +49,33 @@ def check_event(event: object) -> Event:
     return event
 
 
-def events_of(runner: Runner, envelope: MessageEnvelope, context: RunContext) -> AsyncGenerator[Event, None]:
-    """Everything that the runner yields. Closing this ends the runner."""
+async def write_run(runner: Runner, envelope: MessageEnvelope, context: RunContext, sink: EventSink) -> None:
+    """Run the runner and write every event of the run into the sink. Cancelling this ends the run.
+
+    A journalled run writes its events itself, in one order with its commits. Those of any other runner are taken from
+    what it yields.
+    """
+    events = events_of(runner, envelope, context)
+    if isinstance(events, RunStream):
+        await events.write_to(sink)
+        return
+    async with aclosing(events):
+        async for event in events:
+            await sink.write(event)
+
+
+def events_of(
+    runner: Runner, envelope: MessageEnvelope, context: RunContext
+) -> RunStream | AsyncGenerator[Event, None]:
+    """Return everything that the runner yields. Closing it ends the runner."""
     if not _is_async(runner):
         return _events_of_thread(runner, envelope)
     events = runner.astream_run(envelope, context)
-    return events if isinstance(events, AsyncGenerator) else _closing(events)
+    return events if isinstance(events, RunStream | AsyncGenerator) else _closing(events)
 
 
 async def _closing(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
-    """A runner's own kind of iterator, which may know how to be closed."""
+    """Yield what a runner's own iterator gives, and close it at the end if it can be closed."""
     try:
         async for event in events:
             yield event

@@ -21,8 +21,8 @@ from magent2.worker.retry import bounded
 from magent2.worker.run_events import (
     MALFORMED_MAIL,
     UNKNOWN_COMMAND,
-    Report,
-    Script,
+    RunEvents,
+    RunEventWriter,
     StopOutcome,
     mail_error,
     stop_receipts,
@@ -109,13 +109,13 @@ class Ending:
 
     # --- of a run
 
-    async def given_back(self, report: Report) -> Outcome:
+    async def given_back(self, report: RunEvents) -> Outcome:
         """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
         await self._writer.later(0, report.key.give_back(report.attempt), refund=True)
         return Outcome.GIVEN_BACK
 
     async def paused(
-        self, plan: Answer, mail: Taken, report: Report, approvals: Sequence[Approval], max_s: float
+        self, plan: Answer, mail: Taken, report: RunEvents, approvals: Sequence[Approval], max_s: float
     ) -> Outcome:
         """Calls wait for a person: they are asked about in the append that gives the lane up."""
         await self._drop_commands(plan, mail, report)
@@ -125,7 +125,7 @@ class Ending:
         await self._writer.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
         return Outcome.PAUSED
 
-    async def still_paused(self, plan: Answer, mail: Taken, report: Report, waiting: Waiting) -> Outcome:
+    async def still_paused(self, plan: Answer, mail: Taken, report: RunEvents, waiting: Waiting) -> Outcome:
         """Some calls are decided on, others wait."""
         records = decision_records(report, waiting.decided)
         if records:
@@ -134,22 +134,24 @@ class Ending:
         await self._writer.later(waiting.delay_s, refund=True)
         return Outcome.PAUSED
 
-    async def answered(self, plan: Answer, mail: Taken, report: Report, context: RunContext, script: Script) -> Outcome:
-        last = script.close()
+    async def answered(
+        self, plan: Answer, mail: Taken, report: RunEvents, context: RunContext, written: RunEventWriter
+    ) -> Outcome:
+        last = written.close()
         await self._writer.settle(
             (*mail.refs, *context.closing_mail),
             *context.closing,
             *last,
             *self._receipts(mail, "too_late", plan, report),
-            report.key.end("finished", script.text, script.usage),
+            report.key.end("finished", written.text, written.usage),
             report.run("finished"),
             *self._complaints(plan.spent),
-            heads=report.head("finished", script.usage),
+            heads=report.head("finished", written.usage),
         )
         return Outcome.ANSWERED
 
     async def stopped(
-        self, plan: Answer, mail: Taken, report: Report, reason: str, cut_off: Sequence[NewRecord] = ()
+        self, plan: Answer, mail: Taken, report: RunEvents, reason: str, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
         """`cut_off` is what there is to tell of calls that were at work."""
         await self._writer.settle(
@@ -163,12 +165,12 @@ class Ending:
         )
         return Outcome.STOPPED
 
-    async def retried(self, plan: Answer, mail: Taken, report: Report, text: str, delay_s: float) -> Outcome:
+    async def retried(self, plan: Answer, mail: Taken, report: RunEvents, text: str, delay_s: float) -> Outcome:
         await self._drop_commands(plan, mail, report)
         await self._writer.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
         return Outcome.RETRIED
 
-    async def failed(self, plan: Answer, mail: Taken, report: Report, reason: str, attempts: int) -> Outcome:
+    async def failed(self, plan: Answer, mail: Taken, report: RunEvents, reason: str, attempts: int) -> Outcome:
         told = (
             report.error(reason),
             *self._receipts(mail, "too_late", plan, report),
@@ -180,7 +182,7 @@ class Ending:
 
     # --- inside
 
-    async def _drop_commands(self, plan: Answer, mail: Taken, report: Report | None = None) -> None:
+    async def _drop_commands(self, plan: Answer, mail: Taken, report: RunEvents | None = None) -> None:
         """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
         commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
         if commands:
@@ -215,7 +217,7 @@ class Ending:
         self._writer.forget_refusal()
 
     def _receipts(
-        self, mail: Taken, outcome: StopOutcome, plan: Answer, report: Report | None = None
+        self, mail: Taken, outcome: StopOutcome, plan: Answer, report: RunEvents | None = None
     ) -> tuple[NewRecord, ...]:
         fields = report.fields if report is not None else {}
         return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.letter, fields)

@@ -30,8 +30,8 @@ from magent2.mail.addressing import envelope_digest
 from magent2.mail.dead_letters import list_dead_letters, retry_dead_letter
 from magent2.models.address import conversation_topics
 from magent2.models.envelope import MessageEnvelope
+from magent2.runner.run_stream import Event
 from magent2.sessions.store import create_session, routing_id
-from magent2.worker.runner_adapter import Event
 from tests.support.api.sessions import answer_to, api, create, team_at_work, until_served
 from tests.support.audit import whole_log
 from tests.support.redis_server import RedisServer, skip_if_left_out

@@ -24,9 +24,9 @@ from magent2.mail.delivery import HOPS_MAX, SendOptions, deliver
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.runner.run_stream import Event
 from magent2.worker.lane_run import Outcome
 from magent2.worker.retry import CRASHES_MAX
-from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.support.audit import assert_clean, whole_log
 from tests.support.manual_clock import ManualClock

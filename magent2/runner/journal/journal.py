@@ -1,25 +1,22 @@
 """The journal of a run: what makes a turn a transaction.
 
-The SDK does the run; its models and tools are wrapped (`journal_model.py`, `journal_tools.py`) and tell the journal
-what they do. Events and appends go through one queue, in the order they happened, and `events` takes them out one by
-one: an event is yielded, and whoever reads has it on the log before the next is taken; an append is made.
+The SDK does the run. Its models and tools are wrapped (`model.py`, `tool_calls.py`) and tell the journal what happens.
+The journal writes events and commits straight into the lane's writer, in the order in which they happened.
 
-A model's answer is on the log, with the steers that it has seen, before any of its tools runs; a tool's result, with
-what the tool sent, before the model is asked again. The last answer needs no append of its own: it rides in the one
-that ends the run.
+A model's answer is on the log, with the steers that it has seen, before any of its tools runs. A tool's result is on
+the log, with what the tool sent, before the model is asked again. The last answer needs no append of its own: it is
+part of the append that settles the run.
 
-An attempt that takes over runs the SDK again. What the journal knows already is given back and not told again: an
-answer by its turn, counted from 0, a result by turn and call id.
+An attempt that takes over runs the SDK again from the start. The journal returns the recorded answers (by turn, counted
+from 0) and results (by turn and call id) without asking the model, running the tool or writing events again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from openai.types.responses import Response
 
@@ -30,28 +27,13 @@ from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
 from magent2.runner.context import RunContext
 from magent2.runner.images import keep_pictures
+from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
 from magent2.runner.steers import Steer, SteerLedger, receipt
 from magent2.runner.stored_response import answer_json, storable, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
 from magent2.sessions.stream import event_payload, stream_record
 
-QUEUE_MAX = 64  # events that the run may be ahead of its reader
-CLOSE_TIMEOUT_S = 10.0  # how long the SDK may take to clean up after its reader has left
-
-Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Append:
-    """Records for the log; somebody waits for them when there is a `done`."""
-
-    records: tuple[NewRecord, ...]
-    heads: tuple[SetHead, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    mail: tuple[MailRef, ...] = ()
-    done: asyncio.Future[None] | None = None
+RUN_ENDED = "the run has ended; it can write no more"
 
 
 @dataclass(slots=True, eq=False)
@@ -81,82 +63,56 @@ class Journal:
         self.steers = SteerLedger(context.run)
         self.leaving = asyncio.Lock()  # held by the send that leaves at once
         self._final: _FinalAnswer | None = None
-        self._items: deque[Event | _Append] = deque()
-        self._some = asyncio.Event()  # there is something to take, or nothing more will come
-        self._room = asyncio.Event()
-        self._room.set()
-        self._closed = False
+        self._sink: EventSink | None = None  # there is one while the run is under way
+        self._write_error: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.Event()
 
-    # --- the reader's side
+    # --- running and writing
 
-    async def events(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[Event, None]:
-        """Everything that happens while `work` drives the SDK; what it raises is raised after all events before it."""
-        driver = asyncio.create_task(work(), name="sdk-run")
-        driver.add_done_callback(lambda _: self._some.set())
-        items = self._items
+    def stream(self, work: Callable[[], Coroutine[Any, Any, None]]) -> RunStream:
+        """Return the events of a run in which `work` drives the SDK. The run starts when the stream is used."""
+        return RunStream(lambda sink: self._run(work, sink))
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]], sink: EventSink) -> None:
+        """Drive the SDK until it ends, or until a write fails. Raise what ended it.
+
+        A failed write must not reach the code of a model or a tool: that code could swallow the error and go on with
+        effects that no other worker will ever know of. So the write never returns, and the run is cancelled from here.
+        """
+        self._sink = sink
+        sdk = asyncio.create_task(work(), name="sdk-run")
         try:
-            while items or not driver.done():
-                if not items:
-                    await self._wait_for_some(driver)
-                    continue
-                item = items.popleft()
-                if not isinstance(item, _Append):
-                    yield item
-                else:
-                    await self._append(item)
-            if driver.cancelled():
+            either: set[asyncio.Future[Any]] = {sdk, self._write_error}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._write_error.done():
+                raise self._write_error.result()
+            if sdk.cancelled():
                 raise RuntimeError("the run was cancelled from inside")
-            driver.result()
+            sdk.result()
         finally:
-            self._closed = True
-            self._room.set()
-            await _ended(driver)
+            self._sink = None
+            await end_task(sdk)
+            self._ended.set()
 
-    async def _wait_for_some(self, driver: asyncio.Task[None]) -> None:
-        self._room.set()
-        self._some.clear()
-        if not driver.done():
-            await self._some.wait()
-
-    async def _append(self, item: _Append) -> None:
-        if item.done is None:
-            await self.context.writer.put(*item.records, heads=item.heads)
-            return
-        try:
-            await self.context.writer.commit(
-                *item.records, mail=item.mail, heads=item.heads, conditions=item.conditions
-            )
-        except (Refused, TopicDeleted) as refusal:
-            if not item.conditions:
-                raise
-            if not item.done.done():
-                item.done.set_exception(refusal)
-        else:
-            if not item.done.done():
-                item.done.set_result(None)
-
-    # --- the SDK's side
-
-    async def emit(self, event: Event | _Append) -> None:
-        """Hand over, waiting for room: when the queue is full, until the reader has emptied it."""
-        while not self.offer(event):
-            self._room.clear()
-            await self._room.wait()
-
-    def offer(self, event: Event | _Append) -> bool:
-        """Hand over if there is room; whether there was."""
-        if self._closed:
-            raise RuntimeError("the run has ended; nobody reads what it still does")
-        waiting = len(self._items)
-        if waiting >= QUEUE_MAX:
+    def offer(self, event: Event) -> bool:
+        """Write the event if there is room. Return whether it was written; if not, `emit` it."""
+        sink = self._open_sink()
+        if self._write_error.done():
             return False
-        self._items.append(event)
-        if not waiting:
-            self._some.set()
-        return True
+        try:
+            return sink.offer(event)
+        except Exception as error:  # noqa: BLE001  whatever a write raises ends the run
+            self._write_error.set_result(error)
+            return False
+
+    async def emit(self, event: Event) -> None:
+        """Write an event. Wait while the run is too far ahead of the bus."""
+        await self._write(self._open_sink().write(event))
 
     async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
-        await self.emit(_Append(records, heads))
+        """Queue records behind the events so far."""
+        await self._open_sink().drain()
+        await self._write(self.context.writer.put(*records, heads=heads))
 
     async def commit(
         self,
@@ -165,13 +121,37 @@ class Journal:
         conditions: tuple[Condition, ...] = (),
         mail: tuple[MailRef, ...] = (),
     ) -> None:
-        """Returns when the records are on the log.
+        """Write records behind the events so far, and return when they are on the log.
 
-        With conditions, `Refused` and `TopicDeleted` are the caller's: nothing was written, and the run goes on.
+        With conditions, raises `Refused` or `TopicDeleted` when nothing was written; the run goes on.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self.emit(_Append(records, heads, conditions, mail, done))
-        await done
+        await self._open_sink().drain()
+        commit = self.context.writer.commit(*records, mail=mail, heads=heads, conditions=conditions)
+        await self._write(commit, (Refused, TopicDeleted) if conditions else ())
+
+    async def _write(self, write: Coroutine[Any, Any, None], raised: tuple[type[Exception], ...] = ()) -> None:
+        """Await a write. An error that is not one of `raised` ends the run, and the caller does not go on."""
+        if self._write_error.done():
+            write.close()
+        else:
+            try:
+                await write
+            except Exception as error:
+                if isinstance(error, raised) and self.context.writer.failure is None:
+                    raise
+                if not self._write_error.done():
+                    self._write_error.set_result(error)
+            else:
+                return
+        await self._ended.wait()
+        raise RuntimeError(RUN_ENDED)
+
+    def _open_sink(self) -> EventSink:
+        if self._sink is None:
+            raise RuntimeError(RUN_ENDED)
+        return self._sink
+
+    # --- what events and requests look like
 
     def fields(self, turn: int, agent: str) -> dict[str, Any]:
         """Where an event of the turn belongs."""
@@ -264,18 +244,6 @@ class Journal:
         event = MessageEvent(conversation_id=self.context.conversation_id, text=text)
         named = {"message_id": self.context.message_id(turn)}
         return [stream_record({**self.event(event, turn, speaker), **named})]
-
-
-async def _ended(driver: asyncio.Task[None]) -> None:
-    """Leave no task behind, and no error unseen."""
-    if driver.done():
-        return
-    driver.cancel()
-    await asyncio.wait({driver}, timeout=CLOSE_TIMEOUT_S)
-    if not driver.done():
-        log.error("a run did not end after its reader had left", extra={"waited_s": CLOSE_TIMEOUT_S})
-    elif not driver.cancelled() and (error := driver.exception()) is not None:
-        log.warning("a run failed while it was being ended", exc_info=error)
 
 
 def outputs_of(asked: object) -> Sequence[Mapping[str, Any]]:

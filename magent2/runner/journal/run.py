@@ -7,7 +7,7 @@ of them, and a `run` event (`restarted`, reason `history shortened`) says so; re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from agents import ModelProvider
@@ -21,7 +21,8 @@ from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
 from magent2.runner.journal.approvals import waiting_calls
-from magent2.runner.journal.journal import Event, Journal
+from magent2.runner.journal.journal import Journal
+from magent2.runner.run_stream import RunStream
 from magent2.runner.sdk_errors import translate_sdk_errors
 from magent2.runner.sdk_result import accepted, final_output, followed, interruptions, usage_of_run
 from magent2.sessions.folds import ModelInput, model_input
@@ -42,8 +43,8 @@ class JournalledRun:
         self._max_turns = max_turns
         self._journal = Journal(context)
 
-    def stream(self, history_max: int) -> AsyncGenerator[Event, None]:
-        return self._journal.events(lambda: self._work(history_max))
+    def stream(self, history_max: int) -> RunStream:
+        return self._journal.stream(lambda: self._work(history_max))
 
     async def _work(self, history_max: int) -> None:
         shown = self._remember(history_max)

@@ -33,8 +33,8 @@ from magent2.roster.routing import (
 )
 from magent2.roster.spec import Scenario
 from magent2.runner.context import RunContext
-from magent2.runner.journal.journal import Event
 from magent2.runner.journal.run import JournalledRun
+from magent2.runner.run_stream import Event
 from magent2.runner.team.spec import Member
 from magent2.sessions.stream import event_payload
 

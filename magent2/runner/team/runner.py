@@ -22,9 +22,9 @@ from magent2.runner.build import LoopProvider
 from magent2.runner.config import HISTORY_MAX, MAX_TURNS, RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.runner.journal.journal import Event
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner, StreamedEvent
+from magent2.runner.run_stream import Event, RunStream
 from magent2.runner.team.graph import TeamGraphs
 from magent2.runner.team.route_run import ROUTE_MAX_S, RouteRun
 from magent2.runner.team.spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
@@ -119,7 +119,7 @@ class TeamRunner:
         """What the run will go by, as things stand."""
         return self._resolve(context.agent, context.history.settings, context.kind).payload()
 
-    def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncGenerator[Event, None]:
+    def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream | AsyncGenerator[Event, None]:
         """The events of a run, of whatever sort, that another worker can take over at any moment."""
         spec = self._spec_of(context)
         if context.kind == TOOL:

@@ -6,7 +6,7 @@ recorded result is given again, and nothing is run a second time. What goes wron
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from magent2.bus.records import canonical
@@ -14,8 +14,9 @@ from magent2.errors import ArgumentsError, Fenced, Refused, StorageError, Transi
 from magent2.models.envelope import OutputEvent
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
-from magent2.runner.journal.journal import Event, Journal
+from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import Call
+from magent2.runner.run_stream import RunStream
 from magent2.runner.team.graph import own_tools
 from magent2.runner.team.spec import Member
 from magent2.sandbox.interface import Sandbox
@@ -44,8 +45,8 @@ class ToolRun:
         self._name = str(metadata.get("tool") or "")
         self._args: Any = metadata.get("args") if metadata.get("args") is not None else {}
 
-    def stream(self) -> AsyncGenerator[Event, None]:
-        return self._journal.events(self._work)
+    def stream(self) -> RunStream:
+        return self._journal.stream(self._work)
 
     async def _work(self) -> None:
         known = self._name in self._member.tools

@@ -18,7 +18,7 @@ from magent2.loop import run_on_loop
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.worker.runner_adapter import Event
+from magent2.runner.run_stream import Event
 from magent2.worker.service import WorkerService
 from tests.support.processes import report, settings
 from tests.support.runners import token

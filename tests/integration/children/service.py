@@ -16,8 +16,8 @@ from magent2.bus.connect import connect
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.runner.run_stream import Event
 from magent2.worker.lane_run import Outcome
-from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.support.processes import await_line, report, settings
 

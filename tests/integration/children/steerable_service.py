@@ -20,8 +20,8 @@ from magent2.bus.connect import connect
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.run_stream import Event
 from magent2.worker.lane_run import Outcome
-from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.integration.children.service import drain_on_a_line
 from tests.support.journaled_runs import CallbackModel, Items, results_in

@@ -12,7 +12,7 @@ from magent2.bus.connect import connect
 from magent2.cli.server_process import drain_on_signals
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.worker.runner_adapter import Event
+from magent2.runner.run_stream import Event
 from magent2.worker.service import WorkerService
 from tests.support.processes import end_with_parent, report, settings
 from tests.support.worker_fixture import AGENT

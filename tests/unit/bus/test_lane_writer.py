@@ -1,4 +1,4 @@
-"""The pen of a run: order, one append in flight, and what happens when an append fails."""
+"""The writer of a lane: order, one append in flight, and what happens when an append fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magent2.bus.lane_writer import QUEUE_MAX, LaneWriter
+from magent2.bus.lane_writer import AHEAD_MAX, LaneWriter
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import (
     RECORDS_PER_APPEND_MAX,
@@ -31,6 +31,7 @@ from magent2.errors import (
     PayloadTooLarge,
     StorageCorrupt,
     StorageFull,
+    WriterClosed,
 )
 from tests.support.audit import whole_log
 from tests.support.audited_lane import mail_to
@@ -41,7 +42,7 @@ AGENT, TOPIC = "Ada", "stream:one"
 
 
 class OwnedLane:
-    """A log, the engine under it, and the lane it belongs to."""
+    """A claimed lane, its writer, and the engine underneath."""
 
     def __init__(self, mail: int = 1) -> None:
         self.bus = FlakyEngine(MemoryBus())
@@ -101,12 +102,12 @@ async def test_one_append_is_in_flight_and_the_next_carries_all_that_queued_mean
     lane.bus.gate.clear()
     await lane.writer.put(note(0))
     await until(lambda: lane.bus.in_flight)
-    for n in range(1, 100):
+    for n in range(1, AHEAD_MAX):
         await lane.writer.put(note(n))
     lane.bus.gate.set()
-    await lane.writer.commit(note(100))
+    await lane.writer.commit(note(AHEAD_MAX))
 
-    assert [len(write.records) for write in lane.bus.writes if isinstance(write, OwnedAppend)] == [1, 100]
+    assert [len(write.records) for write in lane.bus.writes if isinstance(write, OwnedAppend)] == [1, AHEAD_MAX]
     assert lane.bus.in_flight_max == 1
 
 
@@ -118,32 +119,38 @@ async def test_numbers_of_appends_have_no_gaps(lane: OwnedLane) -> None:
 
 
 async def test_more_than_one_append_holds_goes_in_several(lane: OwnedLane) -> None:
-    for n in range(RECORDS_PER_APPEND_MAX + 5):
-        await lane.writer.put(note(n))
+    lane.bus.gate.clear()
+    await lane.writer.put(note(0))
+    await until(lambda: lane.bus.in_flight)
+    commits = [asyncio.create_task(lane.writer.commit(note(n))) for n in range(1, RECORDS_PER_APPEND_MAX + 5)]
+    await asyncio.sleep(0)
+    lane.bus.gate.set()
     await lane.writer.settle(lane.refs, note(-1))
+    await asyncio.gather(*commits)
 
     assert lane.written() == [*range(RECORDS_PER_APPEND_MAX + 5), -1]
-    assert [type(write) for write in lane.bus.writes] == [OwnedAppend, Settle]
+    sizes = [len(write.records) for write in lane.bus.writes if isinstance(write, OwnedAppend | Settle)]
+    assert sizes == [1, RECORDS_PER_APPEND_MAX, 4, 1]
 
 
-async def test_who_writes_faster_than_the_bus_waits_and_loses_nothing(lane: OwnedLane) -> None:
+async def test_a_run_that_writes_faster_than_the_bus_waits_and_loses_nothing(lane: OwnedLane) -> None:
     lane.bus.gate.clear()
     put = 0
 
     async def write() -> None:
         nonlocal put
-        for put in range(2 * QUEUE_MAX):
+        for put in range(10 * AHEAD_MAX):
             await lane.writer.put(note(put))
 
     writing = asyncio.create_task(write())
-    await until(lambda: lane.bus.in_flight and put >= QUEUE_MAX)
-    assert put <= QUEUE_MAX + RECORDS_PER_APPEND_MAX
+    await until(lambda: lane.bus.in_flight and lane.writer.full())
+    assert put <= 2 * AHEAD_MAX
     assert not writing.done()
     lane.bus.gate.set()
     await writing
     await lane.writer.settle(lane.refs)
 
-    assert lane.written() == list(range(2 * QUEUE_MAX))
+    assert lane.written() == list(range(10 * AHEAD_MAX))
 
 
 async def test_mail_and_heads_go_with_the_records(lane: OwnedLane) -> None:
@@ -187,27 +194,81 @@ async def test_later_carries_what_is_queued_and_keeps_the_mail(lane: OwnedLane) 
     assert lane.claim("w2").attempt == 2
 
 
-async def test_whoever_writes_after_the_end_is_told(lane: OwnedLane) -> None:
-    await lane.writer.settle(lane.refs)
+async def give_up(lane: OwnedLane, how: str) -> None:
+    """Begin the end of the work on the lane."""
+    await (lane.writer.settle(lane.refs, note(9)) if how == "settle" else lane.writer.later(0, note(9)))
 
-    with pytest.raises(Fenced, match="given up"):
+
+@pytest.mark.parametrize("how", ["settle", "later"])
+async def test_writes_after_the_end_are_refused_by_name(lane: OwnedLane, how: str) -> None:
+    await give_up(lane, how)
+
+    with pytest.raises(WriterClosed, match="given up"):
         await lane.writer.put(note(1))
-    with pytest.raises(Fenced, match="given up"):
+    with pytest.raises(WriterClosed, match="given up"):
         await lane.writer.commit(note(1))
+    assert lane.written() == [9]
 
 
-async def test_whoever_commits_while_the_lane_is_given_up_is_told_too(lane: OwnedLane) -> None:
+@pytest.mark.parametrize("how", ["settle", "later"])
+async def test_writes_while_the_last_append_is_in_flight_are_refused_by_name(lane: OwnedLane, how: str) -> None:
     lane.bus.gate.clear()
-    settling = asyncio.create_task(lane.writer.settle(lane.refs))
+    ending = asyncio.create_task(give_up(lane, how))
     await until(lambda: lane.bus.in_flight)
-    late = asyncio.create_task(lane.writer.commit(note(1)))
-    await asyncio.sleep(0)
-    lane.bus.gate.set()
-    await settling
 
-    with pytest.raises(Fenced, match="given up"):
+    with pytest.raises(WriterClosed, match="given up"):
+        await lane.writer.put(note(1))
+    with pytest.raises(WriterClosed, match="given up"):
+        await lane.writer.commit(note(1))
+    lane.bus.gate.set()
+    await ending
+    assert lane.written() == [9]
+
+
+@pytest.mark.parametrize("how", ["settle", "later"])
+async def test_writes_while_the_last_append_waits_for_another_are_refused_by_name(lane: OwnedLane, how: str) -> None:
+    lane.bus.gate.clear()
+    await lane.writer.put(note(1))
+    await until(lambda: lane.bus.in_flight)
+    await lane.writer.put(note(2))
+    ending = asyncio.create_task(give_up(lane, how))
+    await asyncio.sleep(0)
+
+    with pytest.raises(WriterClosed):
+        await lane.writer.put(note(3))
+    with pytest.raises(WriterClosed):
+        await lane.writer.commit(note(3))
+    lane.bus.gate.set()
+    await ending
+    assert lane.written() == [1, 2, 9]
+
+
+async def test_a_closed_writer_takes_no_late_tokens_and_settles_what_came_before(lane: OwnedLane) -> None:
+    await lane.writer.put(note(1))
+    lane.writer.close()
+
+    with pytest.raises(WriterClosed, match="given up"):
+        lane.writer.put_nowait(note(2))
+    await lane.writer.settle(lane.refs, note(9))
+    assert lane.written() == [1, 9]
+
+
+async def test_a_put_that_waits_for_room_is_refused_when_the_writer_closes(lane: OwnedLane) -> None:
+    lane.bus.gate.clear()
+    await lane.writer.put(note(0))
+    await until(lambda: lane.bus.in_flight)
+    while not lane.writer.full():
+        await lane.writer.put(note(1))
+    late = asyncio.create_task(lane.writer.put(note(2)))
+    await asyncio.sleep(0)
+
+    lane.writer.close()
+    lane.bus.gate.set()
+
+    with pytest.raises(WriterClosed):
         await late
-    assert lane.written() == []
+    await lane.writer.settle(lane.refs)
+    assert lane.written() == [0, *[1] * AHEAD_MAX]
 
 
 # --- what fails

@@ -12,14 +12,16 @@ import pytest
 from magent2.bus.interface import BusMessage, Engine
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
-from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Settle
-from magent2.errors import BusUnavailable, StorageCorrupt, TransientError
+from magent2.bus.operations import Compact, Delete, Describe, Erase, Lanes, Leave, OwnedAppend, Read, Settle
+from magent2.errors import BusUnavailable, Magent2Error, StorageCorrupt, TransientError
 from magent2.mail.dead_letters import list_dead_letters
 from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.sessions.history import HistoryCache
+from magent2.runner.run_stream import Event
+from magent2.sessions.stream import stream_record
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.retry import (
     ATTEMPTS_MAX,
@@ -30,7 +32,7 @@ from magent2.worker.retry import (
     SUSPECT_AFTER,
     Quarantine,
 )
-from magent2.worker.runner_adapter import Event, Runner
+from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import POSTPONED_S
 from magent2.worker.shared import Shared
 from tests.support.flaky_engine import FlakyEngine
@@ -627,6 +629,41 @@ async def test_a_stop_reaches_a_run_that_waits_to_be_tried_again(bus: MemoryBus)
     assert await work(bus, runner) is Outcome.STOPPED
     assert kinds(stream(bus)) == ["started", "error", "restarted", "message_received", "stopped"]
     assert lanes(bus) == 0
+
+
+async def test_late_tokens_of_a_stopped_run_are_refused_and_stopped_is_its_last_event(bus: MemoryBus) -> None:
+    late: list[str] = []
+
+    class Lingering:
+        """Leaves a task behind that writes tokens until it is refused."""
+
+        stream_run = EchoRunner.stream_run
+
+        async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+            self.task = asyncio.create_task(self._write(context))
+            yield token(envelope, "first")
+            await asyncio.Event().wait()
+
+        async def _write(self, context: RunContext) -> None:
+            try:
+                while True:
+                    await context.writer.put(stream_record(token(context.envelope, "late")))
+                    await asyncio.sleep(0)
+            except Magent2Error as error:
+                late.append(type(error).__name__)
+
+    runner = Lingering()
+    send(bus, "hello")
+    run = LaneRun(bus, claim_one(bus), runner)
+    working = asyncio.create_task(run.work())
+    await until(lambda: "token" in kinds(stream(bus)))
+    command(bus, "stop")
+    run.command(bus.call(Read("control:" + AGENT)).records[-1])
+
+    assert await working is Outcome.STOPPED
+    await runner.task
+    assert late == ["WriterClosed"]
+    assert kinds(stream(bus))[-2:] == ["message_received", "stopped"]
 
 
 async def test_a_stop_for_nothing_is_settled_and_says_so(bus: MemoryBus) -> None:

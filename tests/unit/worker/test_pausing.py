@@ -9,10 +9,10 @@ import pytest
 from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope, run_approvals
 from magent2.sessions.history import RunRecord
 from magent2.worker.approvals import Overdue, Resume, Waiting, plan_paused, with_decisions
-from magent2.worker.run_events import Report
+from magent2.worker.run_events import RunEvents
 
 NOW = 1_000_000
-REPORT = Report("one", "Ada", "run-1", 1, "m1")
+REPORT = RunEvents("one", "Ada", "run-1", 1, "m1")
 
 
 def paused(**expires_in_s: float) -> RunRecord:

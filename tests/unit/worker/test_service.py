@@ -28,8 +28,8 @@ from magent2.errors import BusUnavailable, InvalidInput, LimitError, NameTaken, 
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
+from magent2.runner.run_stream import Event
 from magent2.worker.lane_run import Outcome
-from magent2.worker.runner_adapter import Event
 from magent2.worker.service import WorkerService
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.flaky_engine import FlakyEngine

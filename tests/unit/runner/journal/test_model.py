@@ -165,7 +165,7 @@ async def test_of_a_text_the_sdk_is_shown_the_beginning_and_the_end(bus: MemoryB
         model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT)
         passed.extend([event.type async for event in model.stream_response(*ASKED, **NO_STATE)])
 
-    told = [event["text"] async for event in journal.events(ask) if isinstance(event, Mapping)]
+    told = [event["text"] async for event in journal.stream(ask) if isinstance(event, Mapping)]
 
     assert "".join(told) == "one two three four"
     assert passed.count("response.output_text.delta") == 1
@@ -195,7 +195,7 @@ async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_ag
         await journal.end_turn(build_response(Say("hello"), [{}]), AGENT)
         await journal.begin_turn()
 
-    assert [event async for event in journal.events(answer_and_go_on)] == []
+    assert [event async for event in journal.stream(answer_and_go_on)] == []
 
     (message,) = (event for event in stream(bus) if event["event"] == "message")
     assert (message["text"], message["message_id"], message["turn"]) == ("hello", "run-1/0", 0)
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_not_streamed_is_journalled_too(bus: MemoryBus) 
         journal.rewind()
         answers.append(await ask())
 
-    assert [event async for event in journal.events(twice)] == []
+    assert [event async for event in journal.stream(twice)] == []
 
     assert len(inner.calls) == 1
     assert answers[0].output == answers[1].output

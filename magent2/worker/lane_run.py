@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from packaging.version import InvalidVersion, Version
+
 from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS, LaneWriter
@@ -22,7 +24,6 @@ from magent2.worker.control_feed import LaneSteers
 from magent2.worker.lane_approvals import LaneApprovals
 from magent2.worker.lane_mail import LaneMail
 from magent2.worker.lane_plan import STOP, Answer, Halt, Unreadable, is_meant, plan_lane
-from magent2.worker.release import is_newer
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.run_events import RunEvents, RunEventWriter
 from magent2.worker.runner_adapter import Runner, write_run
@@ -240,3 +241,13 @@ class LaneRun:
         if not any(is_meant(stop.record, plan.letter) for stop in self._mail.of_run(plan).stops):
             await self._below.tell(STOP, report.run_id)
         return await self._ending.stopped(plan, await self._mail.taken(plan), report, halt.reason, cut_off)
+
+
+def is_newer(release: str, own: str) -> bool:
+    """Whether a release is newer than this one. An unreadable version counts as newer, a missing one does not."""
+    if not release or release == own:
+        return False
+    try:
+        return Version(release) > Version(own)
+    except InvalidVersion:
+        return True

@@ -19,8 +19,8 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
-from magent2.sessions.history import HistoryCache
 from magent2.runner.run_stream import Event
+from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import stream_record
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.retry import (

@@ -14,8 +14,7 @@ from magent2.bus.operations import Lanes
 from magent2.errors import TransientError
 from magent2.runner.echo import EchoRunner
 from magent2.telemetry.logs import fields_of
-from magent2.worker.lane_run import LaneRun, Outcome
-from magent2.worker.release import is_newer
+from magent2.worker.lane_run import LaneRun, Outcome, is_newer
 from magent2.worker.retry import CRASHES_MAX
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import LEFT_S

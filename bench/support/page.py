@@ -18,7 +18,7 @@ from magent2.gateway.server import Gateway, listen
 from magent2.roster.agents_file import default_roster
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import DemoModel, build_response, stream_events
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.runner.team.runner import TeamRunner
 from magent2.tools.builtins import BuiltinTools
 from magent2.worker.service import WorkerService
@@ -60,7 +60,7 @@ class LongModel(DemoModel):
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         answer = text()
-        for event in stream_events(build_response(Say(answer), [{"role": "user", "content": "go"}])):
+        for event in stream_events(build_response(ScriptedText(answer), [{"role": "user", "content": "go"}])):
             if not isinstance(event, ResponseTextDeltaEvent):
                 yield event
             elif event.sequence_number == FIRST_DELTA:

@@ -13,7 +13,7 @@ from agents import Runner as SDKRunner
 from magent2.agents.create import AgentRuntime
 from magent2.agents.filter import BusInjection
 from magent2.agents.model import WatchedAgents
-from magent2.agents.stream_events import Telling
+from magent2.agents.stream_events import StreamEventMapper
 from magent2.context.agent import MAIN
 from magent2.context.inject import InputItem
 from magent2.errors import InvalidInput
@@ -64,7 +64,7 @@ class Streamer:
         self._runtime = runtime
         self._items: list[InputItem] = [*history, *asked]
         self._result: Any = None
-        self._telling = Telling(runtime.ctx.conversation_id, runtime.agent.name)
+        self._telling = StreamEventMapper(runtime.ctx.conversation_id, runtime.agent.name)
         self._injection = BusInjection(runtime.ctx, self._tell, self._caught_up)
         self._events: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(), name=f"stream of {runtime.ctx.agent_id}")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from magent2.events import BaseStreamEvent, HandoffEvent, MessageEvent, OutputEvent
-from magent2.runner.event_mapping import EventMapper, Handoff, as_text, usage_of
+from magent2.runner.event_mapping import EventMapper, MappedHandoff, as_text, usage_of
 
 
-class Telling:
+class StreamEventMapper:
     """The events of one stream, over as many runs of the SDK as it takes."""
 
     def __init__(self, conversation_id: str, agent_name: str) -> None:
@@ -29,7 +29,7 @@ class Telling:
         elif event.type == "raw_response_event" and self._goes_on(event.data):
             yield self._message()
         mapped = self._mapper.map(event)
-        if isinstance(mapped, Handoff):
+        if isinstance(mapped, MappedHandoff):
             yield HandoffEvent(conversation_id=self._conversation_id, source=mapped.source, target=mapped.target)
         elif mapped is not None:
             yield mapped

@@ -35,14 +35,14 @@ USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Handoff:
+class MappedHandoff:
     """One agent passed the conversation on to another. Not a v1 event."""
 
     source: str
     target: str
 
 
-Mapped: TypeAlias = TokenEvent | ToolStepEvent | Handoff
+Mapped: TypeAlias = TokenEvent | ToolStepEvent | MappedHandoff
 
 
 class EventMapper:
@@ -80,7 +80,7 @@ class EventMapper:
         self._tokens.append(encodable(delta))
         return TokenEvent(conversation_id=self._conversation_id, text=self._tokens[-1], index=len(self._tokens) - 1)
 
-    def _item(self, name: object, item: object) -> ToolStepEvent | Handoff | None:
+    def _item(self, name: object, item: object) -> ToolStepEvent | MappedHandoff | None:
         kind = _get(item, "type") or name
         if kind in ("handoff_output_item", "handoff_occured", "handoff_occurred"):
             return _handoff(item)
@@ -220,9 +220,9 @@ def failure_in(output: object, text: str) -> str | None:
     return text if text == SDK_TOOL_FAILED else None
 
 
-def _handoff(item: object) -> Handoff | None:
+def _handoff(item: object) -> MappedHandoff | None:
     source, target = (_get(_get(item, side), "name") for side in ("source_agent", "target_agent"))
-    return Handoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
+    return MappedHandoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
 
 
 def _message_text(item: object) -> str | None:

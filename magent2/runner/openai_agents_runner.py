@@ -15,7 +15,7 @@ from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, To
 from magent2.runner.build import LoopProvider, build_agent, run_config
 from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
-from magent2.runner.event_mapping import EventMapper, Handoff
+from magent2.runner.event_mapping import EventMapper, MappedHandoff
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.memory import MemorySession
 from magent2.runner.run_stream import RunStream
@@ -85,7 +85,7 @@ class OpenAIAgentsRunner:
             async with aclosing(self._stream(envelope, session=session, context=context)) as events:
                 async for event in events:
                     ended = ended or isinstance(event, OutputEvent)
-                    if not isinstance(event, Handoff):
+                    if not isinstance(event, MappedHandoff):
                         yield event
         finally:
             if not ended:
@@ -102,7 +102,9 @@ class OpenAIAgentsRunner:
         await self._sandbox.aclose()
         await self._provider.aclose()
 
-    async def _stream(self, envelope: MessageEnvelope, **options: Any) -> AsyncGenerator[StreamedEvent | Handoff, None]:
+    async def _stream(
+        self, envelope: MessageEnvelope, **options: Any
+    ) -> AsyncGenerator[StreamedEvent | MappedHandoff, None]:
         """One run of the SDK, mapped. `options` go to the SDK as they are."""
         mapper = EventMapper(envelope.conversation_id)
         options |= {"run_config": run_config(mapper.note_failure, self._provider), "max_turns": self._max_turns}

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _StreamEnd:
     error: BaseException | None
 
 
@@ -37,7 +37,7 @@ def iterate(open_items: Callable[[], AsyncGenerator[T, None]], queue_max: int = 
     try:
         while True:
             item = producer.take()
-            if isinstance(item, _End):
+            if isinstance(item, _StreamEnd):
                 if item.error is not None:
                     raise _outside(item.error)
                 return
@@ -56,7 +56,7 @@ class _Producer(Generic[T]):
 
     def __init__(self, open_items: Callable[[], AsyncGenerator[T, None]], queue_max: int) -> None:
         self._open_items = open_items
-        self._items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[T | _StreamEnd] = queue.SimpleQueue()
         self._free = asyncio.Semaphore(queue_max)  # of the producer's loop; the queue itself has no bound
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class _Producer(Generic[T]):
             self._loop.close()
             raise
 
-    def take(self) -> T | _End:
+    def take(self) -> T | _StreamEnd:
         item = self._items.get()
         self._call(self._free.release)
         return item
@@ -106,7 +106,7 @@ class _Producer(Generic[T]):
             error = raised
         if error is not None and self._stopping:
             log.error("a run failed while it was being stopped", exc_info=error)
-        self._items.put(_End(error))
+        self._items.put(_StreamEnd(error))
 
     async def _drive(self) -> None:
         if self._stopping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from magent2.bus.interface import Engine
@@ -16,28 +16,38 @@ from magent2.errors import Fenced, UnknownAgent
 from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
 from magent2.runner.context import RunContext
 from magent2.runner.steers import Steer
-from magent2.sessions.history import RunRecord, run_id_of
+from magent2.sessions.history import HistoryCache, RunRecord, run_id_of
 from magent2.telemetry.observation import ObservedRun, RunAttributes, RunObserver
-from magent2.worker.cancellation import Brake, Interrupt
+from magent2.tools.interface import WaitHook
+from magent2.worker.cancellation import InterruptReason, RunCancellation
 from magent2.worker.control_feed import LaneSteers
-from magent2.worker.lane_plan import Letter
+from magent2.worker.lane_plan import ParsedMail
+from magent2.worker.retry import Quarantine
 from magent2.worker.run_events import TALK, RunEvents, input_receipt
 from magent2.worker.runner_adapter import Runner
-from magent2.worker.shared import Shared
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """What all runs of one worker share."""
+
+    histories: HistoryCache
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    waits: tuple[WaitHook, ...] = ()  # what each gives up while it waits for an answer
+
+
 @dataclass(slots=True)
-class Attempt:
+class RunAttempt:
     """An attempt at whatever run is due in a claimed lane. What it finds out of earlier attempts it keeps."""
 
     bus: Engine
     claimed: ClaimedLane
     runner: Runner
-    shared: Shared
+    shared: RunServices
     writer: LaneWriter
-    brake: Brake
+    cancellation: RunCancellation
     steers: LaneSteers | None
     observer: RunObserver | None
     release: str
@@ -48,23 +58,23 @@ class Attempt:
     def crashes(self) -> int:
         return max(0, self.claimed.attempt - 1 - self.failures)
 
-    def report(self, letter: Letter) -> RunEvents:
+    def report(self, parsed: ParsedMail) -> RunEvents:
         agent, conversation = self.claimed.owner.agent, self.claimed.owner.conversation
-        run_id = run_id_of(agent, conversation, letter.envelope.id)
-        kind = str(letter.record.headers.get(KIND) or TALK)
-        return RunEvents(conversation, agent, run_id, self.claimed.attempt, letter.envelope.id, kind)
+        run_id = run_id_of(agent, conversation, parsed.envelope.id)
+        kind = str(parsed.record.headers.get(KIND) or TALK)
+        return RunEvents(conversation, agent, run_id, self.claimed.attempt, parsed.envelope.id, kind)
 
-    async def context(self, letter: Letter, run_id: str) -> RunContext | None:
+    async def context(self, parsed: ParsedMail, run_id: str) -> RunContext | None:
         """What is known of the run; `None` when its agent has left the team after the mail was claimed."""
         owner = self.claimed.owner
         history = await retry_call(lambda: self.shared.histories.read(owner.conversation), owner.token)
-        headers = letter.record.headers
+        headers = parsed.record.headers
         known = history.runs.get(run_id)
-        envelope = letter.envelope.model_dump(mode="json")
+        envelope = parsed.envelope.model_dump(mode="json")
         run = known or RunRecord(run_id, owner.agent, envelope, {}, history.last)
         self.failures = run.retries
         context = RunContext(
-            envelope=letter.envelope,
+            envelope=parsed.envelope,
             agent=owner.agent,
             attempt=self.claimed.attempt + run.returns,
             bus=self.bus,
@@ -74,11 +84,11 @@ class Attempt:
             hops=_number(headers.get(HOPS)),
             principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
             kind=str(headers.get(KIND) or TALK),
-            between_turns=self.brake.between_turns,
+            between_turns=self.cancellation.between_turns,
             waits=self.shared.waits,
         )
         if (steers := self.steers) is not None:
-            context.steers = lambda: self._look(steers, letter.record.ref)
+            context.steers = lambda: self._look(steers, parsed.record.ref)
         if known is None:
             try:
                 run.spec = spec_of(self.runner, context)
@@ -86,10 +96,10 @@ class Attempt:
                 log.warning("mail waits for an agent that left", extra={"agent": context.agent, "error": str(error)})
                 return None
         if self.observer is not None:
-            self.observed = context.observed = _observe(self.observer, letter, context)
+            self.observed = context.observed = _observe(self.observer, parsed, context)
         return context
 
-    async def begin(self, context: RunContext, report: RunEvents, letter: Letter) -> None:
+    async def begin(self, context: RunContext, report: RunEvents, parsed: ParsedMail) -> None:
         """The first attempt writes the start of the run, every other that it begins again.
 
         A steer that no turn has seen is mail like all mail by now, and has its receipt here.
@@ -100,8 +110,8 @@ class Attempt:
             return
         trace = None if context.observed is None else context.observed.traceparent
         start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release)
-        steered = letter.record.headers.get(STEER)
-        receipts = [input_receipt(report.conversation, letter, report.fields)] if steered else []
+        steered = parsed.record.headers.get(STEER)
+        receipts = [input_receipt(report.conversation, parsed, report.fields)] if steered else []
         await self.writer.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
 
     async def _look(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
@@ -109,7 +119,7 @@ class Attempt:
         try:
             return await steers.look(own)
         except Fenced:
-            self.brake.pull(Interrupt.LOST)
+            self.cancellation.cancel(InterruptReason.LOST)
             await asyncio.get_running_loop().create_future()
             raise
 
@@ -120,19 +130,19 @@ def spec_of(runner: Runner, context: RunContext) -> dict[str, Any]:
     return dict(ask(context) if callable(ask) else getattr(runner, "spec", {}))
 
 
-def _observe(observer: RunObserver, letter: Letter, context: RunContext) -> ObservedRun:
-    cause = letter.record.headers.get(TRACE)
+def _observe(observer: RunObserver, parsed: ParsedMail, context: RunContext) -> ObservedRun:
+    cause = parsed.record.headers.get(TRACE)
     facts = RunAttributes(
         agent=context.agent,
         conversation=context.conversation_id,
         run_id=context.run_id,
         attempt=context.attempt,
-        envelope_id=letter.envelope.id,
+        envelope_id=parsed.envelope.id,
         kind=context.kind,
         cause=cause if isinstance(cause, str) else None,
         first=context.run.trace,
     )
-    return observer.start_run(facts, letter.record.at_ms)
+    return observer.start_run(facts, parsed.record.at_ms)
 
 
 def _number(value: object) -> int:

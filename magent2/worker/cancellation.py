@@ -8,83 +8,83 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
 
-from magent2.worker.lane_plan import Halt
+from magent2.worker.lane_plan import StopRequest
 
 log = logging.getLogger(__name__)
 
 CLEAN_UP_MAX_S = 10.0  # what a runner may take to end once it is cancelled; then it is cancelled again
 
 
-class Interrupt(Enum):
+class InterruptReason(Enum):
     GIVE_BACK = "the worker goes home"
     LOST = "the lane has another owner"
     OVERDUE = "the run took too long"
 
 
-Reason: TypeAlias = Halt | Interrupt
+CancellationReason: TypeAlias = StopRequest | InterruptReason
 
 
-class Brake:
+class RunCancellation:
     """Cancels the task that does the work, and turns that cancellation, and no other, into an ordinary end.
 
     The work is not given a task of its own: what it has queued by its end, and what ends it, can then be one append.
     """
 
     def __init__(self) -> None:
-        self.reason: Reason | None = None
+        self.reason: CancellationReason | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0
         self._over = False
-        self._after_turn: Halt | None = None
+        self._after_turn: StopRequest | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def pull(self, reason: Reason) -> None:
+    def cancel(self, reason: CancellationReason) -> None:
         """End the work. The first reason counts; work that has ended cannot be ended."""
         if self.reason is None and not self._over:
             self.reason = reason
             self._cancel()
 
-    def halt(self, halt: Halt | None) -> None:
+    def apply(self, stop_request: StopRequest | None) -> None:
         """What commands ask for: stop, stop in a while, or go on after all."""
-        self._after_turn = halt if halt is not None and halt.after_turn else None
-        if halt is not None and halt.is_now:
-            self.pull(halt)
-        elif halt is not None and halt.in_s:
-            self._set_timer("grace", halt.in_s, lambda: self.pull(halt))
+        self._after_turn = stop_request if stop_request is not None and stop_request.after_turn else None
+        if stop_request is not None and stop_request.is_now:
+            self.cancel(stop_request)
+        elif stop_request is not None and stop_request.in_s:
+            self._set_timer("grace", stop_request.in_s, lambda: self.cancel(stop_request))
         elif "grace" in self._timers:
             self._timers.pop("grace").cancel()
 
     async def between_turns(self) -> None:
         """Where a run may be stopped with its turns whole; whoever stops here does not come back."""
         if self._after_turn is not None:
-            self.pull(self._after_turn)
+            self.cancel(self._after_turn)
             await asyncio.get_running_loop().create_future()
 
     async def drive(self, work: Coroutine[Any, Any, None], max_s: float) -> bool:
         """Do the work; whether it ended by itself. What it raises is raised."""
-        if self._pulled():
+        if self._is_cancelled():
             work.close()
             return False
         task = self._task = asyncio.current_task()
         assert task is not None  # noqa: S101  for the type checker: coroutines run in tasks
         before = task.cancelling()
-        self._set_timer("limit", max_s, lambda: self.pull(Interrupt.OVERDUE))
+        self._set_timer("limit", max_s, lambda: self.cancel(InterruptReason.OVERDUE))
         try:
             await work
         except asyncio.CancelledError as error:
             if task.cancelling() - self._cancels > before:
                 raise  # somebody else has cancelled the task, and means all of it
-            if not self._pulled():
+            if not self._is_cancelled():
                 raise RuntimeError("the run was cancelled from inside") from error
         except Exception as error:
-            if not self._pulled():
+            if not self._is_cancelled():
                 raise
             log.warning("a run failed while it was being ended", exc_info=error)
         finally:
             self._end(task)
-        return not self._pulled()
+        return not self._is_cancelled()
 
-    def _pulled(self) -> bool:
+    def _is_cancelled(self) -> bool:
         return self.reason is not None
 
     def _end(self, task: asyncio.Task[Any]) -> None:

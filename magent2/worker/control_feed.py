@@ -15,13 +15,13 @@ from magent2.errors import Fenced, MalformedRecord, UnknownCursor
 from magent2.mail.headers import KIND, STEER
 from magent2.models.address import chat_topic, control_topic
 from magent2.runner.steers import Steer
-from magent2.worker.lane_plan import read_letter
+from magent2.worker.lane_plan import parse_mail
 from magent2.worker.runner_adapter import Runner
 
 PAGE = 200  # fewer than any engine sorts in one claim: what was read before a claim is in its lane after it
 
 
-class Following:
+class TopicFeed:
     """New records of some topics."""
 
     def __init__(self, bus: Engine, topics: Iterable[str], worker: str) -> None:
@@ -91,12 +91,7 @@ class Following:
         return page
 
 
-# --- Follows `control:{agent}`, so that a command reaches a run inside a model call.
-
-__all__ = ["PAGE", "Controls"]
-
-
-class Controls(Following):
+class ControlFeed(TopicFeed):
     """New control records of some agents, each once."""
 
     def __init__(self, bus: Engine, agents: Iterable[str], worker: str) -> None:
@@ -112,12 +107,10 @@ class Controls(Following):
         return any(waiting.ref == record.ref for waiting in mail)
 
 
-# --- Steers on their way into runs: which lanes they came for, and what of them waits in a lane.
-
 Lane = tuple[str, str]
 
 
-class SteerPost(Following):
+class SteerFeed(TopicFeed):
     """New mail of the agents whose runs can be steered."""
 
     def __init__(self, bus: Engine, runners: Mapping[str, Runner], worker: str) -> None:
@@ -198,7 +191,7 @@ def is_steer(record: Record) -> bool:
 
 def steer_of(record: Record) -> Steer | None:
     """Mail as a steer, if it is one. What cannot be read is left to a run of its own, which buries it in sight."""
-    letter = read_letter(record) if is_steer(record) else None
-    if letter is None or isinstance(letter, str) or letter.command is not None:
+    parsed = parse_mail(record) if is_steer(record) else None
+    if parsed is None or isinstance(parsed, str) or parsed.command is not None:
         return None
-    return Steer(letter.envelope.id, letter.envelope.sender, letter.envelope.content or "", record.ref)
+    return Steer(parsed.envelope.id, parsed.envelope.sender, parsed.envelope.content or "", record.ref)

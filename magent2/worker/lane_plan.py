@@ -18,7 +18,7 @@ REASONS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class ParsedMail:
     """Mail that could be read."""
 
     record: Record
@@ -33,94 +33,94 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ConsumedMail:
     """Mail that goes with whatever is settled next, which of it nobody understood, and which is to be answered for."""
 
     refs: tuple[MailRef, ...] = ()
-    unknown: tuple[Letter, ...] = ()
-    stops: tuple[Letter, ...] = ()
-    decisions: tuple[Letter, ...] = ()
+    unknown: tuple[ParsedMail, ...] = ()
+    stops: tuple[ParsedMail, ...] = ()
+    decisions: tuple[ParsedMail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Clear:
+class NothingToRun:
     """There is nothing to answer."""
 
-    spent: Spent
+    consumed: ConsumedMail
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableMail:
     """Mail that is no envelope."""
 
     record: Record
     reason: str
-    spent: Spent
+    consumed: ConsumedMail
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunPlan:
     """A run is due: to be done, or, when it was stopped already, to be ended."""
 
-    letter: Letter
-    spent: Spent
-    halt: Halt | None = None
+    parsed: ParsedMail
+    consumed: ConsumedMail
+    stop_request: StopRequest | None = None
 
 
-Plan: TypeAlias = Clear | Unreadable | Answer
+LanePlan: TypeAlias = NothingToRun | UnreadableMail | RunPlan
 
 
-def plan_lane(conversation: str, mail: Sequence[Record]) -> Plan:
+def plan_lane(conversation: str, mail: Sequence[Record]) -> LanePlan:
     """What to do with a lane that holds this mail, control first. Mail without a conversation cannot be answered."""
-    spent: list[MailRef] = []
-    commands: list[Letter] = []
+    consumed: list[MailRef] = []
+    commands: list[ParsedMail] = []
     for record in mail:
-        letter = None if record.erased else read_letter(record)
-        if not conversation and isinstance(letter, Letter):
-            letter = "the mail names no conversation"
-        if isinstance(letter, str):
-            return Unreadable(record, letter, _spent(spent, commands))
-        if letter is not None and letter.command is None:
-            return _answer(letter, _spent(spent, commands), commands)
-        spent.append(record.ref)
-        if letter is not None:
-            commands.append(letter)
-    return Clear(_spent(spent, commands))
+        parsed = None if record.erased else parse_mail(record)
+        if not conversation and isinstance(parsed, ParsedMail):
+            parsed = "the mail names no conversation"
+        if isinstance(parsed, str):
+            return UnreadableMail(record, parsed, _consumed(consumed, commands))
+        if parsed is not None and parsed.command is None:
+            return _answer(parsed, _consumed(consumed, commands), commands)
+        consumed.append(record.ref)
+        if parsed is not None:
+            commands.append(parsed)
+    return NothingToRun(_consumed(consumed, commands))
 
 
-def _spent(refs: list[MailRef], commands: list[Letter]) -> Spent:
-    return Spent(
+def _consumed(refs: list[MailRef], commands: list[ParsedMail]) -> ConsumedMail:
+    return ConsumedMail(
         tuple(refs),
-        tuple(letter for letter in commands if letter.command not in (*COMMANDS, *DECISIONS)),
-        tuple(letter for letter in commands if letter.command in STOPS),
-        tuple(letter for letter in commands if letter.command in DECISIONS),
+        tuple(parsed for parsed in commands if parsed.command not in (*COMMANDS, *DECISIONS)),
+        tuple(parsed for parsed in commands if parsed.command in STOPS),
+        tuple(parsed for parsed in commands if parsed.command in DECISIONS),
     )
 
 
-def _answer(letter: Letter, spent: Spent, commands: list[Letter]) -> Answer:
-    policy = policy_of(letter.envelope.metadata)
-    halt: Halt | None = None
+def _answer(parsed: ParsedMail, consumed: ConsumedMail, commands: list[ParsedMail]) -> RunPlan:
+    policy = policy_of(parsed.envelope.metadata)
+    stop_request: StopRequest | None = None
     for command in commands:
-        if is_meant(command.record, letter):
-            halt = after_command(command.command or "", command.envelope.sender, policy, halt)
-    return Answer(letter, spent, halt)
+        if is_meant(command.record, parsed):
+            stop_request = after_command(command.command or "", command.envelope.sender, policy, stop_request)
+    return RunPlan(parsed, consumed, stop_request)
 
 
-def is_meant(command: Record, letter: Letter) -> bool:
+def is_meant(command: Record, parsed: ParsedMail) -> bool:
     """Whether a command was meant for this mail: its sender saw it run, or, when nothing ran, saw it at all.
 
     One that does not say what its sender had seen (it was published without delivery) is compared by the clock, which
     may have been set in between.
     """
-    meant, seen, mail = command.headers.get(TARGET_ENVELOPE), command.headers.get(MAIL_SEEN), letter.record
+    meant, seen, mail = command.headers.get(TARGET_ENVELOPE), command.headers.get(MAIL_SEEN), parsed.record
     if meant is not None:
-        return meant == letter.envelope.id
+        return meant == parsed.envelope.id
     if isinstance(seen, int) and command.topic != mail.topic:
         return mail.seq <= seen
     return command.at_ms >= mail.at_ms
 
 
-def read_letter(record: Record) -> Letter | str:
+def parse_mail(record: Record) -> ParsedMail | str:
     """The mail as an envelope, or why it is none."""
     if record.malformed:
         return f"the record cannot be read: {record.malformed}"
@@ -128,7 +128,7 @@ def read_letter(record: Record) -> Letter | str:
         envelope = MessageEnvelope.model_validate({"id": record.id, **record.payload})
     except ValidationError as error:
         return f"not an envelope: {_reasons(error)}"
-    return Letter(record, envelope) if envelope.id else "not an envelope: id is empty"
+    return ParsedMail(record, envelope) if envelope.id else "not an envelope: id is empty"
 
 
 def _reasons(error: ValidationError) -> str:
@@ -151,7 +151,7 @@ GRACE_S, GRACE_MAX_S = 30.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
+class StopRequest:
     """The run is to stop: now, in some seconds unless another command comes first, or before its next turn."""
 
     reason: str
@@ -169,23 +169,23 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class DisconnectPolicy:
     """What a disconnect does to a run."""
 
     kind: Literal["detach", "cancel", "grace"] = "detach"
     grace_s: float = GRACE_S
 
 
-def policy_of(metadata: Mapping[str, Any]) -> Policy:
+def policy_of(metadata: Mapping[str, Any]) -> DisconnectPolicy:
     """The policy that mail asks for. What nobody knows is `detach`: work that was asked for is not thrown away."""
     kind = metadata.get("on_disconnect", "detach")
     if kind == "cancel":
-        return Policy("cancel")
+        return DisconnectPolicy("cancel")
     if kind == "grace":
-        return Policy("grace", _grace_s(metadata.get("grace_s")))
+        return DisconnectPolicy("grace", _grace_s(metadata.get("grace_s")))
     if kind != "detach":
         log.warning("unknown disconnect policy, taken as detach", extra={"policy": str(kind)[:80]})
-    return Policy()
+    return DisconnectPolicy()
 
 
 def _grace_s(value: object) -> float:
@@ -194,25 +194,27 @@ def _grace_s(value: object) -> float:
     return float(value)
 
 
-def after_command(command: str, sender: str, policy: Policy, halt: Halt | None = None) -> Halt | None:
+def after_command(
+    command: str, sender: str, policy: DisconnectPolicy, stop_request: StopRequest | None = None
+) -> StopRequest | None:
     """What holds for the run after this command, when `halt` held before it. A stop is not taken back."""
-    if halt is not None and halt.is_now:
-        return halt
+    if stop_request is not None and stop_request.is_now:
+        return stop_request
     if command == STOP:
-        return Halt(f"stopped by {sender}")
-    if halt is not None and halt.after_turn:
-        return halt
+        return StopRequest(f"stopped by {sender}")
+    if stop_request is not None and stop_request.after_turn:
+        return stop_request
     if command == STOP_AFTER_TURN:
-        return Halt(f"stopped by {sender} after its turn", after_turn=True)
-    return _after_reader(command, policy, halt)
+        return StopRequest(f"stopped by {sender} after its turn", after_turn=True)
+    return _after_reader(command, policy, stop_request)
 
 
-def _after_reader(command: str, policy: Policy, halt: Halt | None) -> Halt | None:
+def _after_reader(command: str, policy: DisconnectPolicy, stop_request: StopRequest | None) -> StopRequest | None:
     """What follows from whoever asked being gone, or back."""
     if command == CONNECTED:
         return None
     if command == DISCONNECTED and policy.kind == "cancel":
-        return Halt("its reader has disconnected")
+        return StopRequest("its reader has disconnected")
     if command == DISCONNECTED and policy.kind == "grace":
-        return Halt(f"its reader was gone for {policy.grace_s:g} s", policy.grace_s)
-    return halt
+        return StopRequest(f"its reader was gone for {policy.grace_s:g} s", policy.grace_s)
+    return stop_request

@@ -18,18 +18,17 @@ from magent2.errors import Fenced, StorageError
 from magent2.runner.context import RunContext
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import ABANDONED, RunObserver
-from magent2.worker.attempt import Attempt
-from magent2.worker.cancellation import Brake, Interrupt
+from magent2.worker.approvals import LaneApprovals
+from magent2.worker.attempt import RunAttempt, RunServices
+from magent2.worker.cancellation import InterruptReason, RunCancellation
 from magent2.worker.control_feed import LaneSteers
-from magent2.worker.lane_approvals import LaneApprovals
 from magent2.worker.lane_mail import LaneMail
-from magent2.worker.lane_plan import STOP, Answer, Halt, Unreadable, is_meant, plan_lane
+from magent2.worker.lane_plan import STOP, RunPlan, StopRequest, UnreadableMail, is_meant, plan_lane
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.run_events import RunEvents, RunEventWriter
 from magent2.worker.runner_adapter import Runner, write_run
-from magent2.worker.settlement import Ending, Outcome
-from magent2.worker.shared import Shared
-from magent2.worker.subagent_stop import Below
+from magent2.worker.settlement import LaneSettlement, Outcome
+from magent2.worker.subagent_stop import SubagentStop
 
 __all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
 
@@ -52,7 +51,7 @@ class LaneRun:
         runner: Runner,
         *,
         run_max_s: float = RUN_MAX_S,
-        shared: Shared | None = None,
+        shared: RunServices | None = None,
         observer: RunObserver | None = None,
         release: str = __version__,
         catch_up: Callable[[], Awaitable[None]] | None = None,
@@ -61,25 +60,25 @@ class LaneRun:
         self._bus = bus
         self._runner = runner
         self._run_max_s = run_max_s
-        shared = shared or Shared(HistoryCache(bus))
+        shared = shared or RunServices(HistoryCache(bus))
         self._quarantine = shared.quarantine
         self._release = release
         self._error: str | None = None  # the kind of error that the attempt has ended with
         metrics = None if observer is None else observer.metrics
         self._writer = LaneWriter(bus, claimed.owner, None if metrics is None else metrics.appended)
-        self._ending = Ending(self._writer, claimed.attempt)
-        self._brake = Brake()
-        self._below = Below(bus, claimed.owner)
-        self._mail = LaneMail(bus, claimed, self._brake, self._below)
+        self._settlement = LaneSettlement(self._writer, claimed.attempt)
+        self._cancellation = RunCancellation()
+        self._subagent_stop = SubagentStop(bus, claimed.owner)
+        self._mail = LaneMail(bus, claimed, self._cancellation, self._subagent_stop)
         self._steers = LaneSteers(bus, claimed, catch_up) if catch_up is not None else None
-        self.approvals = LaneApprovals(bus, self._writer, self._ending)
-        self._attempt = Attempt(
+        self.approvals = LaneApprovals(bus, self._writer, self._settlement)
+        self._attempt = RunAttempt(
             bus=bus,
             claimed=claimed,
             runner=runner,
             writer=self._writer,
             shared=shared,
-            brake=self._brake,
+            cancellation=self._cancellation,
             steers=self._steers,
             observer=observer,
             release=release,
@@ -91,7 +90,7 @@ class LaneRun:
 
     def command(self, record: Record) -> None:
         """A command that came after the claim."""
-        self._mail.hear(record)
+        self._mail.add_command(record)
 
     def call(self) -> None:
         """A steer may have come."""
@@ -99,14 +98,14 @@ class LaneRun:
             self._steers.call()
 
     def give_back(self) -> None:
-        self._brake.pull(Interrupt.GIVE_BACK)
+        self._cancellation.cancel(InterruptReason.GIVE_BACK)
 
     async def check_owner(self) -> None:
         """End a run whose lane has another owner: nobody needs what it is asking a model for."""
         try:
             await retry_while_unavailable(self._bus, Pending(self.owner, 1), self.owner.token)
         except Fenced:
-            self._brake.pull(Interrupt.LOST)
+            self._cancellation.cancel(InterruptReason.LOST)
 
     # --- the work
 
@@ -119,29 +118,29 @@ class LaneRun:
             outcome = Outcome.FENCED
         finally:
             self._quarantine.leave(self.owner.token)
-            await self._below.close()
+            await self._subagent_stop.close()
             if self._attempt.observed is not None:
                 self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
         return outcome
 
     async def _work(self) -> Outcome:
         plan = plan_lane(self.owner.conversation, await self._mail.read())
-        if isinstance(plan, Answer):
+        if isinstance(plan, RunPlan):
             return await self._answer(plan)
-        if isinstance(plan, Unreadable):
-            return await self._ending.unreadable(plan)
-        for stop in plan.spent.stops:  # no run is under way, but it may have left others at work
-            await self._below.tell(stop.command or STOP, stop.envelope.id)
-        return await self._ending.cleared(plan)
+        if isinstance(plan, UnreadableMail):
+            return await self._settlement.unreadable(plan)
+        for stop in plan.consumed.stops:  # no run is under way, but it may have left others at work
+            await self._subagent_stop.pass_on(stop.command or STOP, stop.envelope.id)
+        return await self._settlement.cleared(plan)
 
     # --- a run
 
-    async def _answer(self, plan: Answer) -> Outcome:
-        report = self._attempt.report(plan.letter)
+    async def _answer(self, plan: RunPlan) -> Outcome:
+        report = self._attempt.report(plan.parsed)
         try:
-            context = await self._attempt.context(plan.letter, report.run_id)
+            context = await self._attempt.context(plan.parsed, report.run_id)
             if context is None:
-                return await self._ending.postponed(plan, self._mail.of_run(plan))
+                return await self._settlement.postponed(plan, self._mail.of_run(plan))
             report = replace(report, attempt=context.attempt)
             if context.run.undecided and (outcome := await self._paused(plan, report, context)) is not None:
                 return outcome
@@ -153,70 +152,70 @@ class LaneRun:
                 raise self._writer.failure from error
             return await self._fail(plan, report, error)
 
-    async def _leave(self, plan: Answer, report: RunEvents, release: str) -> Outcome:
+    async def _leave(self, plan: RunPlan, report: RunEvents, release: str) -> Outcome:
         """A run that a newer release has begun is for its workers: what it recorded may mean more than is known here.
 
         To stop it, nothing of that has to be understood.
         """
         self._quarantine.decide(self.owner.token)
         self._mail.listen(plan)
-        if self._mail.halt is not None and self._mail.halt.is_final:
-            return await self._stop(plan, report, self._mail.halt)
+        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
+            return await self._stop(plan, report, self._mail.stop_request)
         facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
         log.warning("a run of a newer release is left to its workers", extra=facts)
-        return await self._ending.left(plan, self._mail.of_run(plan))
+        return await self._settlement.left(plan, self._mail.of_run(plan))
 
-    async def _paused(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome | None:
+    async def _paused(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome | None:
         """A run that waits for a person; nothing when it is to go on."""
-        if plan.halt is not None and plan.halt.is_final:
-            return await self._stop(plan, report, plan.halt)
+        if plan.stop_request is not None and plan.stop_request.is_final:
+            return await self._stop(plan, report, plan.stop_request)
         return await self.approvals.look(plan, self._mail.of_run(plan), report, context)
 
-    async def _start(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
+    async def _start(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
         crashes = self._attempt.crashes
         give_up = after_crashes(crashes)
         self._mail.listen(plan)
-        if is_suspect(crashes) and give_up is None and self._brake.reason is None:
+        if is_suspect(crashes) and give_up is None and self._cancellation.reason is None:
             if not await self._quarantine.enter(self.owner.token):
                 return await self._postpone(plan, report)
         else:
             self._quarantine.decide(self.owner.token)
-        await self._attempt.begin(context, report, plan.letter)
+        await self._attempt.begin(context, report, plan.parsed)
         if give_up is not None:
-            return await self._ending.failed(plan, await self._mail.taken(plan), report, give_up.reason, crashes)
+            return await self._settlement.failed(plan, await self._mail.taken(plan), report, give_up.reason, crashes)
         return await self._run(plan, report, context)
 
-    async def _postpone(self, plan: Answer, report: RunEvents) -> Outcome:
+    async def _postpone(self, plan: RunPlan, report: RunEvents) -> Outcome:
         """Wait for a time when it can run alone; what is to stop after its turn is in none."""
-        if self._mail.halt is not None and self._mail.halt.is_final:
-            return await self._stop(plan, report, self._mail.halt)
-        return await self._ending.postponed(plan, self._mail.of_run(plan))
+        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
+            return await self._stop(plan, report, self._mail.stop_request)
+        return await self._settlement.postponed(plan, self._mail.of_run(plan))
 
-    async def _run(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
+    async def _run(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
         written = RunEventWriter(report, self._writer, context.observed)
         work = write_run(self._runner, context.envelope, context, written)
-        if await self._brake.drive(work, self._run_max_s):
+        if await self._cancellation.drive(work, self._run_max_s):
             if context.waiting:
                 return await self._pause(plan, report, context)
             mail = await self._mail.taken(plan, context.closing_mail)
-            return await self._ending.answered(plan, mail, report, context, written)
-        reason = self._brake.reason
-        if reason is Interrupt.LOST:
+            return await self._settlement.answered(plan, mail, report, context, written)
+        reason = self._cancellation.reason
+        if reason is InterruptReason.LOST:
             return Outcome.FENCED
-        if reason is Interrupt.OVERDUE:
+        if reason is InterruptReason.OVERDUE:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
-        if isinstance(reason, Halt):
+        if isinstance(reason, StopRequest):
             cut_off = [record for tell in context.unfinished.values() for record in tell()]
             return await self._stop(plan, report, reason, cut_off)
-        return await self._ending.given_back(report)
+        return await self._settlement.given_back(report)
 
-    async def _pause(self, plan: Answer, report: RunEvents, context: RunContext) -> Outcome:
+    async def _pause(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
         """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
-        if self._mail.halt is not None and self._mail.halt.is_final:
-            return await self._stop(plan, report, self._mail.halt)
+        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
+            return await self._stop(plan, report, self._mail.stop_request)
         return await self.approvals.ask(plan, self._mail.of_run(plan), report, context)
 
-    async def _fail(self, plan: Answer, report: RunEvents, error: Exception) -> Outcome:
+    async def _fail(self, plan: RunPlan, report: RunEvents, error: Exception) -> Outcome:
         self._error = type(error).__name__
         failures = self._attempt.failures + 1
         decision = after_failure(error, failures)
@@ -224,23 +223,27 @@ class LaneRun:
         log.warning("a run failed", extra=facts, exc_info=error)
         self._writer.forget_refusal()
         if isinstance(decision, Bury):
-            return await self._ending.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
-        halt = self._mail.halt or plan.halt  # it may have failed before it listened
-        if halt is not None and halt.is_final:  # the turn is over, if not as anybody wished
-            return await self._stop(plan, report, halt)
+            return await self._settlement.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
+        stop_request = self._mail.stop_request or plan.stop_request  # it may have failed before it listened
+        if stop_request is not None and stop_request.is_final:  # the turn is over, if not as anybody wished
+            return await self._stop(plan, report, stop_request)
         mail = self._mail.of_run(plan)
         try:
-            return await self._ending.retried(plan, mail, report, error_text(error), decision.delay_s)
+            return await self._settlement.retried(plan, mail, report, error_text(error), decision.delay_s)
         except REFUSALS as refusal:
             self._writer.forget_refusal()
-            return await self._ending.failed(plan, await self._mail.taken(plan), report, error_text(refusal), failures)
+            return await self._settlement.failed(
+                plan, await self._mail.taken(plan), report, error_text(refusal), failures
+            )
 
-    async def _stop(self, plan: Answer, report: RunEvents, halt: Halt, cut_off: Sequence[NewRecord] = ()) -> Outcome:
+    async def _stop(
+        self, plan: RunPlan, report: RunEvents, stop_request: StopRequest, cut_off: Sequence[NewRecord] = ()
+    ) -> Outcome:
         """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
         self._writer.close()  # what a run that does not end at once still writes must not stand before `stopped`
-        if not any(is_meant(stop.record, plan.letter) for stop in self._mail.of_run(plan).stops):
-            await self._below.tell(STOP, report.run_id)
-        return await self._ending.stopped(plan, await self._mail.taken(plan), report, halt.reason, cut_off)
+        if not any(is_meant(stop.record, plan.parsed) for stop in self._mail.of_run(plan).stops):
+            await self._subagent_stop.pass_on(STOP, report.run_id)
+        return await self._settlement.stopped(plan, await self._mail.taken(plan), report, stop_request.reason, cut_off)
 
 
 def is_newer(release: str, own: str) -> bool:

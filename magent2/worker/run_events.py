@@ -18,7 +18,7 @@ from magent2.runner.run_stream import Event
 from magent2.sessions.approvals import Approval
 from magent2.sessions.history import RunKey, message_id_of
 from magent2.sessions.stream import event_payload, payload_record, stream_record
-from magent2.worker.lane_plan import Letter, is_meant
+from magent2.worker.lane_plan import ParsedMail, is_meant
 from magent2.worker.runner_adapter import check_event
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ class RunEventWriter:
 StopOutcome = Literal["stopped", "too_late", "nothing_to_stop"]
 
 
-def input_receipt(conversation: str, letter: Letter, fields: Mapping[str, Any]) -> NewRecord:
+def input_receipt(conversation: str, parsed: ParsedMail, fields: Mapping[str, Any]) -> NewRecord:
     """Of a steer that came too late for a turn, and is what this run was asked."""
-    envelope, seq = letter.envelope, letter.record.seq
+    envelope, seq = parsed.envelope, parsed.record.seq
     message = ReceivedMessage(
         id=envelope.id, source=envelope.sender, seq=seq, outcome="input", text=envelope.content or ""
     )
@@ -219,9 +219,9 @@ def input_receipt(conversation: str, letter: Letter, fields: Mapping[str, Any]) 
 
 def stop_receipts(
     conversation: str,
-    stops: Iterable[Letter],
+    stops: Iterable[ParsedMail],
     outcome: StopOutcome,
-    letter: Letter | None = None,
+    parsed: ParsedMail | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> tuple[NewRecord, ...]:
     """Of stops that leave the lane while this mail was worked on. Those that were meant for another say so."""
@@ -230,7 +230,7 @@ def stop_receipts(
             id=stop.envelope.id,
             source=stop.envelope.sender,
             seq=stop.record.seq,
-            outcome=outcome if letter is None or is_meant(stop.record, letter) else "not_meant",
+            outcome=outcome if parsed is None or is_meant(stop.record, parsed) else "not_meant",
             command=stop.command,
         )
         for stop in stops

@@ -90,7 +90,7 @@ def _is_async(runner: object) -> TypeGuard[AsyncRunner]:
 
 
 async def _events_of_thread(runner: Runner, envelope: MessageEnvelope) -> AsyncGenerator[Event, None]:
-    crossing = _Crossing()
+    crossing = _ThreadQueue()
     thread = threading.Thread(
         target=contextvars.copy_context().run,
         args=(_iterate, runner, envelope, crossing),
@@ -99,7 +99,7 @@ async def _events_of_thread(runner: Runner, envelope: MessageEnvelope) -> AsyncG
     )
     thread.start()
     try:
-        while not isinstance(item := await crossing.take(), _End):
+        while not isinstance(item := await crossing.take(), _ThreadEnd):
             yield item
         if item.error is not None:
             raise item.error
@@ -107,7 +107,7 @@ async def _events_of_thread(runner: Runner, envelope: MessageEnvelope) -> AsyncG
         crossing.leave()
 
 
-def _iterate(runner: Runner, envelope: MessageEnvelope, crossing: _Crossing) -> None:
+def _iterate(runner: Runner, envelope: MessageEnvelope, crossing: _ThreadQueue) -> None:
     """The thread: whatever happens here reaches the loop."""
     error: Exception | None = None
     try:
@@ -118,7 +118,7 @@ def _iterate(runner: Runner, envelope: MessageEnvelope, crossing: _Crossing) -> 
                 return
     except Exception as raised:  # noqa: BLE001  the loop gets it, whatever it is
         error = raised
-    if not crossing.put(_End(error)) and error is not None:
+    if not crossing.put(_ThreadEnd(error)) and error is not None:
         log.error("a run failed after it had been ended", exc_info=error)
 
 
@@ -129,21 +129,21 @@ def _close(events: Iterator[Event]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _ThreadEnd:
     error: Exception | None
 
 
-class _Crossing:
+class _ThreadQueue:
     """A bounded queue from one thread to one loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._items: deque[Event | _End] = deque()
+        self._items: deque[Event | _ThreadEnd] = deque()
         self._some = asyncio.Event()
         self._free = threading.Semaphore(QUEUE_MAX)
         self._left = False
 
-    def put(self, item: Event | _End) -> bool:
+    def put(self, item: Event | _ThreadEnd) -> bool:
         """From the thread: hand over, waiting for room; whether anybody is there to take it."""
         self._free.acquire()
         if self._left:
@@ -156,7 +156,7 @@ class _Crossing:
             return False
         return True
 
-    async def take(self) -> Event | _End:
+    async def take(self) -> Event | _ThreadEnd:
         while not self._items:
             self._some.clear()
             if not self._items:  # the thread may have been quicker

@@ -14,7 +14,7 @@ from magent2.bus.watch import Watch
 from magent2.errors import AddressError, NameTaken
 from magent2.mail.registration import register_agent
 from magent2.models.address import chat_topic, control_topic
-from magent2.worker.control_feed import Controls, SteerPost, steerable_inboxes
+from magent2.worker.control_feed import ControlFeed, SteerFeed, steerable_inboxes
 from magent2.worker.runner_adapter import Runner
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class ServedAgents:
         self._worker = worker
         self.agents = tuple(self._runners)
         self.leaving: frozenset[str] = frozenset()  # agents that left and have runs in progress
-        self.controls = Controls(bus, self.agents, worker)
-        self.steers = SteerPost(bus, self._runners, worker)
+        self.controls = ControlFeed(bus, self.agents, worker)
+        self.steers = SteerFeed(bus, self._runners, worker)
 
     @property
     def may_change(self) -> bool:

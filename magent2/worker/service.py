@@ -16,11 +16,11 @@ from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneKey, LaneLoo
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import RunObserver
+from magent2.worker.attempt import RunServices
 from magent2.worker.control_feed import lanes_of, takes_steers
 from magent2.worker.lane_run import RUN_MAX_S, LaneRun
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
-from magent2.worker.shared import Shared
 
 CONCURRENCY = 256  # lanes at a time
 LEASE_S = 15.0
@@ -73,7 +73,7 @@ class WorkerService(LaneHandler[LaneRun]):
             drain_s=DRAIN_S,
             on_claim=None if metrics is None else metrics.claimed,
         )
-        self._shared = Shared(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
+        self._shared = RunServices(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
         self._commands: list[Record] = []  # read before the claim, for runs that are in progress
         self._steered: set[LaneKey] = set()  # lanes for which steers were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet

@@ -15,8 +15,8 @@ from magent2.mail.dead_letters import bury
 from magent2.mail.headers import RUNNING
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import Approval
-from magent2.worker.approvals import Waiting, asked_call, decision_records
-from magent2.worker.lane_plan import Answer, Clear, Letter, Spent, Unreadable
+from magent2.worker.approvals import AwaitingDecisions, asked_call, decision_records
+from magent2.worker.lane_plan import ConsumedMail, NothingToRun, ParsedMail, RunPlan, UnreadableMail
 from magent2.worker.retry import bounded
 from magent2.worker.run_events import (
     MALFORMED_MAIL,
@@ -57,14 +57,14 @@ DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcom
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeavingMail:
     """The mail that leaves the lane with a run, and the stops among it."""
 
     refs: tuple[MailRef, ...]
-    stops: tuple[Letter, ...] = ()
+    stops: tuple[ParsedMail, ...] = ()
 
 
-class Ending:
+class LaneSettlement:
     """Ends the work of one owner. Only the first end counts; the log sees to that."""
 
     def __init__(self, writer: LaneWriter, attempt: int) -> None:
@@ -74,34 +74,34 @@ class Ending:
 
     # --- without a run
 
-    async def cleared(self, plan: Clear) -> Outcome:
-        if not plan.spent.refs:
+    async def cleared(self, plan: NothingToRun) -> Outcome:
+        if not plan.consumed.refs:
             await self._writer.later(NO_MAIL_DELAY_S, refund=True)
             return Outcome.CLEARED
         try:
-            told = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
-            await self._writer.settle(plan.spent.refs, *told, *self._complaints(plan.spent))
+            told = stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop")
+            await self._writer.settle(plan.consumed.refs, *told, *self._complaints(plan.consumed))
         except REFUSALS as error:  # a conversation that was deleted hears no complaint
             self._note(error)
-            await self._writer.settle(plan.spent.refs)
+            await self._writer.settle(plan.consumed.refs)
         return Outcome.CLEARED
 
-    async def unreadable(self, plan: Unreadable) -> Outcome:
+    async def unreadable(self, plan: UnreadableMail) -> Outcome:
         reason = bounded(plan.reason)
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
         told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
-        decisions = {letter.record.ref for letter in plan.spent.decisions}  # for the run behind it, which waits
-        mail = (plan.record.ref, *(ref for ref in plan.spent.refs if ref not in decisions))
-        stops = stop_receipts(self._owner.conversation, plan.spent.stops, "nothing_to_stop")
-        told = (*stops, *self._complaints(plan.spent), *told)
+        decisions = {parsed.record.ref for parsed in plan.consumed.decisions}  # for the run behind it, which waits
+        mail = (plan.record.ref, *(ref for ref in plan.consumed.refs if ref not in decisions))
+        stops = stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop")
+        told = (*stops, *self._complaints(plan.consumed), *told)
         return await self._bury(plan.record, mail, reason, self._attempt, told)
 
-    async def postponed(self, plan: Answer, mail: Taken) -> Outcome:
+    async def postponed(self, plan: RunPlan, mail: LeavingMail) -> Outcome:
         await self._drop_commands(plan, mail)
         await self._writer.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
 
-    async def left(self, plan: Answer, mail: Taken) -> Outcome:
+    async def left(self, plan: RunPlan, mail: LeavingMail) -> Outcome:
         """Nothing of the run is touched, and the attempt does not count."""
         await self._drop_commands(plan, mail)
         await self._writer.later(LEFT_S, refund=True)
@@ -115,7 +115,7 @@ class Ending:
         return Outcome.GIVEN_BACK
 
     async def paused(
-        self, plan: Answer, mail: Taken, report: RunEvents, approvals: Sequence[Approval], max_s: float
+        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, approvals: Sequence[Approval], max_s: float
     ) -> Outcome:
         """Calls wait for a person: they are asked about in the append that gives the lane up."""
         await self._drop_commands(plan, mail, report)
@@ -125,7 +125,9 @@ class Ending:
         await self._writer.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
         return Outcome.PAUSED
 
-    async def still_paused(self, plan: Answer, mail: Taken, report: RunEvents, waiting: Waiting) -> Outcome:
+    async def still_paused(
+        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, waiting: AwaitingDecisions
+    ) -> Outcome:
         """Some calls are decided on, others wait."""
         records = decision_records(report, waiting.decided)
         if records:
@@ -135,7 +137,7 @@ class Ending:
         return Outcome.PAUSED
 
     async def answered(
-        self, plan: Answer, mail: Taken, report: RunEvents, context: RunContext, written: RunEventWriter
+        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, context: RunContext, written: RunEventWriter
     ) -> Outcome:
         last = written.close()
         await self._writer.settle(
@@ -145,13 +147,13 @@ class Ending:
             *self._receipts(mail, "too_late", plan, report),
             report.key.end("finished", written.text, written.usage),
             report.run("finished"),
-            *self._complaints(plan.spent),
+            *self._complaints(plan.consumed),
             heads=report.head("finished", written.usage),
         )
         return Outcome.ANSWERED
 
     async def stopped(
-        self, plan: Answer, mail: Taken, report: RunEvents, reason: str, cut_off: Sequence[NewRecord] = ()
+        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, reason: str, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
         """`cut_off` is what there is to tell of calls that were at work."""
         await self._writer.settle(
@@ -160,34 +162,34 @@ class Ending:
             *self._receipts(mail, "stopped", plan, report),
             report.key.end("stopped"),
             report.run("stopped", reason),
-            *self._complaints(plan.spent),
+            *self._complaints(plan.consumed),
             heads=report.head("stopped"),
         )
         return Outcome.STOPPED
 
-    async def retried(self, plan: Answer, mail: Taken, report: RunEvents, text: str, delay_s: float) -> Outcome:
+    async def retried(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, text: str, delay_s: float) -> Outcome:
         await self._drop_commands(plan, mail, report)
         await self._writer.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
         return Outcome.RETRIED
 
-    async def failed(self, plan: Answer, mail: Taken, report: RunEvents, reason: str, attempts: int) -> Outcome:
+    async def failed(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, reason: str, attempts: int) -> Outcome:
         told = (
             report.error(reason),
             *self._receipts(mail, "too_late", plan, report),
             report.key.end("failed"),
             report.run("failed", reason),
-            *self._complaints(plan.spent),
+            *self._complaints(plan.consumed),
         )
-        return await self._bury(plan.letter.record, mail.refs, reason, attempts, told, report.head("failed"))
+        return await self._bury(plan.parsed.record, mail.refs, reason, attempts, told, report.head("failed"))
 
     # --- inside
 
-    async def _drop_commands(self, plan: Answer, mail: Taken, report: RunEvents | None = None) -> None:
+    async def _drop_commands(self, plan: RunPlan, mail: LeavingMail, report: RunEvents | None = None) -> None:
         """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
-        commands = tuple(ref for ref in mail.refs if ref != plan.letter.record.ref)
+        commands = tuple(ref for ref in mail.refs if ref != plan.parsed.record.ref)
         if commands:
             told = self._receipts(mail, "too_late", plan, report)
-            await self._writer.commit(*told, *self._complaints(plan.spent), mail=commands)
+            await self._writer.commit(*told, *self._complaints(plan.consumed), mail=commands)
 
     async def _bury(
         self,
@@ -200,8 +202,8 @@ class Ending:
     ) -> Outcome:
         """Bury mail in sight; with less of it where the log refuses the whole: too large, or a topic deleted."""
         short = replace(record, payload={"left_out": f"too large to be kept here; see {record.topic} {record.seq}"})
-        for letter, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
-            grave = bury(self._owner, letter, reason, attempts, records)
+        for parsed, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
+            grave = bury(self._owner, parsed, reason, attempts, records)
             try:
                 await self._writer.settle(mail, *grave.records, heads=head)
             except REFUSALS as error:
@@ -217,13 +219,13 @@ class Ending:
         self._writer.forget_refusal()
 
     def _receipts(
-        self, mail: Taken, outcome: StopOutcome, plan: Answer, report: RunEvents | None = None
+        self, mail: LeavingMail, outcome: StopOutcome, plan: RunPlan, report: RunEvents | None = None
     ) -> tuple[NewRecord, ...]:
         fields = report.fields if report is not None else {}
-        return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.letter, fields)
+        return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.parsed, fields)
 
-    def _complaints(self, spent: Spent) -> tuple[NewRecord, ...]:
+    def _complaints(self, consumed: ConsumedMail) -> tuple[NewRecord, ...]:
         """Commands that nobody knows are answered by an error."""
-        texts = (f"there is no command {(letter.command or '')[:80]!r}" for letter in spent.unknown)
+        texts = (f"there is no command {(parsed.command or '')[:80]!r}" for parsed in consumed.unknown)
         conversation, agent = self._owner.conversation, self._owner.agent
         return tuple(record for text in texts for record in mail_error(conversation, agent, UNKNOWN_COMMAND, text))

@@ -14,17 +14,17 @@ from magent2.bus.records import MailRef, Owner, Record
 from magent2.bus.retry import retry_call
 from magent2.mail.headers import MAIL_SEEN, WHOLE_LANE
 from magent2.sessions.subagents import pass_on_stop
-from magent2.worker.lane_plan import Letter
+from magent2.worker.lane_plan import ParsedMail
 
 log = logging.getLogger(__name__)
 
 
-def is_whole(stop: Letter) -> bool:
+def is_whole(stop: ParsedMail) -> bool:
     """Whether it is meant for all that waited in the lane when it was sent."""
     return bool(stop.record.headers.get(WHOLE_LANE))
 
 
-def unspent(stops: Iterable[Letter], mail: Iterable[Record], taken: Collection[MailRef]) -> frozenset[MailRef]:
+def unspent(stops: Iterable[ParsedMail], mail: Iterable[Record], taken: Collection[MailRef]) -> frozenset[MailRef]:
     """Of the stops that leave the lane with `taken`, those that are meant for other mail that waits there. Pure."""
     waiting = [record.seq for record in mail if record.topic.startswith("chat:") and record.ref not in taken]
     first = min(waiting, default=None)
@@ -33,12 +33,12 @@ def unspent(stops: Iterable[Letter], mail: Iterable[Record], taken: Collection[M
     return frozenset(stop.record.ref for stop in stops if is_whole(stop) and first <= _seen(stop))
 
 
-def _seen(stop: Letter) -> int:
+def _seen(stop: ParsedMail) -> int:
     seen = stop.record.headers.get(MAIL_SEEN)
     return seen if isinstance(seen, int) else 0
 
 
-class Below:
+class SubagentStop:
     """The subagents that the agent of one lane has started there.
 
     A stop is passed on before it leaves the lane, under ids that follow from its own. So a worker that dies in between
@@ -48,14 +48,14 @@ class Below:
     def __init__(self, bus: Engine, owner: Owner) -> None:
         self._bus = bus
         self._owner = owner
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin_to_tell(self, command: str, cause: str) -> None:
+    def begin_pass_on(self, command: str, cause: str) -> None:
         """Pass a stop on while the run goes on: it may be waiting for one of them."""
-        task = asyncio.create_task(self.tell(command, cause), name="stop below")
-        self._telling.add(task)
+        task = asyncio.create_task(self.pass_on(command, cause), name="stop below")
+        self._tasks.add(task)
 
-    async def tell(self, command: str, cause: str) -> None:
+    async def pass_on(self, command: str, cause: str) -> None:
         """Pass a stop on, and return when it is on the log for each of them."""
         agent, conversation = self._owner.agent, self._owner.conversation
         try:
@@ -70,7 +70,7 @@ class Below:
 
     async def close(self) -> None:
         """Leave no task behind; what was not told is told by whoever ends the run."""
-        for task in self._telling:
+        for task in self._tasks:
             task.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 BACKLOG_MAX = 10_000  # mail from before the first look that is still answered
 
 
-class PlainMailbox:
+class V1Mailbox:
     """The mail of one agent, read by a cursor that lives in this object.
 
     A message whose runner raises is counted and passed: what it had yielded stays on the stream, the error is logged,

@@ -24,7 +24,7 @@ from magent2.worker.lane_run import LaneRun
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.service import LEASE_S, new_worker_id
 from magent2.worker.settlement import SETTLED, Outcome
-from magent2.worker.v1_mailbox import PlainMailbox
+from magent2.worker.v1_mailbox import V1Mailbox
 
 __all__ = ["Runner", "Worker"]
 
@@ -48,8 +48,8 @@ class Worker:
         self._runner = runner
         self._lease_s = lease_s
         self._worker = new_worker_id()
-        self._engine = BlockingFace(bus) if is_engine(bus) else None
-        self._mailbox = PlainMailbox(agent_name, bus, runner)
+        self._engine = BlockingEngine(bus) if is_engine(bus) else None
+        self._mailbox = V1Mailbox(agent_name, bus, runner)
 
     def process_available(self, limit: int = LIMIT) -> int:
         """Work on up to `limit` messages that are there now; how many are off the list after it.
@@ -109,7 +109,7 @@ class Worker:
             await retry_while_unavailable(bus, renewal, self._worker)
 
 
-class BlockingFace(EngineBase):
+class BlockingEngine(EngineBase):
     """An engine whose asynchronous face is the synchronous one: for a loop that lives no longer than a call."""
 
     def __init__(self, engine: Engine) -> None:

@@ -15,7 +15,7 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, function_call
 from magent2.errors import ModelError, TransientError
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import DemoModel, build_response, stream_events
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.runner.echo import EchoRunner
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from tests.contracts.runner import Making, Runner, RunnerContract, envelope, text_of
@@ -43,7 +43,7 @@ def step(text: str, stop_after: int | None = None, how: str = "") -> ModelStep:
     """A scripted answer, word by word, that can fail or wait after so many events."""
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
-        for number, event in enumerate(stream_events(build_response(Say(text), [{}]))):
+        for number, event in enumerate(stream_events(build_response(ScriptedText(text), [{}]))):
             await asyncio.sleep(0)  # as a socket would: after an error the SDK drops what nobody has read yet
             if number == stop_after and how == "fail":
                 raise LookupError("scripted failure")

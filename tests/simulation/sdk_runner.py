@@ -13,7 +13,7 @@ from agents.testing import assistant_message, function_call
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
 from magent2.runner.demo.model import build_response, stream_events
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.subagents import MESSAGE, RESULT, START
 from tests.simulation.agent_tools import tool_of, tools_for
@@ -27,7 +27,7 @@ from tests.support.runners import Event
 from tests.support.steerable_run import shown_steers
 
 ANSWER_MAX_S = 60.0  # how long to wait for the result of a subagent
-EMPTY = build_response(Say(""), [{}])
+EMPTY = build_response(ScriptedText(""), [{}])
 NO_SUBAGENT = "nobody"  # in place of a subagent that could not be started
 
 AlterContext = Callable[[RunContext], RunContext]

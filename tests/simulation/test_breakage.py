@@ -30,7 +30,7 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import lane_plan as plan
 from magent2.worker import retry
-from magent2.worker.control_feed import Controls
+from magent2.worker.control_feed import ControlFeed
 from tests.simulation import clients, world
 from tests.simulation.directory_fixture import SENDER
 from tests.simulation.run_worlds import SEED, run_worlds
@@ -96,10 +96,10 @@ def test_the_oracle_finds_a_run_without_its_journal(alter_context: Callable[[Run
 
 
 def test_the_audit_finds_a_worker_that_applies_commands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def believe(controls: Controls, owner: Owner, record: Record) -> bool:
+    async def believe(controls: ControlFeed, owner: Owner, record: Record) -> bool:
         return True
 
-    monkeypatch.setattr(Controls, "lies_in", believe)
+    monkeypatch.setattr(ControlFeed, "lies_in", believe)
     monkeypatch.setattr(clients, "STOPS", OFTEN)
 
     assert first_red(Breakage()) is not None

@@ -15,7 +15,7 @@ from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import Leave, Operation, Write
 from magent2.runner.context import RunContext
 from magent2.runner.demo.model import build_response, stream_events
-from magent2.runner.demo.script import Say as SayLine
+from magent2.runner.demo.script import ScriptedText as SayLine
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.sessions.history import History, RunRecord
 from magent2.worker.lane_run import LaneRun, Outcome

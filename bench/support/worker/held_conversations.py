@@ -16,7 +16,7 @@ from bench.support.report import Connect, run
 from bench.support.worker.backlog import LOOK_AGAIN_S, Backlog, deliver_all, new_backlog
 from bench.support.worker.sdk_runs import QUESTION, ScriptedReplies
 from magent2.bus.base import EngineBase
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.worker.service import WorkerService
 
@@ -27,7 +27,7 @@ class OneWordModel(ScriptedReplies):
     """A model that streams one word and then waits."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _: Say("Well"))
+        super().__init__(lambda _: ScriptedText("Well"))
         self.asked = 0
 
     async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:

@@ -14,7 +14,7 @@ from bench.support.report import Connect, Measure, Pair, Stopwatch, compare, run
 from bench.support.worker.backlog import WorkerScale, answer_s, check_answers, new_backlog
 from magent2.bus.base import EngineBase
 from magent2.runner.demo.model import build_response, stream_events
-from magent2.runner.demo.script import Line, Say, Use
+from magent2.runner.demo.script import Line, ScriptedCall, ScriptedText
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
 QUESTION = "Which offer is the cheapest?"
@@ -56,7 +56,7 @@ async def look_up(offer: int) -> str:
 
 def talker(tokens: int, pause_s: float = 0.0) -> Agent[Any]:
     """Answers with so many words."""
-    line = Say(answer_of(tokens))
+    line = ScriptedText(answer_of(tokens))
     return Agent(name="Talker", model=ScriptedReplies(lambda _: line, pause_s))
 
 
@@ -69,7 +69,7 @@ def caller(turns: int) -> Agent[Any]:
 
     def say(items: Items) -> Line:
         done = sum(item.get("type") == "function_call_output" for item in items)
-        return (Use("look_up", {"offer": done}),) if done < turns else Say(DONE)
+        return (ScriptedCall("look_up", {"offer": done}),) if done < turns else ScriptedText(DONE)
 
     return Agent(name="Caller", model=ScriptedReplies(say), tools=[look_up])
 

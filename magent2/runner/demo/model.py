@@ -25,7 +25,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from magent2.runner.demo.script import Line, Say, Step, Use, next_line, script, tour_line
+from magent2.runner.demo.script import Line, ScriptedCall, ScriptedStep, ScriptedText, next_line, script, tour_line
 from magent2.runner.echo import pieces
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
@@ -76,7 +76,7 @@ class DemoModel(Model):
     ) -> AsyncIterator[TResponseStreamEvent]:
         items = _items_of(input)
         line = _line(items, tools, handoffs)
-        pause_s = STEP_PAUSE_S if isinstance(line, Step) else self._pause_s
+        pause_s = STEP_PAUSE_S if isinstance(line, ScriptedStep) else self._pause_s
         for event in stream_events(build_response(line, items)):
             if event.type == "response.output_text.delta" and pause_s:
                 await asyncio.sleep(pause_s)
@@ -120,9 +120,9 @@ def build_response(line: Line, items: Sequence[Mapping[str, Any]]) -> Response:
 
 
 def _items(line: Line, name: str) -> list[Item]:
-    if isinstance(line, Say):
+    if isinstance(line, ScriptedText):
         return [_message(line.text, name)]
-    if isinstance(line, Step):
+    if isinstance(line, ScriptedStep):
         return [_message(line.text, name), _call(line.use, f"{name}-0")]
     return [_call(use, f"{name}-{index}") for index, use in enumerate(line)]
 
@@ -132,7 +132,7 @@ def _message(words: str, name: str) -> Item:
     return ResponseOutputMessage(id=f"msg-{name}", type="message", role="assistant", status="completed", content=[text])
 
 
-def _call(use: Use, name: str) -> Item:
+def _call(use: ScriptedCall, name: str) -> Item:
     return ResponseFunctionToolCall(
         id=f"fc-{name}",
         type="function_call",

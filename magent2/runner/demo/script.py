@@ -55,12 +55,12 @@ _ASKED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class ScriptedText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ScriptedCall:
     """A tool call; a handoff is one too."""
 
     tool: str
@@ -68,14 +68,14 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptedStep:
     """Words, said slowly, and the call that they announce."""
 
     text: str
-    use: Use
+    use: ScriptedCall
 
 
-Line: TypeAlias = Say | Step | tuple[Use, ...]
+Line: TypeAlias = ScriptedText | ScriptedStep | tuple[ScriptedCall, ...]
 
 
 def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
@@ -83,63 +83,63 @@ def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Li
     asked = text.strip()
     question = asked.rstrip("?!.")
     calls = _use(asked, tools) or _tell(asked, tools) or _clock(question, tools) or _talk(question, handoffs)
-    return calls or _block(asked, question, tools) or _asked(question, tools) or Say(text)
+    return calls or _block(asked, question, tools) or _asked(question, tools) or ScriptedText(text)
 
 
-def _use(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+def _use(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     whole = _one_use(text)
     calls = [whole] if whole is not None else [_one_use(line.strip()) for line in text.splitlines() if line.strip()]
     known = [call for call in calls if call is not None and call.tool in tools]
     return tuple(known) if len(known) == len(calls) else ()
 
 
-def _one_use(text: str) -> Use | None:
+def _one_use(text: str) -> ScriptedCall | None:
     match = _USE.fullmatch(text)
     if match is None:
         return None
     try:
-        return Use(match["tool"], json.loads(match["arguments"] or "{}"))
+        return ScriptedCall(match["tool"], json.loads(match["arguments"] or "{}"))
     except (ValueError, RecursionError):  # not a call after all: it will be echoed
         return None
 
 
-def _tell(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+def _tell(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     match = _TELL.fullmatch(text)
     if match is None or "chat_send" not in tools:
         return ()
-    return (Use("chat_send", {**match.groupdict(), "conversation_id": None}),)
+    return (ScriptedCall("chat_send", {**match.groupdict(), "conversation_id": None}),)
 
 
-def _clock(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+def _clock(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     clock = next((name for name in CLOCKS if name in tools), None)
-    return (Use(clock),) if clock is not None and _TIME.fullmatch(text) else ()
+    return (ScriptedCall(clock),) if clock is not None and _TIME.fullmatch(text) else ()
 
 
-def _block(text: str, question: str, tools: Collection[str]) -> tuple[Use, ...]:
+def _block(text: str, question: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     fenced = _FENCED.fullmatch(text)
     code = fenced["code"] if fenced else _BLOCKS.get(question.casefold())
-    return (Use("run_python", {"code": code}),) if code and "run_python" in tools else ()
+    return (ScriptedCall("run_python", {"code": code}),) if code and "run_python" in tools else ()
 
 
-def _asked(text: str, tools: Collection[str]) -> tuple[Use, ...]:
+def _asked(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     for tool, pattern in _ASKED.items():
         match = pattern.fullmatch(text) if tool in tools else None
         if match is not None:
-            return (Use(tool, {name: value.strip() for name, value in match.groupdict().items() if value}),)
+            return (ScriptedCall(tool, {name: value.strip() for name, value in match.groupdict().items() if value}),)
     return ()
 
 
-def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[Use, ...]:
+def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[ScriptedCall, ...]:
     match = _TALK.fullmatch(text)
     wanted = match["name"].strip().casefold() if match else ""
-    return tuple(Use(tool) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
+    return tuple(ScriptedCall(tool) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
 
 
 def next_line(items: Sequence[Mapping[str, Any]], tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
     """What comes next in a conversation: report what tools have said, else follow the script."""
     results = _last_results(items)
     if results:
-        return Say("\n".join(report(result) for result in results))
+        return ScriptedText("\n".join(report(result) for result in results))
     return script(_last_text(items), tools, handoffs)
 
 
@@ -219,7 +219,7 @@ _STEER = re.compile(r"<bus-message [^>]*>\n(?P<text>.*)\n</bus-message>", re.DOT
 
 
 @dataclass(frozen=True, slots=True)
-class Tour:
+class DemoTour:
     """Where to go, where it has been, what was told there, and what was said meanwhile."""
 
     cities: tuple[str, ...]
@@ -244,17 +244,19 @@ def tour_line(items: Sequence[Mapping[str, Any]], tools: Collection[str]) -> Lin
     if tour is None:
         return None
     if tour.next is not None:
-        return Step(f"Looking at {tour.next}. Write to me meanwhile, or stop me.", Use(TOOL, {"city": tour.next}))
-    return Say("\n\n".join([*map(report, tour.told), *_remarks(tour)]))
+        return ScriptedStep(
+            f"Looking at {tour.next}. Write to me meanwhile, or stop me.", ScriptedCall(TOOL, {"city": tour.next})
+        )
+    return ScriptedText("\n\n".join([*map(report, tour.told), *_remarks(tour)]))
 
 
-def _remarks(tour: Tour) -> list[str]:
+def _remarks(tour: DemoTour) -> list[str]:
     if tour.left_out:
         return [f"Left out, as you said meanwhile: {', '.join(tour.left_out)}."]
     return [f"You said meanwhile: {steer}" for steer in tour.steers]
 
 
-def _tour(items: Sequence[Mapping[str, Any]]) -> Tour | None:
+def _tour(items: Sequence[Mapping[str, Any]]) -> DemoTour | None:
     """What has happened since a tour was asked for, if that was the last that a person asked for."""
     visited: list[str] = []
     told: list[str] = []
@@ -269,7 +271,7 @@ def _tour(items: Sequence[Mapping[str, Any]]) -> Tour | None:
             steer = _STEER.fullmatch(text)
             if steer is None:
                 cities = _cities(text)
-                return Tour(cities, tuple(visited), tuple(told), tuple(steers)) if cities else None
+                return DemoTour(cities, tuple(visited), tuple(told), tuple(steers)) if cities else None
             steers.insert(0, unescape(steer["text"]))
     return None
 

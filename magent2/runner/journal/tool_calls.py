@@ -39,7 +39,7 @@ SKIP_TURN = "skip_turn"  # of a recorded result: the model need not be asked aga
 
 
 @dataclass(slots=True)
-class Call:
+class ToolCall:
     """One call of a tool, from its start to its result."""
 
     journal: Journal
@@ -240,7 +240,7 @@ Structured = ToolOutputText | ToolOutputImage | ToolOutputFileContent
 
 async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[Any], arguments: str, agent: str) -> Any:
     """What the tool answers: from the journal when it has answered already."""
-    call = Call(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
+    call = ToolCall(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
     if call.recorded is not None:
         return call.recorded.get("value", call.recorded["output"])
     await call.start()

@@ -16,7 +16,7 @@ from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 
 from magent2.errors import ArgumentsError
-from magent2.runner.team.spec import Member, TeamSpec
+from magent2.runner.team.spec import TeamMember, TeamSpec
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.python_tool import LateTools, PythonTool
 from magent2.sessions.folds import function_calls
@@ -94,7 +94,7 @@ class TeamGraphs:
             self._give_late_tools(agents[name], member, called.get(name, frozenset()))
         return agents
 
-    def _agent(self, spec: TeamSpec, member: Member) -> Agent[Any]:
+    def _agent(self, spec: TeamSpec, member: TeamMember) -> Agent[Any]:
         hosted = self._hosted(member)
         limit = ModelSettings(extra_args={"max_tool_calls": self.builtins.calls_max}) if hosted else ModelSettings()
         return Agent(
@@ -106,7 +106,7 @@ class TeamGraphs:
             tools=[*self._own(member), *hosted],
         )
 
-    def _own(self, member: Member) -> list[Tool]:
+    def _own(self, member: TeamMember) -> list[Tool]:
         """Tools that run here. One that this process does not have is left out, and the log says so."""
         names = [name for name in member.tools if name not in BUILTINS and "." not in name]
         missing = [name for name in names if name not in self.tools]
@@ -114,7 +114,7 @@ class TeamGraphs:
             log.error("an agent's tools are missing here", extra={"agent": member.name, "tools": missing})
         return [function_tool_of(tool) for tool in own_tools(self.tools, self.sandbox, self.mcp, member)]
 
-    def _hosted(self, member: Member) -> list[Tool]:
+    def _hosted(self, member: TeamMember) -> list[Tool]:
         """Tools that the model's provider runs, as far as this model can take them."""
         kind = self.kind_of(member.model)
         built = {name: self.builtins.build(name, kind) for name in member.tools if name in BUILTINS}
@@ -130,7 +130,7 @@ class TeamGraphs:
         elsewhere = self.model is None and "/" in (model or "") and not (model or "").startswith(OPENAI_PREFIX)
         return "compatible" if elsewhere and self.kind == "openai" else self.kind
 
-    def _give_late_tools(self, agent: Agent[Any], member: Member, called: frozenset[str]) -> None:
+    def _give_late_tools(self, agent: Agent[Any], member: TeamMember, called: frozenset[str]) -> None:
         """Tools that are only known when a turn begins: those of MCP servers, and stand-ins for what is gone."""
         grants = grants_of(member.tools, member.mcp)
         own = {tool.name for tool in agent.tools}
@@ -172,7 +172,7 @@ def function_tool_of(tool: ToolDefinition) -> FunctionTool:
     )
 
 
-def own_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, member: Member) -> list[ToolDefinition]:
+def own_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, member: TeamMember) -> list[ToolDefinition]:
     """The tools of an agent that run here; in `run_python` the others are functions, those of MCP servers too.
 
     Some need a person's approval in this agent's hands, whatever they say themselves.
@@ -191,7 +191,7 @@ def with_python(
     return [tool if python is None or tool.name != RUN_PYTHON else python for tool in tools]
 
 
-def _late_tools(mcp: McpServers, member: Member) -> LateTools | None:
+def _late_tools(mcp: McpServers, member: TeamMember) -> LateTools | None:
     """What the servers offer when a block begins, as far as the agent may use it."""
     grants = grants_of(member.tools, member.mcp)
     asked = {model_name(*name.split(".", 1)) for name in member.approval if "." in name}

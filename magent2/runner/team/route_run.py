@@ -35,7 +35,7 @@ from magent2.roster.spec import Scenario
 from magent2.runner.context import RunContext
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.run_stream import Event
-from magent2.runner.team.spec import Member
+from magent2.runner.team.spec import TeamMember
 from magent2.sessions.stream import event_payload
 
 ROUTE_MAX_S = 15.0  # what the model may take
@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 class RouteRun:
     """One attempt at one decision. Who can be chosen is asked of the roster of now: nobody else could answer."""
 
-    def __init__(self, context: RunContext, scenario: Scenario, member: Member, timeout_s: float = ROUTE_MAX_S) -> None:
+    def __init__(
+        self, context: RunContext, scenario: Scenario, member: TeamMember, timeout_s: float = ROUTE_MAX_S
+    ) -> None:
         self._context = context
         self._scenario = scenario
         self._member = member

@@ -14,7 +14,7 @@ MESSAGE, TOOL, ROUTE = "message", "tool", "route"  # the sorts of runs, as the h
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TeamMember:
     """An agent as a run has it: what the roster says, with what the session says instead."""
 
     name: str
@@ -31,7 +31,7 @@ class Member:
         return {key: _plain(value) for key, value in asdict(self).items() if value and key != "name"}
 
     @classmethod
-    def of(cls, name: str, payload: Mapping[str, Any]) -> Member:
+    def of(cls, name: str, payload: Mapping[str, Any]) -> TeamMember:
         known = {item.name for item in fields(cls)} - {"name"}
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in payload.items()
@@ -44,7 +44,7 @@ class TeamSpec:
     """The agents that a run can reach, by name, and what is said to all of them."""
 
     scenario_id: str
-    members: Mapping[str, Member]
+    members: Mapping[str, TeamMember]
     overlay: str = ""
     kind: str = MESSAGE
 
@@ -62,7 +62,7 @@ class TeamSpec:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> TeamSpec:
-        members = {name: Member.of(name, given) for name, given in payload["agents"].items()}
+        members = {name: TeamMember.of(name, given) for name, given in payload["agents"].items()}
         return cls(payload["scenario_id"], members, payload.get("overlay", ""), payload.get("kind", MESSAGE))
 
     def instructions_of(self, name: str) -> str | None:
@@ -94,8 +94,8 @@ def resolve(
     return TeamSpec(scenario.id, members, own.get("overlay") or "", kind)
 
 
-def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> Member:
-    return Member(
+def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> TeamMember:
+    return TeamMember(
         agent.name,
         role=agent.role,
         instructions=changes.get("instructions") or agent.instructions,

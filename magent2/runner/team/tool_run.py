@@ -15,10 +15,10 @@ from magent2.models.envelope import OutputEvent
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal.journal import Journal
-from magent2.runner.journal.tool_calls import Call
+from magent2.runner.journal.tool_calls import ToolCall
 from magent2.runner.run_stream import RunStream
 from magent2.runner.team.graph import own_tools
-from magent2.runner.team.spec import Member
+from magent2.runner.team.spec import TeamMember
 from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.interface import CallScope
@@ -33,7 +33,7 @@ class ToolRun:
     """One attempt at one call."""
 
     def __init__(
-        self, context: RunContext, member: Member, tools: ToolRegistry, mcp: McpServers, sandbox: Sandbox
+        self, context: RunContext, member: TeamMember, tools: ToolRegistry, mcp: McpServers, sandbox: Sandbox
     ) -> None:
         self._context = context
         self._member = member
@@ -50,7 +50,7 @@ class ToolRun:
 
     async def _work(self) -> None:
         known = self._name in self._member.tools
-        call = Call(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
+        call = ToolCall(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
         if call.recorded is not None:
             text = str(call.recorded["output"])
         else:
@@ -63,7 +63,7 @@ class ToolRun:
                 text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)
 
-    async def _do(self, call: Call) -> tuple[str, str | None, CallScope | None]:
+    async def _do(self, call: ToolCall) -> tuple[str, str | None, CallScope | None]:
         """What the tool says, why it failed, and the scope that it worked in when it did not."""
         try:
             check_allowed(self._member, self._name)
@@ -96,7 +96,7 @@ class ToolRun:
         await self._journal.emit({**self._journal.event(event, 0, context.agent), **named})
 
 
-def check_allowed(member: Member, name: str) -> None:
+def check_allowed(member: TeamMember, name: str) -> None:
     """Raise `Refused` for a tool that the agent may not use, and for one that is not run here."""
     if name in BUILTINS:
         raise Refused(f"{name} is run by the model's provider, in the middle of an answer; it cannot be run by name")

@@ -13,7 +13,7 @@ from magent2.errors import Refused
 from magent2.gateway.catalogue import Catalogue
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec
-from magent2.runner.team.spec import Member
+from magent2.runner.team.spec import TeamMember
 from magent2.runner.team.tool_run import check_allowed
 from magent2.tools.builtins import BUILTINS, BuiltinTools
 from magent2.tools.default_tools import known_tools
@@ -114,7 +114,7 @@ ALL_OF_FILES = replace(LISTED, tools=("weather",), mcp=("files",))
      "WebSearchTool", "files.", ".read"],
 )  # fmt: skip
 def test_gateway_and_worker_agree_on_what_is_allowed(agent: AgentSpec, tool: str) -> None:
-    member = Member(agent.name, tools=agent.tools, mcp=agent.mcp)
+    member = TeamMember(agent.name, tools=agent.tools, mcp=agent.mcp)
     try:
         check_allowed(member, tool)
         allowed = True

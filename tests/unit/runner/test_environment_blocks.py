@@ -64,7 +64,7 @@ def test_in_a_process_without_a_log_code_runs_and_sends_are_refused_in_words() -
 
     assert answer("sum(range(5))\n") == "10"
     for code in ('say("hello")\n', 'chat_send("agent:Bea", "hello")\n', 'chat_send("agent:Bea", "hello", now=True)\n'):
-        assert "has no log to send on here; run the agent on a bus" in answer(code)
+        assert "cannot send on this bus; run the agent with `magent2 worker`" in answer(code)
 
 
 def test_an_agent_is_not_given_what_it_was_not_named(bus: MemoryBus) -> None:

@@ -16,7 +16,7 @@ from magent2.runner.event_mapping import (
     RESULT_MAX_CHARS,
     SDK_TOOL_FAILED,
     EventMapper,
-    Handoff,
+    MappedHandoff,
     as_text,
     plain_text,
     short_args,
@@ -215,7 +215,7 @@ def test_a_hosted_tool_goes_by_its_kind() -> None:
 def test_a_handoff_is_a_value_of_its_own() -> None:
     (handoff, _) = mapped(recorded("handoff"))
 
-    assert handoff == Handoff("Dev", "Ops")
+    assert handoff == MappedHandoff("Dev", "Ops")
 
 
 def test_usage_that_counts_nothing_is_left_out() -> None:

@@ -17,7 +17,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import GetBlob
 from magent2.runner import images as pictures
 from magent2.runner.demo.model import build_response
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.worker.lane_run import Outcome
 from tests.support.journaled_runs import work
 from tests.support.worker_fixture import AGENT, history, outputs, stream
@@ -27,7 +27,7 @@ JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) * 8000  # 2 MB: more than a recor
 
 async def draw(bus: MemoryBus, result: str) -> list[Any]:
     drawn = ImageGenerationCall(id="ig-1", type="image_generation_call", status="completed", result=result)
-    response = build_response(Say("Here."), [{}])
+    response = build_response(ScriptedText("Here."), [{}])
     response.output = [drawn, *response.output]
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:

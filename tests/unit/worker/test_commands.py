@@ -12,19 +12,19 @@ from magent2.worker.lane_plan import (
     GRACE_S,
     STOP,
     STOP_AFTER_TURN,
-    Halt,
-    Policy,
+    DisconnectPolicy,
+    StopRequest,
     after_command,
     policy_of,
 )
 
 ANN = "user:ann"
-DETACH, CANCEL, GRACE = Policy(), Policy("cancel"), Policy("grace", 5.0)
+DETACH, CANCEL, GRACE = DisconnectPolicy(), DisconnectPolicy("cancel"), DisconnectPolicy("grace", 5.0)
 
 
 @pytest.mark.parametrize("policy", [DETACH, CANCEL, GRACE])
-def test_stop_stops_whatever_the_policy(policy: Policy) -> None:
-    assert after_command(STOP, ANN, policy) == Halt("stopped by user:ann")
+def test_stop_stops_whatever_the_policy(policy: DisconnectPolicy) -> None:
+    assert after_command(STOP, ANN, policy) == StopRequest("stopped by user:ann")
 
 
 def test_a_disconnect_alone_stops_nothing() -> None:
@@ -32,68 +32,68 @@ def test_a_disconnect_alone_stops_nothing() -> None:
 
 
 def test_cancel_stops_at_once() -> None:
-    halt = after_command(DISCONNECTED, ANN, CANCEL)
+    stop_request = after_command(DISCONNECTED, ANN, CANCEL)
 
-    assert halt is not None
-    assert halt.in_s == 0
+    assert stop_request is not None
+    assert stop_request.in_s == 0
 
 
 def test_grace_stops_after_a_while() -> None:
-    halt = after_command(DISCONNECTED, ANN, GRACE)
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
 
-    assert halt is not None
-    assert halt.in_s == 5.0
+    assert stop_request is not None
+    assert stop_request.in_s == 5.0
 
 
 def test_a_reader_that_comes_back_ends_the_grace() -> None:
-    halt = after_command(DISCONNECTED, ANN, GRACE)
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
 
-    assert after_command(CONNECTED, ANN, GRACE, halt) is None
+    assert after_command(CONNECTED, ANN, GRACE, stop_request) is None
 
 
 @pytest.mark.parametrize("command", [CONNECTED, DISCONNECTED, STOP])
 def test_a_stop_is_not_taken_back(command: str) -> None:
-    halt = Halt("stopped by user:bob")
+    stop_request = StopRequest("stopped by user:bob")
 
-    assert after_command(command, ANN, GRACE, halt) is halt
+    assert after_command(command, ANN, GRACE, stop_request) is stop_request
 
 
 def test_a_stop_after_the_turn_gives_way_to_a_stop_only() -> None:
-    halt = after_command(STOP_AFTER_TURN, ANN, GRACE)
+    stop_request = after_command(STOP_AFTER_TURN, ANN, GRACE)
 
-    assert halt == Halt("stopped by user:ann after its turn", after_turn=True)
-    assert after_command(STOP, ANN, GRACE, halt) == Halt("stopped by user:ann")
+    assert stop_request == StopRequest("stopped by user:ann after its turn", after_turn=True)
+    assert after_command(STOP, ANN, GRACE, stop_request) == StopRequest("stopped by user:ann")
     for command in (CONNECTED, DISCONNECTED, STOP_AFTER_TURN):
-        assert after_command(command, "user:bob", GRACE, halt) is halt
+        assert after_command(command, "user:bob", GRACE, stop_request) is stop_request
 
 
 def test_a_stop_after_the_turn_counts_more_than_a_grace() -> None:
-    halt = after_command(STOP_AFTER_TURN, ANN, GRACE, after_command(DISCONNECTED, ANN, GRACE))
+    stop_request = after_command(STOP_AFTER_TURN, ANN, GRACE, after_command(DISCONNECTED, ANN, GRACE))
 
-    assert halt is not None
-    assert halt.after_turn
+    assert stop_request is not None
+    assert stop_request.after_turn
 
 
 def test_a_command_that_nobody_knows_changes_nothing() -> None:
-    halt = after_command(DISCONNECTED, ANN, GRACE)
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
 
-    assert after_command("dance", ANN, GRACE, halt) == halt
+    assert after_command("dance", ANN, GRACE, stop_request) == stop_request
     assert after_command("dance", ANN, GRACE) is None
 
 
 @pytest.mark.parametrize(
     ("metadata", "policy"),
     [
-        ({}, Policy()),
-        ({"on_disconnect": "detach"}, Policy()),
-        ({"on_disconnect": "cancel"}, Policy("cancel")),
-        ({"on_disconnect": "grace"}, Policy("grace", GRACE_S)),
-        ({"on_disconnect": "grace", "grace_s": 2}, Policy("grace", 2.0)),
-        ({"on_disconnect": "grace", "grace_s": -1}, Policy("grace", GRACE_S)),
-        ({"on_disconnect": "grace", "grace_s": "long"}, Policy("grace", GRACE_S)),
-        ({"on_disconnect": "explode"}, Policy()),
-        ({"on_disconnect": ["cancel"]}, Policy()),
+        ({}, DisconnectPolicy()),
+        ({"on_disconnect": "detach"}, DisconnectPolicy()),
+        ({"on_disconnect": "cancel"}, DisconnectPolicy("cancel")),
+        ({"on_disconnect": "grace"}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": 2}, DisconnectPolicy("grace", 2.0)),
+        ({"on_disconnect": "grace", "grace_s": -1}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": "long"}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "explode"}, DisconnectPolicy()),
+        ({"on_disconnect": ["cancel"]}, DisconnectPolicy()),
     ],
 )
-def test_the_envelope_chooses_the_policy(metadata: dict[str, Any], policy: Policy) -> None:
+def test_the_envelope_chooses_the_policy(metadata: dict[str, Any], policy: DisconnectPolicy) -> None:
     assert policy_of(metadata) == policy

@@ -9,7 +9,7 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Claim, Leave, OwnedAppend, Settle, Trim
 from magent2.bus.records import NewRecord, Record
-from magent2.worker.control_feed import PAGE, Controls
+from magent2.worker.control_feed import PAGE, ControlFeed
 from tests.support.worker_fixture import AGENT
 
 TOPIC = f"control:{AGENT}"
@@ -27,8 +27,8 @@ def post(bus: MemoryBus, count: int = 1) -> None:
         bus.call(Append(records=(NewRecord(TOPIC, {"conversation_id": "one", "content": "stop"}),)))
 
 
-async def follow(bus: MemoryBus) -> Controls:
-    controls = Controls(bus, (AGENT, "Bob"), "w1")
+async def follow(bus: MemoryBus) -> ControlFeed:
+    controls = ControlFeed(bus, (AGENT, "Bob"), "w1")
     await controls.begin()
     return controls
 
@@ -78,7 +78,7 @@ async def test_more_than_a_page_takes_several_looks(bus: MemoryBus) -> None:
 async def test_the_longer_the_log_the_more_claims_it_may_take_to_sort(bus: MemoryBus) -> None:
     post(bus, PAGE + 1)
 
-    assert await Controls(bus, (AGENT,), "w1").begin() == 2
+    assert await ControlFeed(bus, (AGENT,), "w1").begin() == 2
 
 
 async def test_a_cursor_that_retention_has_overtaken_goes_on_at_the_floor(bus: MemoryBus) -> None:

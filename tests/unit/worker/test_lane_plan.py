@@ -9,7 +9,7 @@ import pytest
 
 from magent2.bus.records import MailRef, Record
 from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
-from magent2.worker.lane_plan import Answer, Clear, Halt, Spent, Unreadable, plan_lane
+from magent2.worker.lane_plan import ConsumedMail, NothingToRun, RunPlan, StopRequest, UnreadableMail, plan_lane
 
 CHAT, CONTROL = "chat:Ada", "control:Ada"
 
@@ -30,30 +30,30 @@ def seeing(seq: int, command: Record) -> Record:
     return replace(command, headers={MAIL_SEEN: seq})
 
 
-def answer_of(*records: Record) -> Answer:
+def answer_of(*records: Record) -> RunPlan:
     plan = plan_lane("one", records)
-    assert isinstance(plan, Answer)
+    assert isinstance(plan, RunPlan)
     return plan
 
 
 def test_the_first_mail_is_answered() -> None:
     plan = answer_of(mail(1, "first"), mail(2, "second"))
 
-    assert plan.letter.envelope.content == "first"
-    assert plan.spent.refs == ()
-    assert plan.halt is None
+    assert plan.parsed.envelope.content == "first"
+    assert plan.consumed.refs == ()
+    assert plan.stop_request is None
 
 
 def test_mail_without_an_id_is_known_by_that_of_its_record() -> None:
-    assert answer_of(mail(7)).letter.envelope.id == "id-7"
-    assert answer_of(mail(7, id="mine")).letter.envelope.id == "mine"
+    assert answer_of(mail(7)).parsed.envelope.id == "id-7"
+    assert answer_of(mail(7, id="mine")).parsed.envelope.id == "mine"
 
 
 def test_erased_mail_is_settled_with_what_follows() -> None:
     erased = Record(CHAT, {}, "id-1", 1, erased=True)
 
-    assert answer_of(erased, mail(2)).spent.refs == (MailRef(CHAT, 1),)
-    assert plan_lane("one", [erased]) == Clear(Spent((MailRef(CHAT, 1),)))
+    assert answer_of(erased, mail(2)).consumed.refs == (MailRef(CHAT, 1),)
+    assert plan_lane("one", [erased]) == NothingToRun(ConsumedMail((MailRef(CHAT, 1),)))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_mail_that_is_no_envelope_is_unreadable_and_says_why(fields: dict[str, A
 
     plan = plan_lane("one", [record, mail(2)])
 
-    assert isinstance(plan, Unreadable)
+    assert isinstance(plan, UnreadableMail)
     assert plan.record is record
     assert plan.reason.startswith("not an envelope: ")
     assert reason in plan.reason
@@ -82,21 +82,21 @@ def test_mail_that_is_no_envelope_is_unreadable_and_says_why(fields: dict[str, A
 def test_an_empty_payload_is_unreadable_and_names_a_few_faults() -> None:
     plan = plan_lane("one", [Record(CHAT, {}, "id-1", 1)])
 
-    assert isinstance(plan, Unreadable)
+    assert isinstance(plan, UnreadableMail)
     assert "conversation_id: Field required; sender: Field required" in plan.reason
 
 
 def test_a_record_that_others_wrote_is_unreadable() -> None:
     plan = plan_lane("", [Record(CHAT, {}, "@1", 1, malformed="not JSON")])
 
-    assert isinstance(plan, Unreadable)
+    assert isinstance(plan, UnreadableMail)
     assert plan.reason == "the record cannot be read: not JSON"
 
 
 def test_mail_without_a_conversation_is_unreadable() -> None:
     plan = plan_lane("", [mail(1, conversation_id=" ")])
 
-    assert isinstance(plan, Unreadable)
+    assert isinstance(plan, UnreadableMail)
     assert plan.reason == "the mail names no conversation"
 
 
@@ -106,91 +106,91 @@ def test_mail_without_a_conversation_is_unreadable() -> None:
 def test_a_stop_ends_the_run_of_mail_that_is_older() -> None:
     plan = answer_of(control(1, "stop", at_ms=20), mail(1, at_ms=10))
 
-    assert plan.halt == Halt("stopped by user:ann")
-    assert plan.spent.refs == (MailRef(CONTROL, 1),)
+    assert plan.stop_request == StopRequest("stopped by user:ann")
+    assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
 def test_a_stop_of_the_same_moment_counts() -> None:
-    assert answer_of(control(1, "stop", at_ms=10), mail(1, at_ms=10)).halt
+    assert answer_of(control(1, "stop", at_ms=10), mail(1, at_ms=10)).stop_request
 
 
 def test_a_stop_does_not_end_the_run_of_mail_that_is_younger() -> None:
     plan = answer_of(control(1, "stop", at_ms=10), mail(1, at_ms=11))
 
-    assert plan.halt is None
-    assert plan.spent.refs == (MailRef(CONTROL, 1),)
+    assert plan.stop_request is None
+    assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
 def test_a_stop_knows_what_it_has_seen_whatever_the_clock_says() -> None:
     late, early = control(1, "stop", at_ms=9), control(1, "stop", at_ms=1)
 
-    assert answer_of(seeing(4, early), mail(4, at_ms=5)).halt is not None
-    assert answer_of(seeing(3, late), mail(4, at_ms=5)).halt is None
+    assert answer_of(seeing(4, early), mail(4, at_ms=5)).stop_request is not None
+    assert answer_of(seeing(3, late), mail(4, at_ms=5)).stop_request is None
 
 
 def test_a_stop_of_a_run_that_has_ended_leaves_the_next_mail_alone() -> None:
     stop = replace(control(1, "stop"), headers={MAIL_SEEN: 9, TARGET_ENVELOPE: "mail-3"})
 
-    assert answer_of(stop, mail(4, id="mail-4")).halt is None
-    assert answer_of(stop, mail(3, id="mail-3")).halt is not None
+    assert answer_of(stop, mail(4, id="mail-4")).stop_request is None
+    assert answer_of(stop, mail(3, id="mail-3")).stop_request is not None
 
 
 def test_a_stop_ends_the_first_run_only() -> None:
     plan = answer_of(control(1, "stop"), mail(1, "first"), mail(2, "second"))
 
-    assert plan.letter.envelope.content == "first"
-    assert MailRef(CHAT, 2) not in plan.spent.refs
+    assert plan.parsed.envelope.content == "first"
+    assert MailRef(CHAT, 2) not in plan.consumed.refs
 
 
 def test_a_stop_for_an_idle_lane_is_settled_in_silence() -> None:
     plan = plan_lane("one", [control(1, " stop ")])
 
-    assert isinstance(plan, Clear)
-    assert (plan.spent.refs, plan.spent.unknown) == ((MailRef(CONTROL, 1),), ())
+    assert isinstance(plan, NothingToRun)
+    assert (plan.consumed.refs, plan.consumed.unknown) == ((MailRef(CONTROL, 1),), ())
 
 
 def test_a_command_that_nobody_knows_is_kept_for_a_complaint() -> None:
     plan = answer_of(control(1, "dance"), control(2, "stop", at_ms=0), mail(9))
 
-    assert [letter.command for letter in plan.spent.unknown] == ["dance"]
-    assert plan.halt is None
+    assert [parsed.command for parsed in plan.consumed.unknown] == ["dance"]
+    assert plan.stop_request is None
 
 
 def test_a_command_without_content_is_unknown() -> None:
     plan = plan_lane("one", [control(1, "stop", content=None)])
 
-    assert isinstance(plan, Clear)
-    assert len(plan.spent.unknown) == 1
+    assert isinstance(plan, NothingToRun)
+    assert len(plan.consumed.unknown) == 1
 
 
 def test_control_in_the_inbox_of_mail_is_a_command_too() -> None:
     plan = plan_lane("one", [mail(1, "stop", type="control")])
 
-    assert isinstance(plan, Clear)
-    assert plan.spent.unknown == ()
+    assert isinstance(plan, NothingToRun)
+    assert plan.consumed.unknown == ()
 
 
 def test_an_unreadable_command_is_buried_before_the_mail_is_answered() -> None:
     plan = plan_lane("one", [control(1, "dance"), control(2, "stop", sender=None), mail(1)])
 
-    assert isinstance(plan, Unreadable)
+    assert isinstance(plan, UnreadableMail)
     assert plan.record.ref == MailRef(CONTROL, 2)
-    assert plan.spent.refs == (MailRef(CONTROL, 1),)
+    assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
 def test_a_disconnect_does_what_the_mail_chose() -> None:
     gone = control(1, "disconnected")
 
-    assert answer_of(gone, mail(1)).halt is None
-    assert answer_of(gone, mail(1, metadata={"on_disconnect": "cancel"})).halt
-    grace = answer_of(gone, mail(1, metadata={"on_disconnect": "grace", "grace_s": 3})).halt
+    assert answer_of(gone, mail(1)).stop_request is None
+    assert answer_of(gone, mail(1, metadata={"on_disconnect": "cancel"})).stop_request
+    grace = answer_of(gone, mail(1, metadata={"on_disconnect": "grace", "grace_s": 3})).stop_request
     assert grace is not None
     assert grace.in_s == 3
 
 
 def test_a_reader_that_came_back_is_there() -> None:
-    halt = answer_of(
+    stop_request = answer_of(
         control(1, "disconnected"), control(2, "connected"), mail(1, metadata={"on_disconnect": "grace"})
-    ).halt
+    ).stop_request
 
-    assert halt is None
+    assert stop_request is None

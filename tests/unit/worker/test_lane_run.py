@@ -22,6 +22,7 @@ from magent2.runner.echo import EchoRunner
 from magent2.runner.run_stream import Event
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import stream_record
+from magent2.worker.attempt import RunServices
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.retry import (
     ATTEMPTS_MAX,
@@ -34,7 +35,6 @@ from magent2.worker.retry import (
 )
 from magent2.worker.runner_adapter import Runner
 from magent2.worker.settlement import POSTPONED_S
-from magent2.worker.shared import Shared
 from tests.support.flaky_engine import FlakyEngine
 from tests.support.manual_clock import ManualClock
 from tests.support.runners import AsyncRunner, FailingRunner, GatedRunner, SyncRunner, output, token
@@ -275,9 +275,9 @@ async def test_mail_that_kills_its_workers_is_buried_in_sight(bus: MemoryBus) ->
 
     assert await work(bus, EchoRunner()) is Outcome.BURIED
 
-    (letter,) = dead_letters(bus)
-    assert letter["attempts"] == CRASHES_MAX
-    assert f"gave up after {CRASHES_MAX} attempts" in letter["reason"]
+    (parsed,) = dead_letters(bus)
+    assert parsed["attempts"] == CRASHES_MAX
+    assert f"gave up after {CRASHES_MAX} attempts" in parsed["reason"]
     assert kinds(stream(bus)) == ["started", "error", "failed"]
     assert kinds(history(bus)) == ["start", "failed"]
     assert lanes(bus) == 0
@@ -296,12 +296,12 @@ async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus,
     send(bus, "innocent")
     crash(bus, SUSPECT_AFTER + 1)
 
-    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.POSTPONED
+    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.POSTPONED
     assert stream(bus) == []
     quarantine.leave("another")
     clock.pass_s(POSTPONED_S)
 
-    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.ANSWERED
+    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.ANSWERED
     assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
 
 
@@ -312,7 +312,7 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     crash(bus, SUSPECT_AFTER + 1)
     command(bus, "stop")
 
-    assert await work(bus, EchoRunner(), shared=Shared(HistoryCache(bus), quarantine)) is Outcome.STOPPED
+    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
 async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualClock) -> None:
@@ -321,10 +321,10 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualC
     runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
-        assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.RETRIED
+        assert await work(bus, runner, shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.RETRIED
         clock.pass_s(RETRY_MAX_S)
 
-    assert await work(bus, runner, shared=Shared(HistoryCache(bus), quarantine)) is Outcome.BURIED
+    assert await work(bus, runner, shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.BURIED
     assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 
@@ -352,8 +352,8 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
     (error,) = errors(bus)
     assert (error["code"], error["message"]) == ("run_failed", "LookupError: no such page")
     assert "retry_in_s" not in error
-    (letter,) = run_sync(bus, list_dead_letters, AGENT)
-    assert (letter.reason, letter.attempts, letter.mail["payload"]["content"]) == (error["message"], 1, "hello")
+    (parsed,) = run_sync(bus, list_dead_letters, AGENT)
+    assert (parsed.reason, parsed.attempts, parsed.mail["payload"]["content"]) == (error["message"], 1, "hello")
     assert kinds(history(bus)) == ["start", "failed"]
     assert lanes(bus) == 0
 
@@ -450,9 +450,9 @@ async def test_mail_almost_too_large_for_the_log_is_buried_without_its_text(bus:
 
     assert await work(small, EchoRunner()) is Outcome.BURIED
 
-    (letter,) = dead_letters(small)
-    assert letter["reason"].startswith("PayloadTooLarge: ")
-    assert "see chat:Ada 1" in letter["mail"]["payload"]["left_out"]
+    (parsed,) = dead_letters(small)
+    assert parsed["reason"].startswith("PayloadTooLarge: ")
+    assert "see chat:Ada 1" in parsed["mail"]["payload"]["left_out"]
     assert lanes(small) == 0
 
 
@@ -579,8 +579,8 @@ async def test_mail_that_is_no_envelope_is_buried_and_the_conversation_told(bus:
     (error,) = errors(bus)
     assert error["code"] == "malformed_mail"
     assert "sender: Field required" in error["message"]
-    (letter,) = dead_letters(bus)
-    assert letter["mail"]["payload"] == {"conversation_id": "one", "colour": "blue"}
+    (parsed,) = dead_letters(bus)
+    assert parsed["mail"]["payload"] == {"conversation_id": "one", "colour": "blue"}
     assert outputs(bus) == ["hello"]
 
 
@@ -589,9 +589,9 @@ async def test_mail_without_a_conversation_is_buried(bus: MemoryBus) -> None:
     bus.publish(topic, BusMessage(topic, {"sender": "user:ann", "recipient": "agent:Ada", "content": "hello"}))
 
     assert await work(bus, EchoRunner()) is Outcome.BURIED
-    (letter,) = dead_letters(bus)
-    assert letter["conversation_id"] == ""
-    assert "conversation" in letter["reason"]
+    (parsed,) = dead_letters(bus)
+    assert parsed["conversation_id"] == ""
+    assert "conversation" in parsed["reason"]
 
 
 # --- commands that came before the claim

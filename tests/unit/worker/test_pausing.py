@@ -8,7 +8,7 @@ import pytest
 
 from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope, run_approvals
 from magent2.sessions.history import RunRecord
-from magent2.worker.approvals import Overdue, Resume, Waiting, plan_paused, with_decisions
+from magent2.worker.approvals import AwaitingDecisions, OverdueCalls, ResumeRun, plan_paused, with_decisions
 from magent2.worker.run_events import RunEvents
 
 NOW = 1_000_000
@@ -30,8 +30,8 @@ def paused(**expires_in_s: float) -> RunRecord:
 
 def written(run: RunRecord, **decisions: ApprovalDecision) -> dict[str, Any]:
     calls = {call.call_id: call for call in run_approvals(run)}
-    letters = [decision_envelope("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
-    return {letter.id: letter.model_dump() for letter in letters}
+    parsed_mail = [decision_envelope("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
+    return {parsed.id: parsed.model_dump() for parsed in parsed_mail}
 
 
 def words(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def words(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
 
 
 def test_with_no_decision_it_waits_until_the_first_call_expires() -> None:
-    assert plan_paused(paused(a=5, b=3), {}, NOW) == Waiting((), 2, 3.0)
+    assert plan_paused(paused(a=5, b=3), {}, NOW) == AwaitingDecisions((), 2, 3.0)
 
 
 def test_a_decision_on_one_of_two_is_taken_and_the_other_waited_for() -> None:
@@ -47,7 +47,7 @@ def test_a_decision_on_one_of_two_is_taken_and_the_other_waited_for() -> None:
 
     plan = plan_paused(run, written(run, b="reject"), NOW)
 
-    assert isinstance(plan, Waiting)
+    assert isinstance(plan, AwaitingDecisions)
     assert (words(plan.decided), plan.left, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
 
 
@@ -56,14 +56,14 @@ def test_when_all_are_decided_on_it_goes_on_however_late() -> None:
 
     plan = plan_paused(run, written(run, a="approve", b="expire"), NOW)
 
-    assert isinstance(plan, Resume)
+    assert isinstance(plan, ResumeRun)
     assert words(plan.decided) == [("a", "approved"), ("b", "expired")]
     assert [(call.decided_by, call.reason) for call in plan.decided] == [("user:ann", "so")] * 2
 
 
 @pytest.mark.parametrize(("expires_in_s", "overdue"), [(0.0, True), (-1.0, True), (0.001, False)])
 def test_a_call_is_overdue_from_the_moment_that_it_expires(expires_in_s: float, overdue: bool) -> None:
-    assert isinstance(plan_paused(paused(a=expires_in_s), {}, NOW), Overdue) == overdue
+    assert isinstance(plan_paused(paused(a=expires_in_s), {}, NOW), OverdueCalls) == overdue
 
 
 def test_only_calls_without_a_decision_are_overdue() -> None:
@@ -71,7 +71,7 @@ def test_only_calls_without_a_decision_are_overdue() -> None:
 
     plan = plan_paused(run, written(run, a="approve"), NOW)
 
-    assert isinstance(plan, Overdue)
+    assert isinstance(plan, OverdueCalls)
     assert [call.call_id for call in plan.calls] == ["b"]
 
 
@@ -79,13 +79,13 @@ def test_a_letter_under_another_id_decides_nothing() -> None:
     run = paused(a=5)
     forged = {"any-id": next(iter(written(run, a="approve").values()))}
 
-    assert plan_paused(run, forged, NOW) == Waiting((), 1, 5.0)
+    assert plan_paused(run, forged, NOW) == AwaitingDecisions((), 1, 5.0)
 
 
 def test_what_is_recorded_is_not_waited_for_and_the_history_stays_as_it_was() -> None:
     run = paused(a=5)
     plan = plan_paused(run, written(run, a="approve"), NOW)
-    assert isinstance(plan, Resume)
+    assert isinstance(plan, ResumeRun)
 
     known = with_decisions(run, REPORT, plan.decided)
 

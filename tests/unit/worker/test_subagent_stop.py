@@ -41,10 +41,10 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
-async def start(bus: Engine, conversation: str = "one", agent: str = AGENT, below: str = HELPER) -> str:
+async def start(bus: Engine, conversation: str = "one", agent: str = AGENT, subagent_stop: str = HELPER) -> str:
     """A subagent that the agent has started in the conversation."""
-    tool = subagent_tools([below])[0]
-    found = await tool.run({"agent": below, "task": "dig"}, Facts(bus, conversation, agent))
+    tool = subagent_tools([subagent_stop])[0]
+    found = await tool.run({"agent": subagent_stop, "task": "dig"}, Facts(bus, conversation, agent))
     return str(found.typed_result["subagent_id"])
 
 
@@ -60,8 +60,8 @@ def _never(items: Any) -> Any:
 
 def told(bus: Engine, agent: str = HELPER) -> list[tuple[str, str, str]]:
     """The stops that have come for an agent: where, by whom, and of which sort."""
-    letters = [record.payload for record in whole_log(bus, f"control:{agent}")]
-    return [(letter["conversation_id"], letter["sender"], letter["content"]) for letter in letters]
+    parsed_mail = [record.payload for record in whole_log(bus, f"control:{agent}")]
+    return [(parsed["conversation_id"], parsed["sender"], parsed["content"]) for parsed in parsed_mail]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_a_stop_reaches_what_an_earlier_run_has_left_at_work(bus: Engine, 
 
 
 async def test_a_stop_leaves_alone_who_is_done_and_whom_another_has_started(bus: Engine, child: str) -> None:
-    other = await start(bus, agent="Bob", below="digger")
+    other = await start(bus, agent="Bob", subagent_stop="digger")
     steer(bus, "deeper", f"agent:{HELPER}", conversation=child)
     for _ in ("dig", "deeper"):
         command(bus, "stop", child, recipient=f"agent:{HELPER}")
@@ -169,7 +169,7 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
         command(bus, "stop_after_turn", recipient="agent:boss")
         await until(lambda: _heard(service))
         gate.append(True)
-        await until(lambda: service.outcomes[Outcome.STOPPED] > 1 and not bus.call(Lanes(HELPER)))
+        await until(lambda: service.outcomes[Outcome.STOPPED] > 2 and not bus.call(Lanes(HELPER)))
 
     (waited,) = [record for record in history(bus) if record.get("call_id") == "wait"]
     child = told(bus)[0][0]
@@ -181,7 +181,9 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
 
 def _heard(service: WorkerService) -> bool:
     """Whether the run of the helper knows that it is to stop; before that it may well finish."""
-    return any(run._mail.halt is not None for run in service.lane_loop.by_lane.values() if run.owner.agent == HELPER)
+    return any(
+        run._mail.stop_request is not None for run in service.lane_loop.by_lane.values() if run.owner.agent == HELPER
+    )
 
 
 def _waits(bus: Engine) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from magent2.models.envelope import MessageEnvelope, ToolStepEvent
 from magent2.runner.demo.model import DemoModel, script
-from magent2.runner.demo.script import Line, Say, Use, next_line
+from magent2.runner.demo.script import Line, ScriptedCall, ScriptedText, next_line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 from magent2.tools.examples import product_search, weather
 
@@ -21,22 +21,26 @@ HANDOFFS = {"Front Desk": "transfer_to_front_desk"}
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('use add {"a": 1, "b": 2}', (Use("add", {"a": 1, "b": 2}),)),
-        ("  use now ", (Use("now"),)),
-        ('use add {\n "a": 1\n}', (Use("add", {"a": 1}),)),
-        ('use add {"a": 1}\nuse now', (Use("add", {"a": 1}), Use("now"))),
-        ("What time is it?", (Use("now"),)),
-        ("what's the time", (Use("now"),)),
+        ('use add {"a": 1, "b": 2}', (ScriptedCall("add", {"a": 1, "b": 2}),)),
+        ("  use now ", (ScriptedCall("now"),)),
+        ('use add {\n "a": 1\n}', (ScriptedCall("add", {"a": 1}),)),
+        ('use add {"a": 1}\nuse now', (ScriptedCall("add", {"a": 1}), ScriptedCall("now"))),
+        ("What time is it?", (ScriptedCall("now"),)),
+        ("what's the time", (ScriptedCall("now"),)),
         (
             "tell agent:Bob good morning",
-            (Use("chat_send", {"recipient": "agent:Bob", "content": "good morning", "conversation_id": None}),),
+            (
+                ScriptedCall(
+                    "chat_send", {"recipient": "agent:Bob", "content": "good morning", "conversation_id": None}
+                ),
+            ),
         ),
-        ("Talk to front desk.", (Use("transfer_to_front_desk"),)),
-        ("weather in Oslo", (Use("weather", {"city": "Oslo"}),)),
-        ("What is the weather like in São Paulo?", (Use("weather", {"city": "São Paulo"}),)),
-        ("search for red shoes", (Use("product_search", {"query": "red shoes"}),)),
-        ("echo context", (Use("echo_context"),)),
-        ("echo context this too", (Use("echo_context", {"text": "this too"}),)),
+        ("Talk to front desk.", (ScriptedCall("transfer_to_front_desk"),)),
+        ("weather in Oslo", (ScriptedCall("weather", {"city": "Oslo"}),)),
+        ("What is the weather like in São Paulo?", (ScriptedCall("weather", {"city": "São Paulo"}),)),
+        ("search for red shoes", (ScriptedCall("product_search", {"query": "red shoes"}),)),
+        ("echo context", (ScriptedCall("echo_context"),)),
+        ("echo context this too", (ScriptedCall("echo_context", {"text": "this too"}),)),
     ],
 )
 def test_the_script_knows_these_lines(text: str, line: Line) -> None:
@@ -58,12 +62,12 @@ def test_the_script_knows_these_lines(text: str, line: Line) -> None:
     ],
 )
 def test_all_else_is_echoed_as_it_is(text: str) -> None:
-    assert script(text, TOOLS, HANDOFFS) == Say(text)
+    assert script(text, TOOLS, HANDOFFS) == ScriptedText(text)
 
 
 @given(st.text())
 def test_with_no_tools_and_nobody_to_talk_to_everything_is_echoed(text: str) -> None:
-    assert script(text, (), {}) == Say(text)
+    assert script(text, (), {}) == ScriptedText(text)
 
 
 @function_tool
@@ -129,7 +133,7 @@ async def test_without_streaming_it_answers_the_same() -> None:
 def test_results_of_the_example_tools_are_put_in_words_and_others_are_quoted() -> None:
     def reported(result: dict[str, Any]) -> str:
         line = next_line([{"type": "function_call_output", "output": json.dumps(result)}], TOOLS, {})
-        assert isinstance(line, Say)
+        assert isinstance(line, ScriptedText)
         return line.text
 
     assert reported(weather("Oslo")).startswith("In Oslo it is ")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from magent2.context.block import bus_message_block
-from magent2.runner.demo.script import Line, Say, Step, Use, tour_line
+from magent2.runner.demo.script import Line, ScriptedCall, ScriptedStep, ScriptedText, tour_line
 from magent2.tools.examples import weather
 
 ASKED = {"role": "user", "content": "Compare the weather in Oslo, Rome and Lima."}
@@ -27,18 +27,20 @@ def line(*items: dict[str, Any]) -> Line | None:
 
 
 def city_of(line: Line | None) -> object:
-    assert isinstance(line, Step)
+    assert isinstance(line, ScriptedStep)
     return line.use.arguments["city"]
 
 
 def test_one_city_comes_after_the_other_and_all_are_told_at_the_end() -> None:
-    assert line(ASKED) == Step("Looking at Oslo. Write to me meanwhile, or stop me.", Use("weather", {"city": "Oslo"}))
+    assert line(ASKED) == ScriptedStep(
+        "Looking at Oslo. Write to me meanwhile, or stop me.", ScriptedCall("weather", {"city": "Oslo"})
+    )
     assert city_of(line(ASKED, *visit("Oslo"))) == "Rome"
     assert city_of(line(ASKED, *visit("Oslo"), *visit("Rome"))) == "Lima"
 
     told = line(ASKED, *visit("Oslo"), *visit("Rome"), *visit("Lima"))
 
-    assert isinstance(told, Say)
+    assert isinstance(told, ScriptedText)
     assert [part.split(" it is ")[0] for part in told.text.split("\n\n")] == ["In Oslo", "In Rome", "In Lima"]
 
 
@@ -47,7 +49,7 @@ def test_a_city_named_in_a_steer_is_left_out() -> None:
 
     assert city_of(line(ASKED, *visit("Oslo"), said)) == "Lima"
     told = line(ASKED, *visit("Oslo"), said, *visit("Lima"))
-    assert isinstance(told, Say)
+    assert isinstance(told, ScriptedText)
     assert told.text.endswith("\n\nLeft out, as you said meanwhile: Rome.")
     assert "In Rome" not in told.text
 
@@ -55,7 +57,7 @@ def test_a_city_named_in_a_steer_is_left_out() -> None:
 def test_any_other_steer_is_answered_at_the_end() -> None:
     told = line(ASKED, *visit("Oslo"), steer("is 1 < 2?"), *visit("Rome"), *visit("Lima"))
 
-    assert isinstance(told, Say)
+    assert isinstance(told, ScriptedText)
     assert told.text.endswith("\n\nYou said meanwhile: is 1 < 2?")
 
 

@@ -30,7 +30,7 @@ from magent2.errors import ModelError
 from magent2.runner.build import LoopProvider
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import build_response, stream_events
-from magent2.runner.demo.script import Say
+from magent2.runner.demo.script import ScriptedText
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, refuse_server_state
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
@@ -144,7 +144,7 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: M
     retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
-        for event in stream_events(build_response(Say("one two"), [{}])):
+        for event in stream_events(build_response(ScriptedText("one two"), [{}])):
             if event.type == "response.output_text.delta":
                 yield event
         raise ConnectionError("lost")
@@ -192,7 +192,7 @@ async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_ag
     journal = Journal(context_of(bus))
 
     async def answer_and_go_on() -> None:
-        await journal.end_turn(build_response(Say("hello"), [{}]), AGENT)
+        await journal.end_turn(build_response(ScriptedText("hello"), [{}]), AGENT)
         await journal.begin_turn()
 
     assert [event async for event in journal.stream(answer_and_go_on)] == []
@@ -207,7 +207,7 @@ async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_a
     searched = ResponseFileSearchToolCall(
         id="fs-1", type="file_search_call", status="completed", queries=["where is it?"], results=None
     )
-    response = build_response(Say("On page 3."), [{}])
+    response = build_response(ScriptedText("On page 3."), [{}])
     response.output = [searched, *response.output]
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
@@ -223,7 +223,7 @@ async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_a
 
 async def test_a_server_that_leaves_the_output_out_of_the_end_is_recorded_whole(bus: MemoryBus) -> None:
     send(bus, "go")
-    whole = build_response(Say("hello"), [{}])
+    whole = build_response(ScriptedText("hello"), [{}])
 
     async def events(call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
         item = whole.output[0]

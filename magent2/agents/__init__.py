@@ -5,7 +5,7 @@
         async for event in streamer:
             ...
 
-No log, no worker: what happens here is gone with the process. The SDK comes in when somebody asks for a name.
+There is no log and no worker: everything ends with the process. The SDK is imported when a name is first used.
 """
 
 from __future__ import annotations

@@ -92,4 +92,4 @@ class BusInjection:
 
 
 def _nobody(event: BaseStreamEvent) -> None:
-    """Nobody wants to know."""
+    """Ignore the messages."""

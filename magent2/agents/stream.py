@@ -80,7 +80,7 @@ class Streamer:
     async def __anext__(self) -> StreamEvent:
         event = await self._events.get()
         if event is None:
-            self._events.put_nowait(None)  # whoever asks again gets the same answer
+            self._events.put_nowait(None)  # a second reader gets the same answer
             raise StopAsyncIteration
         return event
 
@@ -140,7 +140,7 @@ class Streamer:
         self._events.put_nowait(StreamEvent(self._runtime.ctx.agent_id, self._telling.agent_name, event))
 
     async def _caught_up(self) -> None:
-        """Wait until all that the SDK has reported so far is told: its own queue knows, and nobody else."""
+        """Wait until all events that the SDK has queued so far are emitted. Only its own queue knows."""
         queue = getattr(self._result, "_event_queue", None)
         if isinstance(queue, asyncio.Queue):
             await queue.join()

@@ -267,7 +267,8 @@ class Later(Write):
     """Give the lane up with its mail: ready again after `delay_s`, or, with `None`, parked until control mail comes.
 
     Control mail makes a waiting lane ready at once, at the front. A lane that already has control mail does not wait.
-    `refund`: this attempt does not count (the worker is draining). A repeat is handled as for `Settle`.
+    `refund`: this attempt does not count (drained, paused, postponed, or left to a newer release). A repeat is handled
+    as for `Settle`.
     """
 
     owner: Owner

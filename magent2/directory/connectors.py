@@ -20,7 +20,7 @@ from magent2.models.address import entity_topic, relay_agent
 CONNECTOR_MAX_CHARS = 64
 KEY_BYTES = 16
 
-CONNECTOR_LIST_TOPIC = entity_topic("connectors", "all")  # one record per connector: whoever serves them watches it
+CONNECTOR_LIST_TOPIC = entity_topic("connectors", "all")  # one record per connector; relays watch it
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{CONNECTOR_MAX_CHARS - 1}}}")
 

@@ -120,7 +120,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def choose_access(settings: Settings, host: str, token: str | None = None, hosts: Sequence[str] = ()) -> Access:
-    """Who may come in: whoever has the token that was given, or the one in the file, which is made if need be.
+    """Choose the access rules: the given token, or the one in the token file, which is created if it does not exist.
 
     `hosts` are names that the gateway answers to besides those of this machine.
     """

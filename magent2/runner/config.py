@@ -112,7 +112,7 @@ def _tools(text: str | None) -> tuple[str, ...]:
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise SettingsError(
-            f"AGENT_TOOLS names {', '.join(repr(name[:80]) for name in unknown)}, which nobody knows;"
-            f" known are: {', '.join(sorted(known, key=str.casefold))}"
+            f"unknown tools in AGENT_TOOLS: {', '.join(repr(name[:80]) for name in unknown)};"
+            f" known tools: {', '.join(sorted(known, key=str.casefold))}"
         )
     return chosen

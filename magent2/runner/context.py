@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def go_on() -> None:
-    """Nobody wants the run to stop here."""
+    """Do not stop the run between turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RunContext:
     closing_mail: list[MailRef] = field(default_factory=list)
     unfinished: dict[tuple[int, str], Callable[[], Sequence[NewRecord]]] = field(default_factory=dict)
     between_turns: Callable[[], Awaitable[None]] = go_on
-    observed: ObservedRun | None = None  # where somebody looks on
+    observed: ObservedRun | None = None  # set when metrics or traces are on
     steers: Callable[[], Awaitable[Sequence[Steer]]] = no_steers
     waiting: list[WaitingCall] = field(default_factory=list)
     waits: tuple[WaitHook, ...] = ()  # what the run gives up while a tool of it waits for an answer

@@ -27,7 +27,7 @@ RESULT_MAX_CHARS = 1000
 CUT_MARK = "…"
 INT_MAX_DIGITS = 18  # always fits 64 bits
 
-# What the SDK tells a model whose tool raised, where nobody has said why.
+# The SDK's default text for a model whose tool raised.
 SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
 
 TEXT_DELTA: Final = "response.output_text.delta"
@@ -168,7 +168,7 @@ def as_text(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text without half surrogates, which a model can write in JSON and nobody can store."""
+    """Return the text without lone surrogates, which a model can write in JSON but UTF-8 cannot encode."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -21,7 +21,7 @@ from openai import APIConnectionError, APIError, APIStatusError, OpenAIError
 from magent2.errors import ContextTooLong, Magent2Error, ModelError, ModelRefused, ModelUnavailable
 
 TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-OUT_OF_CREDIT = "insufficient_quota"  # a 429 that waiting does not mend
+OUT_OF_CREDIT = "insufficient_quota"  # a 429 that waiting does not fix
 TOO_LONG_CODE = "context_length_exceeded"
 TOO_LONG_WORDS = ("maximum context length", "context window", "context_length_exceeded", "context length exceeded")
 

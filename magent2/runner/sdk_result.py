@@ -31,7 +31,7 @@ def _named(function: Callable[..., Any]) -> frozenset[str] | None:
 
 @asynccontextmanager
 async def followed(result: Any) -> AsyncIterator[AsyncIterator[Any]]:
-    """The events of a run. A run that is left before its end is cancelled: nobody pays for what nobody reads.
+    """Yield the events of a run. If the reader leaves early, the run is cancelled, so that no model calls are wasted.
 
     Without the cancel, closing the events would wait for the whole run.
     """
@@ -65,7 +65,7 @@ def check_ended(result: Any) -> None:
     """Raise what the stream has not: an error that came after its last event, or a run that waits for a person."""
     waiting = interruptions(result)
     if waiting:
-        raise nobody_to_ask(waiting)
+        raise approval_unavailable(waiting)
 
 
 def interruptions(result: Any) -> list[Any]:
@@ -76,9 +76,9 @@ def interruptions(result: Any) -> list[Any]:
     return list(getattr(result, "interruptions", None) or ())
 
 
-def nobody_to_ask(waiting: Sequence[Any]) -> InvalidInput:
+def approval_unavailable(waiting: Sequence[Any]) -> InvalidInput:
     names = ", ".join(str(getattr(item, "name", None) or "a tool") for item in waiting)
-    return InvalidInput(f"the run waits for approval of {names}, and here is nobody to ask")
+    return InvalidInput(f"{names} needs approval, which cannot be given here; use `magent2 worker`")
 
 
 async def final_output(result: Any) -> object:

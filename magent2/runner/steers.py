@@ -35,7 +35,7 @@ class Steer:
 
 
 async def no_steers() -> Sequence[Steer]:
-    """Nobody can reach this run."""
+    """The steers of a run that cannot be steered: none."""
     return ()
 
 

@@ -3,7 +3,8 @@
 Each run writes a `start` (the message it answers and its agent's specification), an `answer` per turn (the model's
 response and the steers it has seen), a `tool` per call, and an `end`. A call that sends before it ends writes a `sent`;
 a call that must not run twice writes a `begun` before it runs. Calls that wait for a person write a `pause`, and each
-decision on them a `decision`. A `settings` record replaces the settings of the conversation from there on. All records
+decision on them a `decision`. An attempt that failed and is tried again writes a `retry`, one whose worker shut down a
+`give_back`. A `settings` record replaces the settings of the conversation from there on. All records
 of this topic are built here.
 """
 
@@ -98,7 +99,7 @@ class RunKey:
     ) -> NewRecord:
         """The run starts. `seen`: the last seq of the history that its input contains.
 
-        `trace` is the `traceparent` of the first attempt. Only workers of the same `release` continue the run.
+        `trace` is the `traceparent` of the first attempt. Workers of an older `release` leave the run to newer ones.
         """
         payload = self._payload("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen})
         headers = {name: value for name, value in ((TRACE, trace), (RELEASE, release)) if value}

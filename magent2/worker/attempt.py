@@ -115,7 +115,7 @@ class RunAttempt:
         await self.writer.put(start, report.run("started"), *receipts, heads=report.head(RUNNING))
 
     async def _look(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
-        """What was said to the run. Whoever has lost the lane finds out here, and does not come back."""
+        """Return the steers for the run. A run that has lost its lane is fenced here and ends."""
         try:
             return await steers.look(own)
         except Fenced:

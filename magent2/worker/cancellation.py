@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
 
-from magent2.worker.lane_plan import StopRequest
+from magent2.worker.lane_plan import StopCommand
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +16,12 @@ CLEAN_UP_MAX_S = 10.0  # what a runner may take to end once it is cancelled; the
 
 
 class InterruptReason(Enum):
-    GIVE_BACK = "the worker goes home"
+    GIVE_BACK = "worker is draining"
     LOST = "the lane has another owner"
     OVERDUE = "the run took too long"
 
 
-CancellationReason: TypeAlias = StopRequest | InterruptReason
+CancellationReason: TypeAlias = StopCommand | InterruptReason
 
 
 class RunCancellation:
@@ -35,7 +35,7 @@ class RunCancellation:
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0
         self._over = False
-        self._after_turn: StopRequest | None = None
+        self._after_turn: StopCommand | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def cancel(self, reason: CancellationReason) -> None:
@@ -44,7 +44,7 @@ class RunCancellation:
             self.reason = reason
             self._cancel()
 
-    def apply(self, stop_request: StopRequest | None) -> None:
+    def apply(self, stop_request: StopCommand | None) -> None:
         """What commands ask for: stop, stop in a while, or go on after all."""
         self._after_turn = stop_request if stop_request is not None and stop_request.after_turn else None
         if stop_request is not None and stop_request.is_now:
@@ -55,7 +55,7 @@ class RunCancellation:
             self._timers.pop("grace").cancel()
 
     async def between_turns(self) -> None:
-        """Where a run may be stopped with its turns whole; whoever stops here does not come back."""
+        """A point between turns where a run may be stopped. A stopped run does not return from it."""
         if self._after_turn is not None:
             self.cancel(self._after_turn)
             await asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ class RunCancellation:
             await work
         except asyncio.CancelledError as error:
             if task.cancelling() - self._cancels > before:
-                raise  # somebody else has cancelled the task, and means all of it
+                raise  # cancelled from outside: the whole task ends
             if not self._is_cancelled():
                 raise RuntimeError("the run was cancelled from inside") from error
         except Exception as error:

@@ -16,7 +16,7 @@ from magent2.worker.lane_plan import (
     STOPS,
     ParsedMail,
     RunPlan,
-    StopRequest,
+    StopCommand,
     after_command,
     is_meant,
     parse_mail,
@@ -27,15 +27,15 @@ from magent2.worker.subagent_stop import SubagentStop, is_whole, unspent
 
 
 class LaneMail:
-    """What is in one lane. Commands in it pull the brake of the run and are passed on below.
+    """What is in one lane. Stops in it cancel the run and are passed on to its subagents.
 
-    `halt` is what they ask for by now, of a run that listens.
+    `stop_request` is what the commands ask for so far. It is set once the run listens.
     """
 
     def __init__(
         self, bus: Engine, claimed: ClaimedLane, cancellation: RunCancellation, subagent_stop: SubagentStop
     ) -> None:
-        self.stop_request: StopRequest | None = None
+        self.stop_request: StopCommand | None = None
         self.commands_since: list[ParsedMail] = []  # commands that came while the lane was worked on
         self._bus = bus
         self._claimed = claimed

@@ -34,7 +34,7 @@ class ParsedMail:
 
 @dataclass(frozen=True, slots=True)
 class ConsumedMail:
-    """Mail that goes with whatever is settled next, which of it nobody understood, and which is to be answered for."""
+    """Mail that the next settlement removes, which of it was not understood, and which needs a receipt."""
 
     refs: tuple[MailRef, ...] = ()
     unknown: tuple[ParsedMail, ...] = ()
@@ -50,7 +50,7 @@ class NothingToRun:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableMail:
+class UnreadablePlan:
     """Mail that is no envelope."""
 
     record: Record
@@ -64,10 +64,10 @@ class RunPlan:
 
     parsed: ParsedMail
     consumed: ConsumedMail
-    stop_request: StopRequest | None = None
+    stop_request: StopCommand | None = None
 
 
-LanePlan: TypeAlias = NothingToRun | UnreadableMail | RunPlan
+LanePlan: TypeAlias = NothingToRun | UnreadablePlan | RunPlan
 
 
 def plan_lane(conversation: str, mail: Sequence[Record]) -> LanePlan:
@@ -79,7 +79,7 @@ def plan_lane(conversation: str, mail: Sequence[Record]) -> LanePlan:
         if not conversation and isinstance(parsed, ParsedMail):
             parsed = "the mail names no conversation"
         if isinstance(parsed, str):
-            return UnreadableMail(record, parsed, _consumed(consumed, commands))
+            return UnreadablePlan(record, parsed, _consumed(consumed, commands))
         if parsed is not None and parsed.command is None:
             return _answer(parsed, _consumed(consumed, commands), commands)
         consumed.append(record.ref)
@@ -99,7 +99,7 @@ def _consumed(refs: list[MailRef], commands: list[ParsedMail]) -> ConsumedMail:
 
 def _answer(parsed: ParsedMail, consumed: ConsumedMail, commands: list[ParsedMail]) -> RunPlan:
     policy = policy_of(parsed.envelope.metadata)
-    stop_request: StopRequest | None = None
+    stop_request: StopCommand | None = None
     for command in commands:
         if is_meant(command.record, parsed):
             stop_request = after_command(command.command or "", command.envelope.sender, policy, stop_request)
@@ -151,7 +151,7 @@ GRACE_S, GRACE_MAX_S = 30.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopCommand:
     """The run is to stop: now, in some seconds unless another command comes first, or before its next turn."""
 
     reason: str
@@ -177,7 +177,7 @@ class DisconnectPolicy:
 
 
 def policy_of(metadata: Mapping[str, Any]) -> DisconnectPolicy:
-    """The policy that mail asks for. What nobody knows is `detach`: work that was asked for is not thrown away."""
+    """Return the disconnect policy of a message. An unknown policy is `detach`, so that requested work is not lost."""
     kind = metadata.get("on_disconnect", "detach")
     if kind == "cancel":
         return DisconnectPolicy("cancel")
@@ -195,26 +195,26 @@ def _grace_s(value: object) -> float:
 
 
 def after_command(
-    command: str, sender: str, policy: DisconnectPolicy, stop_request: StopRequest | None = None
-) -> StopRequest | None:
-    """What holds for the run after this command, when `halt` held before it. A stop is not taken back."""
+    command: str, sender: str, policy: DisconnectPolicy, stop_request: StopCommand | None = None
+) -> StopCommand | None:
+    """What holds for the run after this command, when `stop_request` held before it. A stop is not taken back."""
     if stop_request is not None and stop_request.is_now:
         return stop_request
     if command == STOP:
-        return StopRequest(f"stopped by {sender}")
+        return StopCommand(f"stopped by {sender}")
     if stop_request is not None and stop_request.after_turn:
         return stop_request
     if command == STOP_AFTER_TURN:
-        return StopRequest(f"stopped by {sender} after its turn", after_turn=True)
+        return StopCommand(f"stopped by {sender} after its turn", after_turn=True)
     return _after_reader(command, policy, stop_request)
 
 
-def _after_reader(command: str, policy: DisconnectPolicy, stop_request: StopRequest | None) -> StopRequest | None:
-    """What follows from whoever asked being gone, or back."""
+def _after_reader(command: str, policy: DisconnectPolicy, stop_request: StopCommand | None) -> StopCommand | None:
+    """Return the stop command after the client disconnected or came back."""
     if command == CONNECTED:
         return None
     if command == DISCONNECTED and policy.kind == "cancel":
-        return StopRequest("its reader has disconnected")
+        return StopCommand("its reader has disconnected")
     if command == DISCONNECTED and policy.kind == "grace":
-        return StopRequest(f"its reader was gone for {policy.grace_s:g} s", policy.grace_s)
+        return StopCommand(f"its reader was gone for {policy.grace_s:g} s", policy.grace_s)
     return stop_request

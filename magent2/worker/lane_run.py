@@ -23,7 +23,7 @@ from magent2.worker.attempt import RunAttempt, RunServices
 from magent2.worker.cancellation import InterruptReason, RunCancellation
 from magent2.worker.control_feed import LaneSteers
 from magent2.worker.lane_mail import LaneMail
-from magent2.worker.lane_plan import STOP, RunPlan, StopRequest, UnreadableMail, is_meant, plan_lane
+from magent2.worker.lane_plan import STOP, RunPlan, StopCommand, UnreadablePlan, is_meant, plan_lane
 from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
 from magent2.worker.run_events import RunEvents, RunEventWriter
 from magent2.worker.runner_adapter import Runner, write_run
@@ -101,7 +101,7 @@ class LaneRun:
         self._cancellation.cancel(InterruptReason.GIVE_BACK)
 
     async def check_owner(self) -> None:
-        """End a run whose lane has another owner: nobody needs what it is asking a model for."""
+        """End a run whose lane has another owner. Its model call would be wasted."""
         try:
             await retry_while_unavailable(self._bus, Pending(self.owner, 1), self.owner.token)
         except Fenced:
@@ -127,7 +127,7 @@ class LaneRun:
         plan = plan_lane(self.owner.conversation, await self._mail.read())
         if isinstance(plan, RunPlan):
             return await self._answer(plan)
-        if isinstance(plan, UnreadableMail):
+        if isinstance(plan, UnreadablePlan):
             return await self._settlement.unreadable(plan)
         for stop in plan.consumed.stops:  # no run is under way, but it may have left others at work
             await self._subagent_stop.pass_on(stop.command or STOP, stop.envelope.id)
@@ -204,7 +204,7 @@ class LaneRun:
             return Outcome.FENCED
         if reason is InterruptReason.OVERDUE:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
-        if isinstance(reason, StopRequest):
+        if isinstance(reason, StopCommand):
             cut_off = [record for tell in context.unfinished.values() for record in tell()]
             return await self._stop(plan, report, reason, cut_off)
         return await self._settlement.given_back(report)
@@ -225,7 +225,7 @@ class LaneRun:
         if isinstance(decision, Bury):
             return await self._settlement.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
         stop_request = self._mail.stop_request or plan.stop_request  # it may have failed before it listened
-        if stop_request is not None and stop_request.is_final:  # the turn is over, if not as anybody wished
+        if stop_request is not None and stop_request.is_final:  # the turn is over, though it failed
             return await self._stop(plan, report, stop_request)
         mail = self._mail.of_run(plan)
         try:
@@ -237,7 +237,7 @@ class LaneRun:
             )
 
     async def _stop(
-        self, plan: RunPlan, report: RunEvents, stop_request: StopRequest, cut_off: Sequence[NewRecord] = ()
+        self, plan: RunPlan, report: RunEvents, stop_request: StopCommand, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
         """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
         self._writer.close()  # what a run that does not end at once still writes must not stand before `stopped`

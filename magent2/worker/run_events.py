@@ -128,7 +128,7 @@ class RunEvents:
             PAUSED: paused,
         }
         if status != RUNNING:
-            fields[wait_field(self.agent)] = None  # a run that has ended waits for nobody
+            fields[wait_field(self.agent)] = None  # a run that has ended waits for no answer
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
             fields["usage"] = dict(usage)
         return (SetHead(stream_topic(self.conversation), fields),)

@@ -144,7 +144,7 @@ class _ThreadQueue:
         self._left = False
 
     def put(self, item: Event | _ThreadEnd) -> bool:
-        """From the thread: hand over, waiting for room; whether anybody is there to take it."""
+        """Called on the thread: queue an item, waiting for room. Return whether the reader is still there."""
         self._free.acquire()
         if self._left:
             self._free.release()

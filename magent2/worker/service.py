@@ -35,7 +35,8 @@ def new_worker_id() -> str:
 class WorkerService(LaneHandler[LaneRun]):
     """Serves the mail of agents, each with its runner. The agents may change while it runs.
 
-    Mail of one conversation is processed in order. Conversations run side by side, up to `concurrency` of them.
+    Mail of one lane (agent and conversation) is processed in order. Lanes run side by side, up to `concurrency` of
+    them; two agents may run in one conversation at a time.
     """
 
     def __init__(

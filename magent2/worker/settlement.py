@@ -16,7 +16,7 @@ from magent2.mail.headers import RUNNING
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import Approval
 from magent2.worker.approvals import AwaitingDecisions, asked_call, decision_records
-from magent2.worker.lane_plan import ConsumedMail, NothingToRun, ParsedMail, RunPlan, UnreadableMail
+from magent2.worker.lane_plan import ConsumedMail, NothingToRun, ParsedMail, RunPlan, UnreadablePlan
 from magent2.worker.retry import bounded
 from magent2.worker.run_events import (
     MALFORMED_MAIL,
@@ -86,7 +86,7 @@ class LaneSettlement:
             await self._writer.settle(plan.consumed.refs)
         return Outcome.CLEARED
 
-    async def unreadable(self, plan: UnreadableMail) -> Outcome:
+    async def unreadable(self, plan: UnreadablePlan) -> Outcome:
         reason = bounded(plan.reason)
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
         told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
@@ -225,7 +225,7 @@ class LaneSettlement:
         return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.parsed, fields)
 
     def _complaints(self, consumed: ConsumedMail) -> tuple[NewRecord, ...]:
-        """Commands that nobody knows are answered by an error."""
+        """Return error events for unknown commands."""
         texts = (f"there is no command {(parsed.command or '')[:80]!r}" for parsed in consumed.unknown)
         conversation, agent = self._owner.conversation, self._owner.agent
         return tuple(record for text in texts for record in mail_error(conversation, agent, UNKNOWN_COMMAND, text))

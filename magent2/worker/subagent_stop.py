@@ -42,7 +42,7 @@ class SubagentStop:
     """The subagents that the agent of one lane has started there.
 
     A stop is passed on before it leaves the lane, under ids that follow from its own. So a worker that dies in between
-    leaves it to the next one, and nobody is told twice.
+    leaves it to the next one, and no subagent is stopped twice.
     """
 
     def __init__(self, bus: Engine, owner: Owner) -> None:
@@ -69,7 +69,7 @@ class SubagentStop:
             log.info("a stop was passed on", extra={"owner": self._owner.token, "subagents": len(told)})
 
     async def close(self) -> None:
-        """Leave no task behind; what was not told is told by whoever ends the run."""
+        """Cancel the remaining tasks. The code that ends the run passes on what was not sent."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

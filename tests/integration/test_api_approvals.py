@@ -15,7 +15,7 @@ from tests.support.api.sessions import answer_to, api, create, events, say, team
 from tests.support.worker_fixture import until
 
 PATH = "/api/sdk/session/s1"
-WAITS = "waits for approval; the message waits until somebody decides"
+WAITS = "waits for approval; the message waits for the decision"
 
 
 @pytest.fixture

@@ -100,5 +100,5 @@ def test_a_decision_after_all_processes_were_killed_is_applied(commands: Command
     assert no.endswith("has rejected it: not that one")
     assert shown == {"yes": ["approved"], "no": ["rejected"], "stop": []}
     assert (waiting, expired) == (["pending"], ["expired"])
-    assert late.endswith("nobody has approved it in time.")
+    assert late.endswith("it was not approved in time.")
     assert (refused.status_code, refused.json()["code"]) == (409, "already_decided")

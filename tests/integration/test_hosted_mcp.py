@@ -113,5 +113,5 @@ async def test_a_hosted_tool_without_support_for_approval_is_left_out(caplog: py
         await runner.aclose()
 
     assert [tool["name"] for tool in server.requests[0]["tools"]] == ["weather"]
-    assert "left out: their provider asks nobody" in caplog.messages
+    assert "tools left out: their provider cannot ask for approval" in caplog.messages
     bus.close()

@@ -75,9 +75,9 @@ class KeyCache:
         return found.identity
 
     async def find(self, text: str, client: str = "") -> Identity | None:
-        """Whose key this is, as the log says; `None` for a key that nobody made, a wrong secret, a revoked one.
+        """Return the principal of a key, or `None` for an unknown key, a wrong secret or a revoked key.
 
-        `client` is the address that showed it: whoever guesses is held up sooner than others.
+        `client` is the address that presented it: an address that guesses is slowed down before others are.
         """
         parts = split_key(text)
         if parts is None:

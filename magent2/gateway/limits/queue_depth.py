@@ -86,7 +86,7 @@ class QueuedSessions(SessionStore):
         found: tuple[TopicInfo, ...] = await self.bus.acall(Describe((stream_topic(conversation), topic)))
         head, chat = found[0].head, found[1]
         answered = await self._place(topic, head.get(RUN_ENVELOPE), chat.floor)
-        if answered is None or head.get(ACTIVE_AGENT) is None:  # nobody was asked for an answer
+        if answered is None or head.get(ACTIVE_AGENT) is None:  # the message expects no answer
             return 0
         if chat.last - answered < self._max:
             return chat.last - answered

@@ -100,10 +100,9 @@ class RequestRates:
 
 
 class UnknownKeyLimit:
-    """Keys that nobody made may be looked for so often, by one address and by all together: guesses must not keep the
-    log busy, and whoever guesses must not hold up the others.
+    """Limit of lookups of unknown keys, per address and in total.
 
-    Keys that are known need no look and are not held up.
+    Guessing must not keep the log busy or slow down other clients. Known keys are not limited.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

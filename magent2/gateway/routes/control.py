@@ -89,7 +89,7 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
 
 
 def _running_agent(session: Session) -> str | None:
-    """Whose run is under way; after a handoff it is not the active agent's. Without one, whoever has the session."""
+    """Return the agent whose run is active, which after a handoff is not the active agent; else the active agent."""
     head = session.head
     running = head.get("run_agent") if head.get("run_status") == "running" else None
     return running if isinstance(running, str) else session.active_agent
@@ -166,7 +166,7 @@ def _is_of(letter: DeadLetter, run: RunRecord) -> bool:
 async def _revive(
     services: Services, session: Session, run: RunRecord, letter: DeadLetter, principal: Principal
 ) -> Response:
-    """Put the mail back, and say so in the same step: whoever waits for the message sees that it is not over."""
+    """Put the mail back and write a `restarted` event in the same append, so that waiting clients go on waiting."""
     message_id = str(run.envelope.get("id"))
     event = RunEvent(
         conversation_id=session.session_id,

@@ -226,7 +226,7 @@ async def _change_swarm(log: Log, asked: SwarmRequest) -> Swarm:
 
 
 async def _own_swarm(services: Services, principal: Principal, nametag: str) -> Swarm:
-    """A swarm of the caller's; somebody else's is as unknown as one that never was."""
+    """Return a swarm of the caller. A swarm of another owner is reported as unknown."""
     swarm = (await find_swarm(Log(services.bus), nametag)).state
     if not principal.admin and swarm.owner != user_id(principal):
         raise UnknownEntity(f"there is no swarm {nametag[:80]!r}")

@@ -117,7 +117,7 @@ async def _post(
 
 
 def send_options(services: Services, session: Session, principal: Principal) -> SendOptions:
-    """What the gateway says of a person's mail: whose it is, and who answers where nobody is active yet."""
+    """Return the send options of a caller: the principal, and the default agent of a session without an active one."""
     scenarios = services.catalogue.roster.scenarios
     scenario = scenarios.get(scenario_id_of(session) or services.catalogue.roster.default)
     return SendOptions(principal=principal.bound, default_agent=None if scenario is None else scenario.root)

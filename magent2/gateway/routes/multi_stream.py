@@ -98,7 +98,7 @@ class MultiSessionStream(EventStream):
         self._cursors = {name: after for name, after in cursors.items() if name not in self._ends}
 
     def _end_of(self, info: TopicInfo) -> str | None:
-        """Why a session is not followed; one of somebody else is as unknown as one that never was."""
+        """Return why a session is not followed. A session of another owner is reported as unknown."""
         if info.deleted:
             return "deleted"
         is_there = bool(info.last or info.head)

@@ -143,4 +143,4 @@ def _notice(envelope: MessageEnvelope, delivered: DeliveryResult, presence: Work
 def paused_notice(delivered: DeliveryResult) -> str | None:
     if not delivered.paused:
         return None
-    return f"a run of {delivered.agent!r} waits for approval; the message waits until somebody decides"
+    return f"a run of {delivered.agent!r} waits for approval; the message waits for the decision"

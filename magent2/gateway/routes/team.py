@@ -217,7 +217,7 @@ async def _supervisor_outcome(
     head = SetHead(stream_topic(beside), {HIDDEN: True})
     seen = await services.sessions.get(beside)
     if seen is not None and seen.owner != owner:
-        raise NotYours(f"{beside!r} belongs to somebody else; the session's text stays out of it")
+        raise NotYours(f"{beside!r} belongs to another principal; the session's text stays out of it")
     await services.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
     exchange = MessageOutcome(mail.id)
     await services.replies.wait(beside, seen.last if seen else 0, exchange, services.limits.route_max_s)

@@ -159,7 +159,7 @@ async def _call(services: Services, session: Session, principal: Principal, want
     asking = services.presence.refresh()
     try:
         delivered = await services.sessions.deliver(envelope, sending)
-    except IdConflict:  # somebody was quicker; the agent may have been another then
+    except IdConflict:  # a concurrent request was first, perhaps for another agent
         found = await _called(services, session, wanted)
         if found is None:
             raise
@@ -172,7 +172,7 @@ async def _call(services: Services, session: Session, principal: Principal, want
 
 
 async def _called(services: Services, session: Session, wanted: ToolRunRequest) -> _Call | None:
-    """The call that was made under this key, whoever was active then and whatever the agent may use by now."""
+    """Return the call made under this key, even if the active agent or its tools have changed since."""
     if wanted.client_message_id is None:
         return None
     envelope_id = envelope_id_for(session.session_id, wanted.client_message_id)

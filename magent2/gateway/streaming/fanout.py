@@ -28,7 +28,7 @@ class Fanout:
     def __init__(self, bus: Engine, rendering: FrameFormat = RECORD_FORMAT) -> None:
         self.rendering = rendering
         self._bus = bus
-        self._channels: dict[str, StreamTail] = {}  # by topic
+        self._tails: dict[str, StreamTail] = {}  # by topic
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._pumps: set[asyncio.Task[None]] = set()
@@ -36,25 +36,25 @@ class Fanout:
 
     @property
     def followed(self) -> int:
-        return len(self._channels)
+        return len(self._tails)
 
     def join(self, conversation: str, sleeper: Wakeable) -> StreamTail:
-        """The conversation's channel; from now on the sleeper is woken when something new is there."""
+        """Return the tail of the conversation's stream, and wake the reader when it grows."""
         topic = stream_topic(conversation)
-        channel = self._channels.get(topic)
-        if channel is None:
+        tail = self._tails.get(topic)
+        if tail is None:
             self._follow(topic)
-            channel = self._channels[topic] = StreamTail(conversation, topic)
-        channel.sleepers.add(sleeper)
-        return channel
+            tail = self._tails[topic] = StreamTail(conversation, topic)
+        tail.sleepers.add(sleeper)
+        return tail
 
-    def leave(self, channel: StreamTail, sleeper: Wakeable) -> None:
-        channel.sleepers.discard(sleeper)
-        if not channel.sleepers and self._channels.pop(channel.topic, None) is not None:
-            self._troubled.discard(channel.topic)
+    def leave(self, tail: StreamTail, sleeper: Wakeable) -> None:
+        tail.sleepers.discard(sleeper)
+        if not tail.sleepers and self._tails.pop(tail.topic, None) is not None:
+            self._troubled.discard(tail.topic)
             if self._watch is not None:
-                self._watch.discard(channel.topic)
-        if not self._channels:
+                self._watch.discard(tail.topic)
+        if not self._tails:
             self._stop()
 
     # --- one watch, one task
@@ -89,7 +89,7 @@ class Fanout:
 
     async def _sweep(self, watch: Watch) -> None:
         """Look whether news were lost on the way; one question for many topics."""
-        topics = list(self._channels)
+        topics = list(self._tails)
         for start in range(0, len(topics), SWEEP_PAGE):
             try:
                 found: tuple[TopicInfo, ...] = await self._bus.acall(
@@ -101,73 +101,73 @@ class Fanout:
             self._advance(watch, [info.topic for info in found if self._is_behind(info)])
 
     def _is_behind(self, info: TopicInfo) -> bool:
-        channel = self._channels.get(info.topic)
-        return channel is not None and channel.begun and (info.deleted != channel.deleted or info.last != channel.last)
+        tail = self._tails.get(info.topic)
+        return tail is not None and tail.begun and (info.deleted != tail.deleted or info.last != tail.last)
 
-    # --- one reader per channel
+    # --- one reader per tail
 
     def _advance(self, watch: Watch, topics: Iterable[str]) -> None:
         for topic in topics:
-            channel = self._channels.get(topic)
-            if channel is None:
+            tail = self._tails.get(topic)
+            if tail is None:
                 continue
-            channel.changed = True
-            if channel.begun and not channel.reading:
-                self.pump(channel, watch)
+            tail.changed = True
+            if tail.begun and not tail.reading:
+                self.pump(tail, watch)
 
-    def pump(self, channel: StreamTail, watch: Watch | None = None) -> None:
+    def pump(self, tail: StreamTail, watch: Watch | None = None) -> None:
         """Read what is new, in a task of its own; what comes meanwhile is read in the next round."""
         around = watch or self._watch
-        if around is None or channel.reading or not channel.changed:
+        if around is None or tail.reading or not tail.changed:
             return
-        channel.reading = True
-        task = asyncio.create_task(self._pump(channel, around))
+        tail.reading = True
+        task = asyncio.create_task(self._pump(tail, around))
         self._pumps.add(task)
         task.add_done_callback(self._pumps.discard)
 
-    async def _pump(self, channel: StreamTail, watch: Watch) -> None:
+    async def _pump(self, tail: StreamTail, watch: Watch) -> None:
         try:
-            while channel.changed and channel.sleepers:
-                channel.changed = False
-                await self._read_on(channel, watch)
-                channel.wake()
-            self._troubled.discard(channel.topic)
+            while tail.changed and tail.sleepers:
+                tail.changed = False
+                await self._read_on(tail, watch)
+                tail.wake()
+            self._troubled.discard(tail.topic)
         except Magent2Error as error:
             if not self._troubled:
-                log.warning("streams wait for the bus", extra={"topic": channel.topic, "error": str(error)})
-            self._troubled.add(channel.topic)
+                log.warning("streams wait for the bus", extra={"topic": tail.topic, "error": str(error)})
+            self._troubled.add(tail.topic)
         finally:
-            channel.reading = False
+            tail.reading = False
 
-    async def _read_on(self, channel: StreamTail, watch: Watch) -> None:
+    async def _read_on(self, tail: StreamTail, watch: Watch) -> None:
         try:
-            page = await self._next_page(channel, watch)
+            page = await self._next_page(tail, watch)
         except UnknownCursor:
-            await self._begin_again(channel)
+            await self._begin_again(tail)
             return
         except MalformedRecord as error:
-            channel.add([self.rendering.malformed(channel.conversation, error.seq)])
-            channel.changed = True
+            tail.add([self.rendering.malformed(tail.conversation, error.seq)])
+            tail.changed = True
             return
         if page.deleted:
-            channel.deleted = True
+            tail.deleted = True
         elif page.records:
-            channel.add([self.rendering.record(record) for record in page.records])
-            channel.changed |= channel.last < page.last
+            tail.add([self.rendering.record(record) for record in page.records])
+            tail.changed |= tail.last < page.last
         else:
-            channel.last = max(channel.last, page.last)
+            tail.last = max(tail.last, page.last)
 
-    async def _next_page(self, channel: StreamTail, watch: Watch) -> Page:
+    async def _next_page(self, tail: StreamTail, watch: Watch) -> Page:
         if isinstance(self._bus, EngineBase):
-            return await self._bus.next_page(watch, channel.topic, channel.last)
-        page: Page = await self._bus.acall(Read(channel.topic, channel.last, FOLLOW_PAGE))
+            return await self._bus.next_page(watch, tail.topic, tail.last)
+        page: Page = await self._bus.acall(Read(tail.topic, tail.last, FOLLOW_PAGE))
         return page
 
-    async def _begin_again(self, channel: StreamTail) -> None:
+    async def _begin_again(self, tail: StreamTail) -> None:
         """The log was cut off, or lost what it had: readers look for themselves and are told of the gap."""
-        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((channel.topic,)))
-        channel.deleted = found[0].deleted
-        channel.begin(found[0].last)
+        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((tail.topic,)))
+        tail.deleted = found[0].deleted
+        tail.begin(found[0].last)
 
 
 TAIL_MAX_FRAMES = 2048

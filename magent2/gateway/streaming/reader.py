@@ -64,15 +64,15 @@ class WaitingReader:
 
 
 class Reader(WaitingReader):
-    """Pulls what it has not seen: out of the channel's tail, or, when it is further behind, from the bus itself."""
+    """Reads what it has not seen: from the tail of the stream, or from the bus if it is further behind."""
 
     __slots__ = (
         "_bus",
-        "_channel",
         "_cursor",
         "_epoch",
         "_fanout",
         "_left",
+        "_tail",
         "_wanted",
         "cleared",
     )
@@ -84,23 +84,23 @@ class Reader(WaitingReader):
         self._wanted = wanted
         self._cursor = wanted.after if wanted.after is not None else OLDEST
         self._left = wanted.max_events
-        self._channel: StreamTail = fanout.join(wanted.conversation, self)
-        self._epoch = self._channel.epoch
+        self._tail: StreamTail = fanout.join(wanted.conversation, self)
+        self._epoch = self._tail.epoch
         self.cleared = identity.principal.admin  # the conversation is theirs to see; its owner never changes
 
     def close(self) -> None:
-        self._fanout.leave(self._channel, self)
+        self._fanout.leave(self._tail, self)
 
     @property
     def rendering(self) -> FrameFormat:
         return self._fanout.rendering
 
     def is_due(self) -> bool:
-        return self._channel.deleted or WaitingReader.is_due(self)
+        return self._tail.deleted or WaitingReader.is_due(self)
 
     def _has_news(self) -> bool:
-        channel = self._channel
-        return self._epoch != channel.epoch or not channel.begun or self._cursor < channel.last
+        tail = self._tail
+        return self._epoch != tail.epoch or not tail.begun or self._cursor < tail.last
 
     # --- reading
 
@@ -111,24 +111,24 @@ class Reader(WaitingReader):
             return self.rendering.end(self._wanted.conversation, "max_events")
         if self._ending is not None:
             return self.rendering.end(self._wanted.conversation, self._ending)
-        if self._channel.deleted and not self._has_news():
+        if self._tail.deleted and not self._has_news():
             return self.rendering.end(self._wanted.conversation, "deleted")
         return None
 
     @property
     def is_deleted(self) -> bool:
-        return self._channel.deleted
+        return self._tail.deleted
 
     async def read(self) -> Iterator[FrameBatch]:
         """What is there after the cursor; nothing when the reader has seen it all."""
         return self._taken(await self._news())
 
     async def _news(self) -> list[EventFrame]:
-        frames = self._channel.after(self._cursor)
-        if frames is None or self._epoch != self._channel.epoch:
+        frames = self._tail.after(self._cursor)
+        if frames is None or self._epoch != self._tail.epoch:
             frames = await self._read_bus()
         elif not frames:
-            self._cursor = max(self._cursor, self._channel.last)
+            self._cursor = max(self._cursor, self._tail.last)
         return frames
 
     def _taken(self, frames: list[EventFrame]) -> Iterator[FrameBatch]:
@@ -139,34 +139,34 @@ class Reader(WaitingReader):
             yield batch
 
     async def _read_bus(self) -> list[EventFrame]:
-        channel = self._channel
-        self._epoch = channel.epoch
+        tail = self._tail
+        self._epoch = tail.epoch
         try:
-            page: Page = await self._bus.acall(Read(channel.topic, self._cursor, FOLLOW_PAGE))
+            page: Page = await self._bus.acall(Read(tail.topic, self._cursor, FOLLOW_PAGE))
         except MalformedRecord as error:
-            return [self.rendering.malformed(channel.conversation, error.seq)]
+            return [self.rendering.malformed(tail.conversation, error.seq)]
         self._note(page)
         if not page.records:
             self._cursor = max(self._cursor, page.last)
         return [self.rendering.record(record) for record in page.records]
 
     def _note(self, page: Page) -> None:
-        channel = self._channel
-        channel.deleted |= page.deleted
-        if not channel.begun:
-            channel.begin(page.last)
-            self._epoch = channel.epoch
-            self._fanout.pump(channel)
+        tail = self._tail
+        tail.deleted |= page.deleted
+        if not tail.begun:
+            tail.begin(page.last)
+            self._epoch = tail.epoch
+            self._fanout.pump(tail)
 
     async def may_see(self) -> bool:
-        """Whether there is anything of theirs to show; `NotYours` when it is somebody else's."""
+        """Return whether the stream is theirs and has records. Raises `NotYours` if another principal owns it."""
         if not self.cleared:
-            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
+            found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._tail.topic,)))
             self.cleared = may_read(self.identity.principal, found[0])
         return self.cleared
 
     async def find_gap(self) -> bytes:
         """The cursor points at nothing: say so, and go on after the floor."""
-        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._channel.topic,)))
+        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((self._tail.topic,)))
         cursor, self._cursor = self._cursor, OLDEST
         return self.rendering.gap(self._wanted.conversation, cursor, found[0].floor)

@@ -71,7 +71,7 @@ class LiveSessionLists:
             shown.close()
 
     def look(self) -> None:
-        """A session was begun or ended here: nobody has to wait for the sweep."""
+        """Note that this process created or deleted a session, so that lists need not wait for the sweep."""
         for shown in self._lists.values():
             shown.look()
 

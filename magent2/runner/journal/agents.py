@@ -43,7 +43,7 @@ from magent2.models.events import HandoffEvent
 from magent2.runner.journal.approvals import JournalledMcp, asking
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, final_of
-from magent2.runner.journal.tool_calls import ToolCall, call_tool, seen
+from magent2.runner.journal.tool_calls import RecordedCall, call_tool, seen
 from magent2.sessions.folds import function_calls
 from magent2.tools.interface import call_scope
 
@@ -153,7 +153,7 @@ class JournalledAgents:
     async def _hand_over(
         self, original: Handoff[Any, Any], known: Any, source: Agent[Any], context: RunContextWrapper[Any], text: str
     ) -> Agent[Any]:
-        """Go on with the copy of the target. A handoff that is recorded is not told to anybody again."""
+        """Go on with the copy of the target. A recorded handoff emits no event again."""
         call = self._call_of(original.tool_name, source.name, text)
         if call.recorded is not None and isinstance(known, Agent):
             return self.copy_of(known)
@@ -173,14 +173,14 @@ class JournalledAgents:
             return ()
         return (SetHead(stream_topic(context.conversation_id), {ACTIVE_AGENT: target}),)
 
-    def _call_of(self, tool: str, source: str, text: str) -> ToolCall:
+    def _call_of(self, tool: str, source: str, text: str) -> RecordedCall:
         """The SDK does not say which call it is: the first of this name, as it takes no other."""
         journal = self._journal
         calls = function_calls(journal.previous.get("output", ()))
         found = next((call["call_id"] for call in calls if call["name"] == tool), tool)
-        return ToolCall(journal, journal.turn - 1, found, tool, text, source)
+        return RecordedCall(journal, journal.turn - 1, found, tool, text, source)
 
-    def _event(self, call: ToolCall, source: str, target: str) -> dict[str, Any]:
+    def _event(self, call: RecordedCall, source: str, target: str) -> dict[str, Any]:
         event = HandoffEvent(
             conversation_id=self._journal.context.conversation_id,
             source=source,

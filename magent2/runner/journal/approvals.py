@@ -16,7 +16,7 @@ from agents import HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApproval
 from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
-from magent2.runner.sdk_result import nobody_to_ask
+from magent2.runner.sdk_result import approval_unavailable
 from magent2.sessions.folds import approvable_calls, mcp_approval_requests
 
 Asks: TypeAlias = Callable[[Any, dict[str, Any], str], Awaitable[bool]]
@@ -46,7 +46,7 @@ def waiting_calls(journal: Journal, interruptions: Sequence[Any]) -> list[Waitin
     for item in interruptions:
         call_id = _call_id(item)
         if call_id not in calls:
-            raise nobody_to_ask([item])
+            raise approval_unavailable([item])
         found.append(WaitingCall(turn, call_id, *calls[call_id], speaker))
     return found
 
@@ -86,7 +86,7 @@ def refusal_of(journal: Journal, key: tuple[int, str]) -> str | None:
     if decision is None or decision["status"] == "approved":
         return None
     if decision["status"] == "expired":
-        return "The call was not made: nobody has approved it in time."
+        return "The call was not made: it was not approved in time."
     reason = decision.get("reason")
     told = f"The call was not made: {decision['by']} has rejected it"
     return encodable(f"{told}: {reason}" if reason else f"{told}.")

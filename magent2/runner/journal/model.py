@@ -13,7 +13,7 @@ from magent2.errors import ModelError
 from magent2.models.envelope import utc_timestamp
 from magent2.runner.event_mapping import TEXT_DELTA, as_text, encodable
 from magent2.runner.journal.journal import Journal, outputs_of
-from magent2.runner.journal.tool_calls import SKIP_TURN, ToolCall
+from magent2.runner.journal.tool_calls import SKIP_TURN, RecordedCall
 from magent2.runner.stored_response import completed_event, model_response, response_of, storable
 from magent2.sessions.folds import function_calls
 
@@ -152,7 +152,7 @@ def described(model: Model) -> tuple[str, str]:
 
 
 def refuse_server_state(settings: ModelSettings, options: Mapping[str, Any]) -> None:
-    """A conversation that the provider keeps cannot be taken over: nobody here knows what is in it."""
+    """Refuse conversation state at the provider: a run could not be taken over, because the state is unknown here."""
     places: list[object] = [options, getattr(settings, "extra_args", None), getattr(settings, "extra_body", None)]
     for place in places:
         for name in SERVER_STATE:
@@ -186,7 +186,7 @@ async def close_calls(journal: Journal, asked: object, speaker: str) -> None:
         if asked_for is None:
             continue
         facts = asked_for["call_id"], asked_for["name"], asked_for["arguments"], speaker
-        call = ToolCall(journal, journal.turn - 1, *facts, known=False)
+        call = RecordedCall(journal, journal.turn - 1, *facts, known=False)
         output = storable(item.get("output"))
         if call.recorded is None:
             await call.start()

@@ -39,7 +39,7 @@ SKIP_TURN = "skip_turn"  # of a recorded result: the model need not be asked aga
 
 
 @dataclass(slots=True)
-class ToolCall:
+class RecordedCall:
     """One call of a tool, from its start to its result."""
 
     journal: Journal
@@ -70,7 +70,7 @@ class ToolCall:
         )
 
     def observe(self) -> None:
-        """The call begins, for whoever looks on."""
+        """Start the observation of the call."""
         run = self.journal.context.observed
         if run is not None:
             self.observed = run.start_tool_call(self.turn, self.id, self.name, self.arguments, self.known)
@@ -240,7 +240,7 @@ Structured = ToolOutputText | ToolOutputImage | ToolOutputFileContent
 
 async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[Any], arguments: str, agent: str) -> Any:
     """What the tool answers: from the journal when it has answered already."""
-    call = ToolCall(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
+    call = RecordedCall(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
     if call.recorded is not None:
         return call.recorded.get("value", call.recorded["output"])
     await call.start()

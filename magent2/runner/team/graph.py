@@ -122,7 +122,9 @@ class TeamGraphs:
         asked = {name: asked_first(tool) for name, tool in there.items() if name in member.approval}
         unasked = [name for name, tool in asked.items() if not isinstance(tool, HostedMCPTool)]
         if unasked:  # rather than let them run without a word
-            log.error("left out: their provider asks nobody", extra={"agent": member.name, "tools": unasked})
+            log.error(
+                "tools left out: their provider cannot ask for approval", extra={"agent": member.name, "tools": unasked}
+            )
         return [asked.get(name, tool) for name, tool in there.items() if name not in unasked]
 
     def kind_of(self, model: str | None) -> ModelKind:

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class RouteRun:
-    """One attempt at one decision. Who can be chosen is asked of the roster of now: nobody else could answer."""
+    """One attempt at one routing decision. Only agents of the current roster can be chosen."""
 
     def __init__(
         self, context: RunContext, scenario: Scenario, member: TeamMember, timeout_s: float = ROUTE_MAX_S

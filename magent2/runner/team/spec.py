@@ -121,7 +121,7 @@ def scenario_of(roster: Roster, agent: str, wanted: str | None) -> Scenario:
 
 
 def reachable(scenario: Scenario, start: str) -> tuple[str, ...]:
-    """The agent, and whoever the conversation can be handed to from there."""
+    """Return the agent and all agents that it can hand the conversation to, directly or indirectly."""
     found: dict[str, None] = {}
     waiting: list[str] = [start]
     while waiting:

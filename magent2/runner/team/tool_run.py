@@ -15,7 +15,7 @@ from magent2.models.envelope import OutputEvent
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal.journal import Journal
-from magent2.runner.journal.tool_calls import ToolCall
+from magent2.runner.journal.tool_calls import RecordedCall
 from magent2.runner.run_stream import RunStream
 from magent2.runner.team.graph import own_tools
 from magent2.runner.team.spec import TeamMember
@@ -50,7 +50,7 @@ class ToolRun:
 
     async def _work(self) -> None:
         known = self._name in self._member.tools
-        call = ToolCall(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
+        call = RecordedCall(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
         if call.recorded is not None:
             text = str(call.recorded["output"])
         else:
@@ -63,7 +63,7 @@ class ToolRun:
                 text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)
 
-    async def _do(self, call: ToolCall) -> tuple[str, str | None, CallScope | None]:
+    async def _do(self, call: RecordedCall) -> tuple[str, str | None, CallScope | None]:
         """What the tool says, why it failed, and the scope that it worked in when it did not."""
         try:
             check_allowed(self._member, self._name)
@@ -73,7 +73,7 @@ class ToolRun:
                 value = await self._run(dict(self._args))
         except NOT_OF_THE_TOOL:
             raise
-        except Exception as error:  # noqa: BLE001  a tool may raise anything; whoever asked for it is told
+        except Exception as error:  # noqa: BLE001  a tool may raise anything; the caller gets the error
             text = encodable(f"{type(error).__name__}: {error}")
             return text, text, None
         text = as_text(value)

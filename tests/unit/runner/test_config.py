@@ -90,8 +90,8 @@ def test_an_unknown_tool_is_one_clear_line_that_lists_the_known() -> None:
         RunnerConfig.read({"AGENT_TOOLS": "chat_send,juggle,dance"})
 
     said = str(refusal.value)
-    assert said.startswith("AGENT_TOOLS names 'juggle', 'dance', which nobody knows; known are: channel_send, ")
-    assert set(said.partition("known are: ")[2].split(", ")) == known_tools()
+    assert said.startswith("unknown tools in AGENT_TOOLS: 'juggle', 'dance'; known tools: channel_send, ")
+    assert set(said.partition("known tools: ")[2].split(", ")) == known_tools()
     assert "\n" not in said
 
 

@@ -130,7 +130,7 @@ async def test_what_nobody_decides_expires_as_rejected(bus: Engine) -> None:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
     assert desk.paid == []
-    assert outputs(bus) == ["looked; The call was not made: nobody has approved it in time."]
+    assert outputs(bus) == ["looked; The call was not made: it was not approved in time."]
     assert told(bus) == [("pay-0", "requested"), ("pay-0", "expired")]
     with pytest.raises(AlreadyDecided, match="expired already"):
         decide(bus, "pay-0")

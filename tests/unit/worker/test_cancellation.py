@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from magent2.worker.cancellation import InterruptReason, RunCancellation
-from magent2.worker.lane_plan import StopRequest
+from magent2.worker.lane_plan import StopCommand
 from tests.support.worker_fixture import until
 
 LONG_S = 60.0
-STOP = StopRequest("stopped by user:ann")
+STOP = StopCommand("stopped by user:ann")
 
 
 class Work:
@@ -168,16 +168,16 @@ async def test_a_cancellation_of_the_whole_task_is_passed_on(pulled: bool) -> No
 async def test_a_halt_in_a_while_comes_when_it_is_due() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
-    cancellation.apply(StopRequest("gone", in_s=0.01))
+    cancellation.apply(StopCommand("gone", in_s=0.01))
 
     assert not await task
-    assert cancellation.reason == StopRequest("gone", in_s=0.01)
+    assert cancellation.reason == StopCommand("gone", in_s=0.01)
 
 
 async def test_a_halt_that_was_taken_back_does_not_come() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
-    cancellation.apply(StopRequest("gone", in_s=LONG_S))
+    cancellation.apply(StopCommand("gone", in_s=LONG_S))
     cancellation.apply(None)
     work.gate.set()
 
@@ -194,7 +194,7 @@ async def test_a_halt_now_ends_the_work_now() -> None:
 
 async def test_a_stop_after_the_turn_waits_for_the_end_of_the_turn() -> None:
     cancellation, work = RunCancellation(), Work()
-    later = StopRequest("after its turn", after_turn=True)
+    later = StopCommand("after its turn", after_turn=True)
 
     async def turns() -> None:
         await cancellation.between_turns()
@@ -215,7 +215,7 @@ async def test_a_stop_after_the_turn_waits_for_the_end_of_the_turn() -> None:
 async def test_a_run_that_ends_with_the_turn_is_not_stopped() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
-    cancellation.apply(StopRequest("after its turn", after_turn=True))
+    cancellation.apply(StopCommand("after its turn", after_turn=True))
     work.gate.set()
 
     assert await task

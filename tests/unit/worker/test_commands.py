@@ -13,7 +13,7 @@ from magent2.worker.lane_plan import (
     STOP,
     STOP_AFTER_TURN,
     DisconnectPolicy,
-    StopRequest,
+    StopCommand,
     after_command,
     policy_of,
 )
@@ -24,7 +24,7 @@ DETACH, CANCEL, GRACE = DisconnectPolicy(), DisconnectPolicy("cancel"), Disconne
 
 @pytest.mark.parametrize("policy", [DETACH, CANCEL, GRACE])
 def test_stop_stops_whatever_the_policy(policy: DisconnectPolicy) -> None:
-    assert after_command(STOP, ANN, policy) == StopRequest("stopped by user:ann")
+    assert after_command(STOP, ANN, policy) == StopCommand("stopped by user:ann")
 
 
 def test_a_disconnect_alone_stops_nothing() -> None:
@@ -53,7 +53,7 @@ def test_a_reader_that_comes_back_ends_the_grace() -> None:
 
 @pytest.mark.parametrize("command", [CONNECTED, DISCONNECTED, STOP])
 def test_a_stop_is_not_taken_back(command: str) -> None:
-    stop_request = StopRequest("stopped by user:bob")
+    stop_request = StopCommand("stopped by user:bob")
 
     assert after_command(command, ANN, GRACE, stop_request) is stop_request
 
@@ -61,8 +61,8 @@ def test_a_stop_is_not_taken_back(command: str) -> None:
 def test_a_stop_after_the_turn_gives_way_to_a_stop_only() -> None:
     stop_request = after_command(STOP_AFTER_TURN, ANN, GRACE)
 
-    assert stop_request == StopRequest("stopped by user:ann after its turn", after_turn=True)
-    assert after_command(STOP, ANN, GRACE, stop_request) == StopRequest("stopped by user:ann")
+    assert stop_request == StopCommand("stopped by user:ann after its turn", after_turn=True)
+    assert after_command(STOP, ANN, GRACE, stop_request) == StopCommand("stopped by user:ann")
     for command in (CONNECTED, DISCONNECTED, STOP_AFTER_TURN):
         assert after_command(command, "user:bob", GRACE, stop_request) is stop_request
 

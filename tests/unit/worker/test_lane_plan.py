@@ -9,7 +9,7 @@ import pytest
 
 from magent2.bus.records import MailRef, Record
 from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
-from magent2.worker.lane_plan import ConsumedMail, NothingToRun, RunPlan, StopRequest, UnreadableMail, plan_lane
+from magent2.worker.lane_plan import ConsumedMail, NothingToRun, RunPlan, StopCommand, UnreadablePlan, plan_lane
 
 CHAT, CONTROL = "chat:Ada", "control:Ada"
 
@@ -73,7 +73,7 @@ def test_mail_that_is_no_envelope_is_unreadable_and_says_why(fields: dict[str, A
 
     plan = plan_lane("one", [record, mail(2)])
 
-    assert isinstance(plan, UnreadableMail)
+    assert isinstance(plan, UnreadablePlan)
     assert plan.record is record
     assert plan.reason.startswith("not an envelope: ")
     assert reason in plan.reason
@@ -82,21 +82,21 @@ def test_mail_that_is_no_envelope_is_unreadable_and_says_why(fields: dict[str, A
 def test_an_empty_payload_is_unreadable_and_names_a_few_faults() -> None:
     plan = plan_lane("one", [Record(CHAT, {}, "id-1", 1)])
 
-    assert isinstance(plan, UnreadableMail)
+    assert isinstance(plan, UnreadablePlan)
     assert "conversation_id: Field required; sender: Field required" in plan.reason
 
 
 def test_a_record_that_others_wrote_is_unreadable() -> None:
     plan = plan_lane("", [Record(CHAT, {}, "@1", 1, malformed="not JSON")])
 
-    assert isinstance(plan, UnreadableMail)
+    assert isinstance(plan, UnreadablePlan)
     assert plan.reason == "the record cannot be read: not JSON"
 
 
 def test_mail_without_a_conversation_is_unreadable() -> None:
     plan = plan_lane("", [mail(1, conversation_id=" ")])
 
-    assert isinstance(plan, UnreadableMail)
+    assert isinstance(plan, UnreadablePlan)
     assert plan.reason == "the mail names no conversation"
 
 
@@ -106,7 +106,7 @@ def test_mail_without_a_conversation_is_unreadable() -> None:
 def test_a_stop_ends_the_run_of_mail_that_is_older() -> None:
     plan = answer_of(control(1, "stop", at_ms=20), mail(1, at_ms=10))
 
-    assert plan.stop_request == StopRequest("stopped by user:ann")
+    assert plan.stop_request == StopCommand("stopped by user:ann")
     assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
@@ -173,7 +173,7 @@ def test_control_in_the_inbox_of_mail_is_a_command_too() -> None:
 def test_an_unreadable_command_is_buried_before_the_mail_is_answered() -> None:
     plan = plan_lane("one", [control(1, "dance"), control(2, "stop", sender=None), mail(1)])
 
-    assert isinstance(plan, UnreadableMail)
+    assert isinstance(plan, UnreadablePlan)
     assert plan.record.ref == MailRef(CONTROL, 2)
     assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 

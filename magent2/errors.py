@@ -42,6 +42,7 @@ Magent2Error
 │   └── NotEmpty           import only into an empty log
 ├── NotTaken               an external receiver will never accept the message as it is
 ├── Fenced                 the lane has another owner: stop this run
+│   └── WriterClosed       the work on the lane is ending: write nothing more
 ├── SuspendedSync          a function over the log awaited something else: await it on an event loop
 ├── TopicDeleted           the topic is gone for good
 ├── MalformedRecord        another program wrote into the topic: erase the record, or continue after it

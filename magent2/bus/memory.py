@@ -33,10 +33,14 @@ class MemoryBus(EngineBase):
         self._lock = threading.Lock()
         self._hub = WatchHub()
         self._closed = False
+        self._db = WriteConnection(self._open(), clock or SystemClock(), "memory", payload_max_bytes)
+
+    def _open(self) -> sqlite3.Connection:
+        """Create the database. The simulation overrides this to start from an image."""
         connection = connect(":memory:")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a backup has the settings of a log in a file
         create_tables(connection)
-        self._db = WriteConnection(connection, clock or SystemClock(), "memory", payload_max_bytes)
+        return connection
 
     def call(self, operation: Operation[R]) -> R:
         changed: set[str] = set()

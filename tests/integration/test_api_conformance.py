@@ -195,7 +195,7 @@ def check_stream(frames: list[Event], case: Case) -> None:
     assert len(frames) == case.params["max_events"] + 1 + any(frame.kind == "gap" for frame in frames)
     for frame in frames:
         if "seq" in frame.data and frame.data["seq"] is not None:
-            fits(frame.data, {"$ref": "#/components/schemas/Event"})
+            fits(frame.data, {"$ref": "#/components/schemas/ApiEvent"})
         elif frame.kind == "sessions":
             fits({**frame.data, "next": None}, {"$ref": "#/components/schemas/SessionList"})
 

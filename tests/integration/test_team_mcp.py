@@ -132,7 +132,7 @@ async def test_an_unavailable_mcp_server_is_left_out(
             assert await work(bus, runner) is Outcome.ANSWERED
 
     assert names_in(server.requests[0]) == {"weather"}
-    assert "an MCP server cannot be used" in caplog.text
+    assert "cannot connect to an MCP server" in caplog.text
 
 
 async def test_a_recorded_call_is_not_made_again_and_counts_without_its_server(

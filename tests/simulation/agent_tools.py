@@ -16,7 +16,7 @@ from magent2.tools import chat
 from magent2.tools.default_tools import RUN_PYTHON
 from magent2.tools.subagents import NAMES, subagent_tools
 from tests.simulation.blocks import python_tool
-from tests.simulation.calls import BLOCK, SEND, SUBAGENT, call_ids, kind_of, result_of, turn_of
+from tests.simulation.calls import BLOCK, SEND, SUBAGENT, TELL, call_ids, kind_of, result_of, turn_of
 from tests.simulation.directory_fixture import send_call, sending_tools
 from tests.simulation.plain_runner import MailFaults
 
@@ -44,7 +44,7 @@ async def pay(context: RunContextWrapper[Any]) -> str:
     return await _do_work(context)
 
 
-@function_tool
+@function_tool(name_override=TELL)
 async def send_message(context: RunContextWrapper[Any]) -> str:
     """Do a piece of work and send a message."""
     run: RunContext = context.context

@@ -15,6 +15,7 @@ from magent2.runner.context import RunContext
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.run_stream import RunStream
 from magent2.tools.subagents import MESSAGE, RESULT, START
 from tests.simulation.agent_tools import tool_of, tools_for
 from tests.simulation.blocks import code_of
@@ -110,13 +111,8 @@ class SdkRunner:
     def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]:
         raise AssertionError("the worker prefers astream_run")
 
-    async def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
+    def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
         known = self._alter_context(context)
         model = PlannedModel(known, self._faults, self._oracle)
         agent = Agent[Any](name=context.agent, model=model, tools=tools_for(envelope))
-        events = OpenAIAgentsRunner(agent).astream_run(envelope, known)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()
+        return OpenAIAgentsRunner(agent).astream_run(envelope, known)

@@ -80,6 +80,7 @@ SCENARIOS: Route = ("GET", "/api/scenarios")
 TOOLS: Route = ("GET", "/api/tools/list")
 STATUS: Route = ("GET", "/api/tools/config/status")
 EXECUTE: Route = ("POST", "/api/tools/execute")
+WORKERS: Route = ("GET", "/api/workers")
 DEAD: Route = ("GET", "/api/dead")
 REVIVE: Route = ("POST", "/api/dead/{agent}/{seq}/retry")
 DROP: Route = ("DELETE", "/api/dead/{agent}/{seq}")
@@ -201,6 +202,7 @@ SUCCESSES = [
     Case(EXECUTE, 200, body={"session_id": "{quiet}", "tool": "weather", "args": {"city": "Oslo"}}),
     Case(EXECUTE, 200, body={"session_id": "{quiet}", "tool": "trip"}),
     Case(EXECUTE, 202, body={"session_id": "{held}", "tool": "weather", "args": {"city": "Oslo"}}, hasty=True),
+    Case(WORKERS, 200, who="admin"),
     Case(DEAD, 200, params={"agent": "broken"}, who="admin"),
     Case(REVIVE, 200, at="/api/dead/broken/1/retry", who="admin"),
     Case(DROP, 204, at="/api/dead/broken/2", who="admin"),

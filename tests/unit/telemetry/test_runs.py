@@ -65,7 +65,7 @@ async def test_a_run_has_turns_and_a_turn_has_its_model_call_and_its_tools() -> 
 
         run = spans.one(f"invoke_agent {AGENT}")
         first, second = spans.of("turn")
-        chats = spans.of("chat Improviser")
+        chats = spans.of("chat CallbackModel")
         tools = spans.of("execute_tool dig")
         assert [parent_of(turn) for turn in (first, second)] == [id_of(run)] * 2
         assert [parent_of(chat) for chat in chats] == [id_of(first), id_of(second)]
@@ -95,7 +95,7 @@ async def test_what_was_said_is_there_in_the_form_of_the_conventions_for_those_w
     with recorded_spans(content=True) as spans:
         await work(bus, digging(("dig", "c1")), spans)
 
-        first, last = (facts(chat) for chat in spans.of("chat Improviser"))
+        first, last = (facts(chat) for chat in spans.of("chat CallbackModel"))
         tool = facts(spans.one("execute_tool dig"))
         asked, answered = json.loads(first["gen_ai.input.messages"]), json.loads(first["gen_ai.output.messages"])
         assert asked == [{"role": "user", "parts": [{"type": "text", "content": SECRET}]}]
@@ -159,7 +159,7 @@ async def test_a_replayed_turn_has_no_model_call_but_its_tools_have_a_turn() -> 
         await work(bus, digging(("dig", "c1")), spans, "heir")
 
         assert sorted(span.name for span in spans.all[before:]) == [
-            "chat Improviser",
+            "chat CallbackModel",
             "execute_tool dig",
             f"invoke_agent {AGENT}",
             "turn",
@@ -223,7 +223,7 @@ async def test_an_agent_without_tools_has_one_turn(text: str) -> None:
         model = CallbackModel(lambda items: [assistant_message("hi")])
         await work(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=model)), spans)
 
-        assert spans.names == ["chat Improviser", "turn", f"invoke_agent {AGENT}"]
+        assert spans.names == ["chat CallbackModel", "turn", f"invoke_agent {AGENT}"]
     bus.close()
 
 

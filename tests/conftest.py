@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,11 @@ import pytest
 from hypothesis import settings
 
 from tests.support.redis_server import RedisServer, skip_if_left_out
+
+# A shell that starts the tests in the background makes them ignore SIGINT, and every child inherits that. The tests of
+# Ctrl-C would then wait forever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow machine must not fail a test, and a run must not depend on examples that an earlier run has stored.
 settings.register_profile("magent2", deadline=None, database=None)

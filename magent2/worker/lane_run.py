@@ -40,7 +40,7 @@ RUN_MAX_S = 3600.0
 class LaneRun:
     """Works one lane until it is given up. While it works, others may command it or take it away.
 
-    With `catch_up` somebody calls it when a steer has come, and is done with that when this returns; without it a steer
+    `catch_up` is called when a steer has arrived, and returns once the steer is in the lane; without it a steer
     is mail like all mail.
     """
 

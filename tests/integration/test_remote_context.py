@@ -9,7 +9,7 @@ from magent2.bus.connect import connect
 from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.processes import Child, ProcessGroup
-from tests.support.steerable_run import SteerableAgent, receipts, shown_steers
+from tests.support.steerable_run import SteerableAgent, pending_mail, receipts, shown_steers
 from tests.support.worker_fixture import AGENT, LEASE_S, send, until
 
 OTHER = "Bob"
@@ -37,6 +37,9 @@ async def test_a_second_process_speaks_to_one_agent_and_to_all_and_waits_for_the
     )
     sent = await next_report(speaker)
     before = [len(talk.requests) for talk in talks.values()]
+    # The worker hears of another process's messages when it next looks; a run that ended before that would answer them
+    # as mail of its own. They are in the lanes, beside the message that is being answered, once it has looked.
+    await until(lambda: [pending_mail(bus, name) for name in talks] == [3, 2])
     for talk in talks.values():
         talk.open()
     fates = [await next_report(speaker) for _ in MESSAGES]

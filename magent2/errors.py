@@ -36,7 +36,7 @@ Magent2Error
 │   ├── NotFriends         both users must have agreed: request the friendship first
 │   ├── NotAMember         only members write to a channel: join it first
 │   ├── NotAContact        the swarm does not exchange messages with this user
-│   ├── Diverged           a repeated block did something different from its first attempt
+│   ├── BlockDiverged      a repeated block did something different from its first attempt
 │   ├── OutcomeUnknown     started before a crash and not safe to repeat: find out whether it happened
 │   ├── WouldDeadlock      the agent waited for is waiting for this run: send without waiting
 │   └── NotEmpty           import only into an empty log
@@ -232,7 +232,7 @@ class NotAContact(Refused):
     """The swarm does not accept messages from this user, or may not send any to them."""
 
 
-class Diverged(Refused):
+class BlockDiverged(Refused):
     """A repeated block did something different from the attempt that has already sent messages."""
 
 

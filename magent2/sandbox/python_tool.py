@@ -16,7 +16,7 @@ from uuid import uuid4
 import orjson
 
 from magent2.bus.log import Log
-from magent2.errors import BlockFailed, ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
+from magent2.errors import BlockDiverged, BlockFailed, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.models.json_types import JsonObject
 from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
@@ -160,7 +160,7 @@ class _BlockCalls:
             raise PermissionError(f"{tool.name} needs a person's approval; call it by itself, not from Python")
         try:
             result = await tool.run(arguments, self.scope.run)
-        except Diverged as error:
+        except BlockDiverged as error:
             raise AbortBlock(BlockFailure("diverged", str(error))) from error
         finally:
             # The tool may have changed anything: messages that are held from now on are planned with new reads.
@@ -174,7 +174,7 @@ def _divergence(scope: CallScope) -> BlockFailure | None:
         return BlockFailure("diverged", scope.diverged)
     if scope.call_writer is None:
         return None
-    missing = scope.call_writer.earlier_places() - scope.sent_now
+    missing = scope.call_writer.earlier_positions() - scope.sent_now
     if not missing:
         return None
     return BlockFailure("diverged", f"an earlier attempt sent {len(missing)} messages that this attempt did not reach")

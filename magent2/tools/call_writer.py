@@ -15,19 +15,19 @@ class CallWriter(Protocol):
     Every append is made under the token of the run's owner: a worker that has lost the lane writes nothing.
     """
 
-    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
-        """Return what an earlier attempt sent at once from this place in the call: `{id, tool, digest, topics}`."""
+    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
+        """Return what an earlier attempt sent immediately at this position: `{id, tool, digest, topics}`."""
         ...
 
-    def earlier_places(self) -> frozenset[int]:
-        """Return the places in the call from which earlier attempts sent something at once."""
+    def earlier_positions(self) -> frozenset[int]:
+        """Return the positions of the call at which earlier attempts sent something immediately."""
         ...
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         """Serialize sends of a run: hold this while a send is planned and appended, so that each plan sees the last."""
         ...
 
-    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
         """Send, and record the send, in one append.
 
         Raises `Refused` or `TopicDeleted` when nothing was written; plan the send again.
@@ -35,7 +35,7 @@ class CallWriter(Protocol):
         ...
 
     async def begin_once(self, tool: str, digest: str) -> None:
-        """Record that a tool that must not run twice is about to run. Raises `OutcomeUnknown` if it was begun."""
+        """Record that a tool that must not run twice is about to run. Raises `OutcomeUnknown` if it was started."""
         ...
 
     async def set_head(self, head: SetHead) -> None:

@@ -27,7 +27,7 @@ from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.bus.retry import retry_on_conflict
-from magent2.errors import ConditionFailed, Diverged, InvalidInput, Refused, TopicDeleted
+from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
@@ -237,7 +237,7 @@ async def _send_recorded(
                 f"an earlier attempt sent another {earlier['tool']} at this position,"
                 f" where this attempt calls {prepared.tool}"
             )
-            raise Diverged(scope.diverged)
+            raise BlockDiverged(scope.diverged)
         return SendResult(earlier["id"], tuple(earlier["topics"]), held=False)
     mark = scope.mark(position, prepared.target)
     async with writer.exclusive():

@@ -19,7 +19,7 @@ import pytest
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, Dump
-from magent2.errors import Diverged, InvalidInput, Magent2Error, Refused
+from magent2.errors import BlockDiverged, InvalidInput, Magent2Error, Refused
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import CallScope, SendMark, call_scope
 from tests.support.sending import Facts, commit, scope_of
@@ -193,7 +193,7 @@ class SendingToolContract:
         there = world.arrived()
         scope = scope_of(world.facts)
 
-        with pytest.raises(Diverged):
+        with pytest.raises(BlockDiverged):
             await world.call({**world.good[1], "now": True}, scope)
 
         assert scope.diverged is not None

@@ -206,8 +206,10 @@ def test_the_audit_finds_a_block_that_does_not_hold_its_sends(monkeypatch: pytes
 def test_the_audit_finds_an_immediate_send_that_is_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     send_now = JournalCallWriter.send_now
 
-    async def send_twice(call_writer: JournalCallWriter, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        await send_now(call_writer, place, facts, append)
+    async def send_twice(
+        call_writer: JournalCallWriter, position: int, facts: Mapping[str, Any], append: Append
+    ) -> None:
+        await send_now(call_writer, position, facts, append)
         twins = tuple(replace(record, id=f"{record.id}-twin") for record in append.records)
         await call_writer._journal.context.bus.acall(Append(records=twins))
 

@@ -40,17 +40,17 @@ class LogCallWriter:
     def topic(self) -> str:
         return f"call:{self.call}"
 
-    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
-        return {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(place)
+    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
+        return {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(position)
 
-    def earlier_places(self) -> frozenset[int]:
+    def earlier_positions(self) -> frozenset[int]:
         return frozenset(record.payload["place"] for record in self.bus.read(self.topic))
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        note = NewRecord(self.topic, {"place": place, **facts})
+    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
+        note = NewRecord(self.topic, {"place": position, **facts})
         await self.bus.acall(Append(records=(note, *append.records), conditions=append.conditions, heads=append.heads))
 
     async def begin_once(self, tool: str, digest: str) -> None:

@@ -20,21 +20,21 @@ class JournalCallWriter:
         self._call_id = call_id
         self._begun = 0  # tools that must not be run twice, so far
 
-    def earlier_send(self, place: int) -> Mapping[str, Any] | None:
-        return self._journal.sent.get((self._turn, self._call_id, place))
+    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
+        return self._journal.sent.get((self._turn, self._call_id, position))
 
-    def earlier_places(self) -> frozenset[int]:
+    def earlier_positions(self) -> frozenset[int]:
         own = (self._turn, self._call_id)
-        return frozenset(place for *call, place in self._journal.sent if tuple(call) == own)
+        return frozenset(position for *call, position in self._journal.sent if tuple(call) == own)
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         return self._journal.leaving
 
-    async def send_now(self, place: int, facts: Mapping[str, Any], append: Append) -> None:
-        record = self._journal.context.key.sent(self._turn, self._call_id, place, facts)
+    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
+        record = self._journal.context.key.sent(self._turn, self._call_id, position, facts)
         records = (record, *append.records)
         await self._journal.commit(*records, heads=append.heads, conditions=append.conditions)
-        self._journal.sent[self._turn, self._call_id, place] = record.payload
+        self._journal.sent[self._turn, self._call_id, position] = record.payload
 
     async def begin_once(self, tool: str, digest: str) -> None:
         key = self._turn, self._call_id, self._begun

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final, TypedDict
+
+from magent2.models.json_types import JsonObject
 
 # --- Fields of a conversation's head (the head of its `stream:` topic)
 
-ACTIVE_AGENT = "active_agent"  # answers messages to `chat:{conversation}`
-OWNER = "owner"  # the principal that may read and write the conversation
-RUN_STATUS = "run_status"  # status of the last run: `running`, or how it ended
-RUN_AGENT = "run_agent"  # agent of the last run
-RUN_ENVELOPE = "run_envelope"  # id of the message that the last run answers
-RUNNING = "running"  # a value of RUN_STATUS
-PAUSED = "paused"  # number of calls of the last run that wait for approval; absent if none
-FIRST_TEXT = "first_text"  # first message, shortened for lists
-LAST_TEXT = "last_text"  # last message, shortened for lists
+ACTIVE_AGENT: Final = "active_agent"  # answers messages to `chat:{conversation}`
+OWNER: Final = "owner"  # the principal that may read and write the conversation
+RUN_STATUS: Final = "run_status"  # status of the last run: `running`, or how it ended
+RUN_AGENT: Final = "run_agent"  # agent of the last run
+RUN_ENVELOPE: Final = "run_envelope"  # id of the message that the last run answers
+RUNNING: Final = "running"  # a value of RUN_STATUS
+PAUSED: Final = "paused"  # number of calls of the last run that wait for approval; absent if none
+FIRST_TEXT: Final = "first_text"  # first message, shortened for lists
+LAST_TEXT: Final = "last_text"  # last message, shortened for lists
+
+
+class ConversationHead(TypedDict, total=False):
+    """The fields of a conversation's head that lists and routes read. The log does not check their types."""
+
+    active_agent: str | None
+    owner: str
+    run_status: str
+    run_agent: str
+    run_envelope: str
+    paused: int
+    first_text: str
+    last_text: str
+    title: str  # as a person set it
+    scenario_id: str  # the scenario whose agents answer
+    usage: JsonObject  # of the last run; absent if it is too long for a head
+    hidden: bool
 
 
 def wait_field(agent: str) -> str:
@@ -24,20 +44,20 @@ def wait_field(agent: str) -> str:
 
 # --- Headers of all mail
 
-PRINCIPAL = "principal"  # user or program that the mail was sent for
-STEER = "steer"  # the mail is for a run in progress
-HOPS = "hops"  # number of agents that have passed the message on
-TRACE = "traceparent"  # span of the send, in W3C trace context format
-COPIES = "copies"  # number of inboxes the mail went to, if more than one
-KIND = "kind"  # kind of run the mail asks for, if it is not a message
-STREAM_SEEN = "stream_seen"  # of mail that is not shown: last seq of the stream when it was sent
+PRINCIPAL: Final = "principal"  # user or program that the mail was sent for
+STEER: Final = "steer"  # the mail is for a run in progress
+HOPS: Final = "hops"  # number of agents that have passed the message on
+TRACE: Final = "traceparent"  # span of the send, in W3C trace context format
+COPIES: Final = "copies"  # number of inboxes the mail went to, if more than one
+KIND: Final = "kind"  # kind of run the mail asks for, if it is not a message
+STREAM_SEEN: Final = "stream_seen"  # of mail that is not shown: last seq of the stream when it was sent
 
 # --- Headers of commands (control mail)
 
-MAIL_SEEN = "mail_seen"  # last seq of the agent's inbox when the command was sent; it does not apply to later mail
-TARGET_ENVELOPE = "meant"  # envelope whose run was in progress when the command was sent
-WHOLE_LANE = "whole"  # of a stop: it applies to all mail of the lane up to `mail_seen`, not only to one run
+MAIL_SEEN: Final = "mail_seen"  # last seq of the agent's inbox when the command was sent; later mail is not affected
+TARGET_ENVELOPE: Final = "meant"  # envelope whose run was in progress when the command was sent
+WHOLE_LANE: Final = "whole"  # of a stop: it applies to all mail of the lane up to `mail_seen`, not only to one run
 
 # --- Headers of mail to a connector's relay
 
-RELAY_JOB = "errand"  # the outbox item to send
+RELAY_JOB: Final = "errand"  # the outbox item to send

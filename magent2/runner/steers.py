@@ -7,7 +7,7 @@ The answer that has seen it is recorded with it, and takes it from the lane, in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from magent2.bus.records import MailRef
 from magent2.context.block import bus_message_block
 from magent2.models.events import ReceiptEvent, ReceivedMessage
 from magent2.sessions.folds import InputItem, steer_items
-from magent2.sessions.history import RunRecord
+from magent2.sessions.history import RunRecord, SeenSteer
 
 TURN_MAX_BYTES = 128 << 10  # of new steers in one request; the rest is for the next one
 
@@ -30,7 +30,7 @@ class Steer:
     ref: MailRef
 
     @property
-    def payload(self) -> dict[str, Any]:
+    def payload(self) -> SeenSteer:
         return {"id": self.id, "source": self.source, "text": self.text, "seq": self.ref.seq}
 
 
@@ -43,7 +43,7 @@ class SteerLedger:
     """The steers of one attempt: those that recorded answers have seen, and those of the turn that begins."""
 
     def __init__(self, run: RunRecord) -> None:
-        self._seen: dict[int, Sequence[Mapping[str, Any]]] = {turn: run.steers(turn) for turn in run.answers}
+        self._seen: dict[int, Sequence[SeenSteer]] = {turn: run.steers(turn) for turn in run.answers}
         self._places: dict[int, int] = {}  # turn → how many items of the SDK came before its steers
         self._recorded: set[MailRef] = set()
         self._new: tuple[Steer, ...] = ()

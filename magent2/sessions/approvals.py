@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from magent2.bus.log import Log
 from magent2.errors import AlreadyDecided, IdConflict, LimitError, UnknownCall
@@ -21,8 +21,9 @@ from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.address import control_topic
 from magent2.models.api.messages import DECISION_REASON_MAX_CHARS
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.sessions.folds import approvable_calls
-from magent2.sessions.history import ApprovalRequest, HistoryReader, RunRecord, read_history
+from magent2.sessions.history import ApprovalRequest, DecisionStatus, HistoryReader, RunRecord, read_history
 
 APPROVAL_MAX_S = 86_400.0  # how long a call waits for a decision by default
 EXPIRY_SENDER = "system"  # sender of the decision `expire`
@@ -32,9 +33,9 @@ DECISIONS = (APPROVE, REJECT, EXPIRE)
 CALL = "call"  # metadata field of a decision: `{run, turn, call_id}`
 
 ApprovalDecision: TypeAlias = Literal["approve", "reject", "expire"]
-ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
+ApprovalStatus: TypeAlias = Literal["pending"] | DecisionStatus
 
-STATUS_OF: Mapping[str, ApprovalStatus] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
+STATUS_OF: Mapping[str, DecisionStatus] = {APPROVE: "approved", REJECT: "rejected", EXPIRE: "expired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Approval:
         return datetime.fromtimestamp(self.expires_ms / 1000, UTC)
 
     @property
-    def args(self) -> dict[str, Any]:
+    def args(self) -> JsonObject:
         """The arguments as an object; text that is not a JSON object is put under `text`."""
         try:
             found = json.loads(self.arguments or "{}")
@@ -88,7 +89,7 @@ def run_approvals(run: RunRecord) -> list[Approval]:
 def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
     output = run.answers[turn]["response"].get("output", ()) if turn in run.answers else ()
     _, arguments = approvable_calls(output).get(call["call_id"], ("", ""))
-    decision = run.decisions.get((turn, call["call_id"]), {})
+    decision = run.decisions.get((turn, call["call_id"]))
     return Approval(
         run.run,
         run.agent,
@@ -98,9 +99,7 @@ def _approval(run: RunRecord, turn: int, call: ApprovalRequest) -> Approval:
         call["speaker"],
         arguments,
         call["expires_ms"],
-        decision.get("status", "pending"),
-        decision.get("by"),
-        decision.get("reason"),
+        *(("pending", None, None) if decision is None else (decision["status"], decision["by"], decision["reason"])),
     )
 
 
@@ -128,7 +127,7 @@ async def _with_decision(log: Log, approval: Approval) -> Approval:
     return approval if record is None or record.erased else apply_decision(approval, record.payload)
 
 
-def apply_decision(approval: Approval, letter: Mapping[str, Any]) -> Approval:
+def apply_decision(approval: Approval, letter: JsonMapping) -> Approval:
     """The call with the decision in this control mail. Pure."""
     reason = (letter.get("metadata") or {}).get("reason")
     status = STATUS_OF[str(letter.get("content"))]
@@ -182,7 +181,7 @@ async def decide_approval(
     return approval
 
 
-async def expire_approval(log: Log, conversation: str, approval: Approval) -> Mapping[str, Any]:
+async def expire_approval(log: Log, conversation: str, approval: Approval) -> JsonMapping:
     """Expire a call and return the decision that counts: an earlier one, if a person decided at the last moment."""
     letter = decision_envelope(conversation, approval, "expire", EXPIRY_SENDER, None)
     try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 from magent2.bus.records import Record
+from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.sessions.history import History, RunRecord, SeenSteer
 from magent2.sessions.stream import REPLY_TO, flat_event
 
-InputItem: TypeAlias = dict[str, Any]
+InputItem: TypeAlias = JsonObject  # an item of the input of a model, in the form of the Responses API
 SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
 
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
@@ -83,13 +84,13 @@ def question_item(run: RunRecord) -> InputItem:
     return {"role": "user", "content": label_sender(sender, text) if sender.startswith("agent:") else text}
 
 
-def _remembered(output: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _remembered(output: Iterable[JsonMapping]) -> list[JsonMapping]:
     """The output items that any model accepts as input again.
 
     Calls of tools that the provider ran are left out; the text after them tells their results. Reasoning items right
     before such a call are left out too, because providers refuse a reasoning item without the item it led to.
     """
-    kept: list[Mapping[str, Any]] = []
+    kept: list[JsonMapping] = []
     for item in output:
         if item.get("type", "message") in REPLAYED_TYPES:
             kept.append(item)
@@ -106,23 +107,23 @@ def _as_input(item: Mapping[str, object]) -> InputItem:
     }
 
 
-def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, Any]]) -> Iterable[InputItem]:
+def _results(run: RunRecord, turn: int, output: Iterable[JsonMapping]) -> Iterable[InputItem]:
     for call in function_calls(output):
         recorded = run.tools.get((turn, call["call_id"]))
         result = STOPPED_CALL if recorded is None else recorded["output"]
         yield {"type": "function_call_output", "call_id": call["call_id"], "output": result}
 
 
-def function_calls(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def function_calls(output: Iterable[JsonMapping]) -> Sequence[JsonMapping]:
     return [item for item in output if item.get("type") == "function_call"]
 
 
-def mcp_approval_requests(output: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def mcp_approval_requests(output: Iterable[JsonMapping]) -> Sequence[JsonMapping]:
     """Calls that the provider makes on a hosted MCP server after they were approved."""
     return [item for item in output if item.get("type") == "mcp_approval_request"]
 
 
-def approvable_calls(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+def approvable_calls(output: Iterable[JsonMapping]) -> dict[str, tuple[str, str]]:
     """Name and arguments of every call in an answer that can need approval, by the id of the decision."""
     items = list(output)
     calls = {
@@ -135,22 +136,49 @@ def approvable_calls(output: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str
     return {**calls, **hosted}
 
 
-def transcript_line(session_id: str, record: Record) -> dict[str, Any] | None:
+class TranscriptLine(TypedDict):
+    """A text of a person or an agent. `reply_to` is the id of the message that it answers."""
+
+    seq: int
+    message_id: str | None
+    role: str | None
+    agent_id: str | None
+    text: str
+    timestamp_ms: int
+    reply_to: str | None
+
+
+def transcript_line(session_id: str, record: Record) -> TranscriptLine | None:
     """The record as a line of the transcript; `None` if it is not a text of a person or an agent."""
     event = flat_event(session_id, record)
     if event is None or event["type"] != "message" or not event["text"]:
         return None
-    names = ("seq", "message_id", "role", "agent_id", "text", "timestamp_ms")
-    return {**{name: event[name] for name in names}, "reply_to": event["data"].get(REPLY_TO)}
+    return {
+        "seq": event["seq"],
+        "message_id": event["message_id"],
+        "role": event["role"],
+        "agent_id": event["agent_id"],
+        "text": event["text"],
+        "timestamp_ms": event["timestamp_ms"],
+        "reply_to": event["data"].get(REPLY_TO),
+    }
 
 
-def transcript(session_id: str, records: Iterable[Record]) -> list[dict[str, Any]]:
+def transcript(session_id: str, records: Iterable[Record]) -> list[TranscriptLine]:
     lines = (transcript_line(session_id, record) for record in records)
     return [line for line in lines if line is not None]
 
 
-def session_usage(history: History) -> dict[str, Any]:
-    """The usage of all ended runs: `{usage, runs, by_agent}`."""
+class UsageTotals(TypedDict):
+    """The usage of all ended runs, their number, and the usage by agent."""
+
+    usage: dict[str, object]
+    runs: int
+    by_agent: dict[str, dict[str, object]]
+
+
+def session_usage(history: History) -> UsageTotals:
+    """Add up the usage of all ended runs."""
     total: dict[str, object] = {}
     by_agent: dict[str, dict[str, object]] = {}
     runs = 0

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, cast
+from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
@@ -23,13 +23,16 @@ from magent2.bus.records import NewRecord, Record
 from magent2.errors import UnknownCursor
 from magent2.mail.headers import TRACE
 from magent2.models.address import history_topic
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonMapping, JsonObject
 
 HISTORY_PAGE = 1000
 RELEASE = "release"  # header of a start: the release that started the run
 RECORDS_KEPT_MAX = 50_000  # records of all histories that a process caches
 
 EndStatus = Literal["finished", "failed", "stopped"]
+DecisionStatus: TypeAlias = Literal["approved", "rejected", "expired"]
+
+# --- Payloads of the records. Each also has `kind`, `conversation_id`, `run` and `agent`.
 
 
 class SeenSteer(TypedDict):
@@ -50,12 +53,47 @@ class AnswerRecord(TypedDict):
     steers: NotRequired[list[SeenSteer]]
 
 
-class EndRecord(TypedDict):
-    """The payload of an `end`."""
+class ToolRecord(TypedDict):
+    """The payload of a `tool`: the result of a call.
 
-    status: EndStatus
-    output: str | None
-    usage: JsonObject | None
+    `output` is what the model sees, `value` the tool's return value if it differs. `sends` are the ids of the messages
+    in the same append. `skip_turn`: the model need not be called again because of this result.
+    """
+
+    turn: int
+    call_id: str
+    name: str
+    output: object
+    sends: list[str]
+    value: NotRequired[object]
+    skip_turn: NotRequired[bool]
+
+
+class SendFacts(TypedDict):
+    """A message that a call sent: its id, the tool and digest of the call that sent it, and where it went."""
+
+    id: str
+    tool: str
+    digest: str
+    topics: list[str]
+
+
+class SentRecord(SendFacts):
+    """The payload of a `sent`. `place` is the number of the message within its call."""
+
+    turn: int
+    call_id: str
+    place: int
+
+
+class BegunRecord(TypedDict):
+    """The payload of a `begun`. `place` is the number of the tool within its call."""
+
+    turn: int
+    call_id: str
+    place: int
+    name: str
+    digest: str
 
 
 class ApprovalRequest(TypedDict):
@@ -65,6 +103,50 @@ class ApprovalRequest(TypedDict):
     name: str
     speaker: str
     expires_ms: int
+
+
+class PauseRecord(TypedDict):
+    """The payload of a `pause`."""
+
+    turn: int
+    attempt: int
+    calls: list[ApprovalRequest]
+
+
+class DecisionRecord(TypedDict):
+    """The payload of a `decision`."""
+
+    turn: int
+    call_id: str
+    status: DecisionStatus
+    by: str
+    reason: str | None
+
+
+class EndRecord(TypedDict):
+    """The payload of an `end`."""
+
+    status: EndStatus
+    output: str | None
+    usage: JsonObject | None
+
+
+class AgentSettings(TypedDict, total=False):
+    """Settings of one agent in a session, in place of those of the roster."""
+
+    instructions: str
+    model: str
+
+
+class SessionSettings(TypedDict, total=False):
+    """The settings in a `settings` record: the scenario, settings of its agents by name, instructions for all."""
+
+    scenario_id: str
+    agents: dict[str, AgentSettings]
+    overlay: str
+
+
+# --- Builders of the records
 
 
 def run_id_of(agent: str, conversation: str, envelope_id: str) -> str:
@@ -86,13 +168,10 @@ class RunKey:
     run: str
     agent: str
 
-    def record(self, kind: str, **fields: Any) -> NewRecord:
-        return NewRecord(history_topic(self.conversation), self._payload(kind, fields))
-
     def start(
         self,
-        envelope: Mapping[str, Any],
-        spec: Mapping[str, Any],
+        envelope: JsonMapping,
+        spec: JsonMapping,
         seen: int,
         trace: str | None = None,
         release: str = "",
@@ -101,75 +180,91 @@ class RunKey:
 
         `trace` is the `traceparent` of the first attempt. Workers of an older `release` leave the run to newer ones.
         """
-        payload = self._payload("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen})
         headers = {name: value for name, value in ((TRACE, trace), (RELEASE, release)) if value}
-        return NewRecord(history_topic(self.conversation), payload, headers=headers)
+        return self._record("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen}, headers)
 
-    def _payload(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent, **fields}
-
-    def answer(
-        self, turn: int, response: Mapping[str, Any], speaker: str, steers: Sequence[Mapping[str, Any]] = ()
-    ) -> NewRecord:
-        """The model answered. `steers` are those it saw first in this turn, each `{id, source, text, seq}`."""
-        seen = {"steers": [dict(steer) for steer in steers]} if steers else {}
-        return self.record("answer", turn=turn, response=dict(response), speaker=speaker, **seen)
+    def answer(self, turn: int, response: JsonMapping, speaker: str, steers: Sequence[SeenSteer] = ()) -> NewRecord:
+        """The model answered. `steers` are those it saw first in this turn."""
+        answer: AnswerRecord = {"turn": turn, "response": dict(response), "speaker": speaker}
+        if steers:
+            answer["steers"] = list(steers)
+        return self._record("answer", answer)
 
     def tool(
-        self, turn: int, call_id: str, name: str, output: Any, sends: Iterable[str] = (), **value: Any
+        self, turn: int, call_id: str, name: str, output: object, sends: Iterable[str] = (), **more: object
     ) -> NewRecord:
-        """A call has a result. `output` is what the model sees; `value=` is the tool's return value, if it differs."""
-        return self.record("tool", turn=turn, call_id=call_id, name=name, output=output, sends=list(sends), **value)
+        """A call has a result. `more` are optional fields of `ToolRecord`."""
+        result: ToolRecord = {"turn": turn, "call_id": call_id, "name": name, "output": output, "sends": list(sends)}
+        return self._record("tool", {**result, **more})
 
-    def sent(self, turn: int, call_id: str, place: int, facts: Mapping[str, Any]) -> NewRecord:
-        """A message was sent before its call has a result. `place` is its number within the call."""
-        return self.record("sent", turn=turn, call_id=call_id, place=place, **facts)
+    def sent(self, turn: int, call_id: str, place: int, facts: SendFacts) -> NewRecord:
+        """A message was sent before its call has a result."""
+        sent: SentRecord = {"turn": turn, "call_id": call_id, "place": place, **facts}
+        return self._record("sent", sent)
 
     def begun(self, turn: int, call_id: str, place: int, name: str, digest: str) -> NewRecord:
         """A tool that must not run twice is about to run."""
-        return self.record("begun", turn=turn, call_id=call_id, place=place, name=name, digest=digest)
+        begun: BegunRecord = {"turn": turn, "call_id": call_id, "place": place, "name": name, "digest": digest}
+        return self._record("begun", begun)
 
     def pause(self, turn: int, attempt: int, calls: Sequence[ApprovalRequest]) -> NewRecord:
-        """Calls wait for approval, each `{call_id, name, speaker, expires_ms}`; the attempt ends here."""
-        return self.record("pause", turn=turn, attempt=attempt, calls=[dict(call) for call in calls])
+        """Calls wait for approval; the attempt ends here."""
+        pause: PauseRecord = {"turn": turn, "attempt": attempt, "calls": list(calls)}
+        return self._record("pause", pause)
 
-    def decision(self, turn: int, call_id: str, status: str, by: str, reason: str | None = None) -> NewRecord:
+    def decision(
+        self, turn: int, call_id: str, status: DecisionStatus, by: str, reason: str | None = None
+    ) -> NewRecord:
         """A waiting call was decided on."""
-        return self.record("decision", turn=turn, call_id=call_id, status=status, by=by, reason=reason)
+        decision: DecisionRecord = {"turn": turn, "call_id": call_id, "status": status, "by": by, "reason": reason}
+        return self._record("decision", decision)
 
     def retry(self, attempt: int) -> NewRecord:
         """This attempt failed; another one will follow."""
-        return self.record("retry", attempt=attempt)
+        return self._record("retry", {"attempt": attempt})
 
     def give_back(self, attempt: int) -> NewRecord:
         """The worker of this attempt shut down; the next one continues."""
-        return self.record("give_back", attempt=attempt)
+        return self._record("give_back", {"attempt": attempt})
 
-    def end(self, status: EndStatus, output: str | None = None, usage: Mapping[str, Any] | None = None) -> NewRecord:
-        return self.record("end", status=status, output=output, usage=dict(usage) if usage else None)
+    def end(self, status: EndStatus, output: str | None = None, usage: JsonMapping | None = None) -> NewRecord:
+        """The run ended."""
+        end: EndRecord = {"status": status, "output": output, "usage": dict(usage) if usage else None}
+        return self._record("end", end)
+
+    def _record(self, kind: str, fields: Mapping[str, object], headers: Mapping[str, str] | None = None) -> NewRecord:
+        own = {"kind": kind, "conversation_id": self.conversation, "run": self.run, "agent": self.agent}
+        return NewRecord(history_topic(self.conversation), {**own, **fields}, headers=headers or {})
 
 
-def settings_record(conversation: str, settings: Mapping[str, Any]) -> NewRecord:
-    """The settings from here on: `{scenario_id, agents: {name: {instructions?, model?}}, overlay?}`."""
+def settings_record(conversation: str, settings: SessionSettings) -> NewRecord:
+    """The settings from here on. They replace all earlier ones."""
     payload = {"kind": "settings", "conversation_id": conversation, "settings": dict(settings)}
     return NewRecord(history_topic(conversation), payload)
 
 
+# --- The fold of the records
+
+
 @dataclass(slots=True)
 class RunRecord:
-    """Everything recorded of one run."""
+    """Everything recorded of one run.
+
+    `envelope` is the message that it answers, as JSON. `spec` is the runner's specification of the run; of its fields,
+    this package reads `kind` and `scenario_id`.
+    """
 
     run: str
     agent: str
-    envelope: Mapping[str, Any]
-    spec: Mapping[str, Any]
+    envelope: JsonMapping
+    spec: JsonMapping
     seen: int
     answers: dict[int, AnswerRecord] = field(default_factory=dict)
-    tools: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)
-    sent: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by turn, call and place
-    begun: dict[tuple[int, str, int], Mapping[str, Any]] = field(default_factory=dict)
+    tools: dict[tuple[int, str], ToolRecord] = field(default_factory=dict)  # by turn and call
+    sent: dict[tuple[int, str, int], SentRecord] = field(default_factory=dict)  # by turn, call and place
+    begun: dict[tuple[int, str, int], BegunRecord] = field(default_factory=dict)
     asked: dict[tuple[int, str], ApprovalRequest] = field(default_factory=dict)  # calls that need approval
-    decisions: dict[tuple[int, str], Mapping[str, Any]] = field(default_factory=dict)  # on them
+    decisions: dict[tuple[int, str], DecisionRecord] = field(default_factory=dict)  # on them
     end: EndRecord | None = None
     ended: int = 0  # seq of its end
     retries: int = 0  # attempts that failed; an attempt whose worker crashed leaves no record
@@ -207,7 +302,7 @@ class History:
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
     last: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: SessionSettings = field(default_factory=SessionSettings)
 
     def followed_by(self, records: Sequence[Record]) -> History:
         """The history extended by these records. Records of a run whose start is not in the history are ignored."""
@@ -248,17 +343,18 @@ def _apply(run: RunRecord, kind: str, record: Record) -> None:
     if kind == "answer":
         run.answers.setdefault(payload["turn"], cast(AnswerRecord, payload))
     elif kind == "tool":
-        run.tools[payload["turn"], payload["call_id"]] = payload  # a later record holds the output after a guardrail
+        # a later record holds the output after a guardrail
+        run.tools[payload["turn"], payload["call_id"]] = cast(ToolRecord, payload)
     elif kind == "sent":
-        run.sent.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
+        run.sent.setdefault((payload["turn"], payload["call_id"], payload["place"]), cast(SentRecord, payload))
     elif kind == "begun":
-        run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), payload)
+        run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), cast(BegunRecord, payload))
     elif kind == "pause":
         run.returns += 1
         run.end, run.ended = None, 0  # a failed run was retried
         run.asked.update({(payload["turn"], call["call_id"]): call for call in payload["calls"]})
     elif kind == "decision":
-        run.decisions.setdefault((payload["turn"], payload["call_id"]), payload)
+        run.decisions.setdefault((payload["turn"], payload["call_id"]), cast(DecisionRecord, payload))
     elif kind == "retry":
         run.retries += 1
     elif kind == "give_back":
@@ -268,7 +364,7 @@ def _apply(run: RunRecord, kind: str, record: Record) -> None:
 
 
 # Reads the history of a conversation: `read_history`, or `HistoryCache.read_with`
-HistoryReader: TypeAlias = Callable[[Log, str], Coroutine[Any, Any, "History"]]
+HistoryReader: TypeAlias = Callable[[Log, str], Awaitable["History"]]
 
 
 async def read_history(log: Log, conversation: str, known: History | None = None) -> History:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from magent2.bus.records import Record
+from magent2.models.json_types import JsonMapping, JsonObject
 
 ENDS = ("finished", "failed", "stopped")
 EVENTS_MAX = 5000  # records kept per message; further tokens are left out, because the final text contains them
@@ -23,7 +23,7 @@ class MessageOutcome:
         self.run_id: str | None = None
         self.status: str | None = None  # of the run, once it has ended
         self.reason: str | None = None
-        self.output: Mapping[str, Any] | None = None
+        self.output: JsonMapping | None = None
 
     def take(self, record: Record) -> None:
         payload = record.payload
@@ -53,7 +53,7 @@ class MessageOutcome:
         return "" if self.output is None else str(self.output.get("text", ""))
 
     @property
-    def usage(self) -> Mapping[str, Any] | None:
+    def usage(self) -> JsonMapping | None:
         usage = None if self.output is None else self.output.get("usage")
         return usage if isinstance(usage, Mapping) else None
 
@@ -63,9 +63,9 @@ class MessageOutcome:
         found = None if self.output is None else self.output.get("message_id")
         return found if isinstance(found, str) else None
 
-    def tool_calls(self) -> list[dict[str, Any]]:
+    def tool_calls(self) -> list[JsonObject]:
         """Each tool call once, in the order of their starts, with its result."""
-        calls: dict[str, dict[str, Any]] = {}
+        calls: dict[str, JsonObject] = {}
         for record in self.records:
             payload = record.payload
             if payload.get("event") == "tool_step":
@@ -74,7 +74,7 @@ class MessageOutcome:
         return list(calls.values())
 
 
-def _empty_call(payload: Mapping[str, object]) -> dict[str, Any]:
+def _empty_call(payload: Mapping[str, object]) -> JsonObject:
     return {
         "tool_call_id": payload.get("tool_call_id"),
         "name": payload.get("name"),
@@ -87,7 +87,7 @@ def _empty_call(payload: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _step_fields(payload: Mapping[str, object]) -> dict[str, Any]:
+def _step_fields(payload: Mapping[str, object]) -> JsonObject:
     """The fields that this step adds to its call."""
     names = {
         "args": "args",

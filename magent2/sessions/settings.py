@@ -7,20 +7,19 @@ readers of the stream may not see instructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
 from magent2.bus.records import NewRecord, TopicInfo
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import NameTaken, TopicDeleted
-from magent2.mail.headers import ACTIVE_AGENT
+from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import agent_topic, check_name, history_topic, stream_topic
 from magent2.models.events import SessionEvent
+from magent2.models.json_types import JsonMapping
 from magent2.models.principal import Principal
-from magent2.sessions.history import History, read_history, settings_record
+from magent2.sessions.history import AgentSettings, History, SessionSettings, read_history, settings_record
 from magent2.sessions.stream import event_payload
 
 CREATED_ID = "session-created"
@@ -40,25 +39,29 @@ class SessionChange:
     overlay: str | None = None
     takes_over: bool = False
 
-    def applied(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def applied(self, settings: SessionSettings) -> SessionSettings:
         """The settings after this change. A change of scenario removes the settings of the old scenario's agents."""
         same = settings.get("scenario_id") in (None, self.scenario_id)
-        agents = {name: dict(said) for name, said in (settings.get("agents") or {}).items()} if same else {}
-        said = agents.pop(self.agent, {}) | _given(instructions=self.instructions, model=self.model)
-        said = {name: text for name, text in said.items() if text}
-        overlay = settings.get("overlay", "") if self.overlay is None else self.overlay
-        return {
-            "scenario_id": self.scenario_id,
-            "agents": {**agents, **({self.agent: said} if said else {})},
-            **({"overlay": overlay} if overlay else {}),
-        }
+        agents = dict(settings.get("agents") or {}) if same else {}
+        before = agents.pop(self.agent, AgentSettings())
+        own = AgentSettings()
+        if instructions := before.get("instructions") if self.instructions is None else self.instructions:
+            own["instructions"] = instructions
+        if model := before.get("model") if self.model is None else self.model:
+            own["model"] = model
+        if own:
+            agents[self.agent] = own
+        after: SessionSettings = {"scenario_id": self.scenario_id, "agents": agents}
+        if overlay := settings.get("overlay") if self.overlay is None else self.overlay:
+            after["overlay"] = overlay
+        return after
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigureResult:
     """The settings after the call, whether the session is new, and the names of the changed settings."""
 
-    settings: Mapping[str, Any]
+    settings: SessionSettings
     created: bool
     changed: tuple[str, ...]
     active_agent: str | None = None
@@ -88,8 +91,8 @@ async def configure_session(log: Log, session_id: str, principal: Principal, cha
         changed = (*moved, *changed_settings(history.settings, after))
         if not changed and not new:
             return ConfigureResult(after, False, (), active)
-        wanted = {ACTIVE_AGENT: active, "scenario_id": change.scenario_id, **({"owner": principal.name} if new else {})}
-        await log.append(_append(session_id, history, after, changed, wanted, head if not new else None))
+        owner = principal.name if new else None
+        await log.append(_append(session_id, history, after, changed, active, owner, head))
         return ConfigureResult(after, new, changed, active)
 
     return await retry_on_conflict(attempt, f"session {session_id!r}")
@@ -109,29 +112,31 @@ def _check_free(session_id: str, state: tuple[TopicInfo, ...], principal: Princi
 def _append(
     session_id: str,
     history: History,
-    after: Mapping[str, Any],
+    after: SessionSettings,
     changed: tuple[str, ...],
-    wanted: dict[str, Any],
-    head: Mapping[str, Any] | None,
+    active: str | None,
+    owner: str | None,
+    head: JsonMapping,
 ) -> Append:
-    """The append that makes the change. `head` is the session's head before it; None for a new session."""
+    """The append that makes the change. `owner` is that of a new session; `head` is the session's head before it."""
     topic = stream_topic(session_id)
-    facts = {"changed": list(changed), "scenario_id": after["scenario_id"], ACTIVE_AGENT: wanted[ACTIVE_AGENT]}
-    event = SessionEvent(conversation_id=session_id, status="created" if head is None else "updated", data=facts)
-    told = NewRecord(
-        topic, event_payload(event), **({"id": CREATED_ID, "digest": wanted["owner"]} if head is None else {})
-    )
+    fields = {ACTIVE_AGENT: active, "scenario_id": after["scenario_id"]}
+    facts = {"changed": list(changed), **fields}
     conditions: tuple[Condition, ...] = (LastSeqIs(history_topic(session_id), history.last),)
-    if head is None:
-        conditions += (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, "owner", None))
+    if owner is not None:
+        event = SessionEvent(conversation_id=session_id, status="created", data=facts)
+        told = NewRecord(topic, event_payload(event), id=CREATED_ID, digest=owner)
+        conditions += (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, OWNER, None))
+        fields[OWNER] = owner
     else:
-        conditions += tuple(HeadIs(topic, name, head.get(name)) for name in ("owner", ACTIVE_AGENT))
+        told = NewRecord(topic, event_payload(SessionEvent(conversation_id=session_id, status="updated", data=facts)))
+        conditions += tuple(HeadIs(topic, name, head.get(name)) for name in (OWNER, ACTIVE_AGENT))
     return Append(
-        records=(told, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, wanted),)
+        records=(told, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, fields),)
     )
 
 
-def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_settings(before: SessionSettings, after: SessionSettings) -> tuple[str, ...]:
     """The names of the settings that differ: `scenario_id`, `overlay`, `desk.instructions`."""
     found = [name for name in ("scenario_id", "overlay") if before.get(name) != after.get(name)]
     old, new = before.get("agents") or {}, after.get("agents") or {}
@@ -139,7 +144,3 @@ def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> tup
         said, says = old.get(agent) or {}, new.get(agent) or {}
         found += [f"{agent}.{name}" for name in ("instructions", "model") if said.get(name) != says.get(name)]
     return tuple(found)
-
-
-def _given(**texts: str | None) -> dict[str, str]:
-    return {name: text for name, text in texts.items() if text is not None}

@@ -6,7 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
@@ -16,7 +16,7 @@ from magent2.bus.retry import retry_on_conflict
 from magent2.errors import ConditionFailed, NameTaken, TopicDeleted, UnknownCursor
 from magent2.mail.conversation_state import ActiveAgentCache
 from magent2.mail.delivery import DeliveryResult, SendOptions, deliver
-from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT
+from magent2.mail.headers import ACTIVE_AGENT, LAST_TEXT, ConversationHead
 from magent2.models.address import agent_topic, chat_topic, check_name, conversation_topics, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import HandoffEvent, SessionEvent
@@ -42,12 +42,12 @@ class Session:
 
     session_id: str
     last: int
-    head: Mapping[str, Any]
+    head: ConversationHead
     active_ms: int
 
     @classmethod
     def of(cls, info: TopicInfo) -> Session:
-        return cls(info.topic.partition(":")[2], info.last, info.head, info.active_ms)
+        return cls(info.topic.partition(":")[2], info.last, cast(ConversationHead, info.head), info.active_ms)
 
     @property
     def owner(self) -> str | None:
@@ -63,7 +63,7 @@ class Session:
         return self.active_ms, stream_topic(self.session_id)
 
 
-async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
+async def create_session(log: Log, session_id: str, owner: str, fields: Mapping[str, object] | None = None) -> Session:
     """Create a session, once: a repeat by the same owner returns it. Raises `NameTaken` for another owner."""
     check_name(session_id, "session id")
     check_name(owner, "owner")
@@ -235,7 +235,7 @@ class SessionStore:
         self._active_agents = ActiveAgentCache()
         self._deliveries = deliveries
 
-    async def create(self, session_id: str, owner: str, fields: Mapping[str, Any] | None = None) -> Session:
+    async def create(self, session_id: str, owner: str, fields: Mapping[str, object] | None = None) -> Session:
         return await create_session(Log(self.bus), session_id, owner, fields)
 
     async def get(self, session_id: str) -> Session | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from magent2.bus.records import NewRecord, Record
 from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import RunFields
+from magent2.models.json_types import JsonMapping, JsonObject
 
 CLOSING = ("output", "message")
 
 
-def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[str, Any] | None = None) -> NewRecord:
+def stream_record(event: BaseStreamEvent | JsonMapping, fields: JsonMapping | None = None) -> NewRecord:
     """An event as a record. `fields` are v1.1 fields of the run; fields of the event itself take precedence.
 
     A token is a draft of its message, and the output or message of the same id closes it: retention may then drop the
@@ -22,7 +23,7 @@ def stream_record(event: BaseStreamEvent | Mapping[str, Any], fields: Mapping[st
     return payload_record(event_payload(event) if fields is None else {**fields, **event_payload(event)})
 
 
-def payload_record(payload: dict[str, Any]) -> NewRecord:
+def payload_record(payload: JsonObject) -> NewRecord:
     """The record of an event that is JSON already. The record keeps the dict, so the caller must not change it."""
     topic = stream_topic(str(payload["conversation_id"]))
     message, kind = payload.get("message_id"), payload.get("event")
@@ -31,7 +32,7 @@ def payload_record(payload: dict[str, Any]) -> NewRecord:
     return NewRecord(topic, payload, closes=message if kind in CLOSING else None)
 
 
-def event_payload(event: BaseStreamEvent | Mapping[str, Any]) -> dict[str, Any]:
+def event_payload(event: BaseStreamEvent | JsonMapping) -> JsonObject:
     """An event as JSON, from a model or a mapping. Fields of v1.1 events that are not set are left out."""
     if isinstance(event, dict):  # the frequent case: tokens
         return dict(event)
@@ -76,7 +77,24 @@ _FLAT_TYPES = {
 }
 
 
-def flat_event(session_id: str, record: Record) -> dict[str, Any] | None:
+class FlatEvent(TypedDict):
+    """A record in the second form. `data` holds the fields that have no place of their own."""
+
+    session_id: str
+    seq: int
+    type: str
+    message_id: str | None
+    token_seq: int | None
+    role: str | None
+    agent_id: str | None
+    text: str | None
+    final: bool | None
+    reason: str | None
+    data: JsonObject
+    timestamp_ms: int
+
+
+def flat_event(session_id: str, record: Record) -> FlatEvent | None:
     """The flat event of a record; `None` if the record was erased."""
     if record.erased:
         return None
@@ -137,7 +155,7 @@ def _reason_of(payload: Mapping[str, object]) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def _data_of(payload: Mapping[str, object]) -> dict[str, Any]:
+def _data_of(payload: Mapping[str, object]) -> JsonObject:
     """The remaining fields; for a session change, the changed settings."""
     kind = payload.get("event")
     if kind == "session":

@@ -8,9 +8,8 @@ cannot exceed the limit by starting two at once; and a stop of an agent without 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import HeadIs, SetHead
@@ -20,6 +19,7 @@ from magent2.mail.delivery import SendOptions, deliver
 from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING
 from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonMapping
 from magent2.sessions.receipts import find_message_progress
 
 SUBAGENTS_PER_RUN_MAX = 16
@@ -37,7 +37,7 @@ def started_field(agent: str) -> str:
     return STARTED + hashlib.blake2b(agent.encode(), digest_size=6).hexdigest()
 
 
-def depth_below(head: Mapping[str, Any]) -> int:
+def depth_below(head: JsonMapping) -> int:
     """The depth of a subagent of this conversation. Raises `Refused` above the limit. Pure."""
     depth = int(head.get(DEPTH) or 0) + 1
     if depth > DEPTH_MAX:
@@ -53,7 +53,7 @@ class StartCount:
     head: SetHead
 
 
-def count_start(conversation: str, agent: str, run_id: str, head: Mapping[str, Any]) -> StartCount:
+def count_start(conversation: str, agent: str, run_id: str, head: JsonMapping) -> StartCount:
     """Count a subagent that this run is about to start. Raises `Refused` at the limit. Pure."""
     name, topic = started_field(agent), stream_topic(conversation)
     before = head.get(name)
@@ -111,7 +111,7 @@ async def _is_done(log: Log, info: TopicInfo) -> bool:
     return fate is None or (fate.status in DONE and not fate.waiting)
 
 
-def _workers(head: Mapping[str, Any]) -> Sequence[str]:
+def _workers(head: JsonMapping) -> Sequence[str]:
     """The agents that may have mail there: after a handoff, the agent of the run and the active agent differ."""
     found = (head.get(ACTIVE_AGENT), head.get(RUN_AGENT) if head.get(RUN_STATUS) == RUNNING else None)
     return list(dict.fromkeys(agent for agent in found if isinstance(agent, str)))

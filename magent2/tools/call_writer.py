@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from magent2.bus.operations import Append, SetHead
+from magent2.sessions.history import SendFacts, SentRecord
 
 
 class CallWriter(Protocol):
@@ -15,8 +15,8 @@ class CallWriter(Protocol):
     Every append is made under the token of the run's owner: a worker that has lost the lane writes nothing.
     """
 
-    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
-        """Return what an earlier attempt sent immediately at this position: `{id, tool, digest, topics}`."""
+    def earlier_send(self, position: int) -> SentRecord | None:
+        """Return what an earlier attempt sent immediately at this position."""
         ...
 
     def earlier_positions(self) -> frozenset[int]:
@@ -27,7 +27,7 @@ class CallWriter(Protocol):
         """Serialize sends of a run: hold this while a send is planned and appended, so that each plan sees the last."""
         ...
 
-    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, position: int, facts: SendFacts, append: Append) -> None:
         """Send, and record the send, in one append.
 
         Raises `Refused` or `TopicDeleted` when nothing was written; plan the send again.

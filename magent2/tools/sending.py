@@ -31,6 +31,7 @@ from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
+from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import CallWriter
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
@@ -244,7 +245,12 @@ async def _send_recorded(
         for _ in range(SEND_TRIES_MAX):
             append = await PlanCache().plan(log, prepared.plan, mark)
             sent = SendResult(mark.id, topics_of(append), held=False)
-            facts = {"id": mark.id, "tool": prepared.tool, "digest": prepared.digest, "topics": list(sent.topics)}
+            facts: SendFacts = {
+                "id": mark.id,
+                "tool": prepared.tool,
+                "digest": prepared.digest,
+                "topics": list(sent.topics),
+            }
             try:
                 await writer.send_now(position, facts, append)
             except (Refused, TopicDeleted):

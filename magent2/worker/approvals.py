@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import LaneWriter
@@ -17,7 +17,7 @@ from magent2.bus.records import NewRecord
 from magent2.bus.retry import retry_call
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, apply_decision, expire_approval, now_ms, run_approvals
-from magent2.sessions.history import ApprovalRequest, RunRecord
+from magent2.sessions.history import ApprovalRequest, DecisionRecord, DecisionStatus, RunRecord
 from magent2.worker.lane_plan import RunPlan
 from magent2.worker.run_events import RunEvents
 
@@ -82,14 +82,14 @@ def decision_records(report: RunEvents, approvals: Sequence[Approval]) -> list[N
 def with_decisions(run: RunRecord, report: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
     """Return a copy of the run with these decisions; the history's own is not changed."""
     known = run.copy()
-    found: Mapping[tuple[int, str], Any] = {approval.key: _decision(report, approval).payload for approval in approvals}
-    known.decisions.update(found)
+    for approval in approvals:
+        known.decisions[approval.key] = cast(DecisionRecord, _decision(report, approval).payload)
     return known
 
 
 def _decision(report: RunEvents, approval: Approval) -> NewRecord:
-    by = approval.decided_by or ""
-    return report.key.decision(approval.turn, approval.call_id, approval.status, by, approval.reason)
+    status = cast(DecisionStatus, approval.status)  # the callers pass only calls that are decided
+    return report.key.decision(approval.turn, approval.call_id, status, approval.decided_by or "", approval.reason)
 
 
 class LaneApprovals:

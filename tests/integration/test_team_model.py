@@ -12,6 +12,7 @@ import pytest
 
 from magent2.bus.memory import MemoryBus
 from magent2.runner.team.runner import TeamRunner
+from magent2.sessions.history import AgentSettings
 from magent2.tools.builtins import BuiltinTools
 from magent2.tools.default_tools import standard_tools
 from magent2.worker.lane_run import Outcome
@@ -76,7 +77,7 @@ async def test_instructions_model_and_schemas_are_those_of_the_agent(bus: Memory
 
 
 async def test_a_session_has_its_own_instructions_model_and_overlay(bus: MemoryBus) -> None:
-    changes = {"desk": {"instructions": "You are a pirate.", "model": "pirate-model"}}
+    changes: dict[str, AgentSettings] = {"desk": {"instructions": "You are a pirate.", "model": "pirate-model"}}
     set_session(bus, {"scenario_id": "house", "agents": changes, "overlay": "Answer in Norwegian."})
     mail(bus, "hello")
     with ModelServer([Reply(calls=[Call("transfer_to_shop")]), Reply("Hei.")]) as server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from magent2.runner.journal import tool_calls as journal_tools
 from magent2.runner.journal.call_writer import JournalCallWriter
 from magent2.sessions import approvals, store
 from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope
+from magent2.sessions.history import SendFacts
 from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.interface import CallScope, HeldSend
 from magent2.worker import lane_plan as plan
@@ -206,9 +207,7 @@ def test_the_audit_finds_a_block_that_does_not_hold_its_sends(monkeypatch: pytes
 def test_the_audit_finds_an_immediate_send_that_is_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     send_now = JournalCallWriter.send_now
 
-    async def send_twice(
-        call_writer: JournalCallWriter, position: int, facts: Mapping[str, Any], append: Append
-    ) -> None:
+    async def send_twice(call_writer: JournalCallWriter, position: int, facts: SendFacts, append: Append) -> None:
         await send_now(call_writer, position, facts, append)
         twins = tuple(replace(record, id=f"{record.id}-twin") for record in append.records)
         await call_writer._journal.context.bus.acall(Append(records=twins))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
+from magent2.sessions.history import SendFacts, SentRecord
 from magent2.tools.interface import CallScope, FailedSend
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
@@ -40,8 +40,9 @@ class LogCallWriter:
     def topic(self) -> str:
         return f"call:{self.call}"
 
-    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
-        return {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(position)
+    def earlier_send(self, position: int) -> SentRecord | None:
+        sent = {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}
+        return cast(SentRecord, sent[position]) if position in sent else None
 
     def earlier_positions(self) -> frozenset[int]:
         return frozenset(record.payload["place"] for record in self.bus.read(self.topic))
@@ -49,7 +50,7 @@ class LogCallWriter:
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, position: int, facts: SendFacts, append: Append) -> None:
         note = NewRecord(self.topic, {"place": position, **facts})
         await self.bus.acall(Append(records=(note, *append.records), conditions=append.conditions, heads=append.heads))
 

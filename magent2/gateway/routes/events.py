@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -35,7 +36,7 @@ from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, RecordPage, Transcript
 from magent2.models.principal import Principal
-from magent2.sessions.folds import transcript_line
+from magent2.sessions.folds import TranscriptLine, transcript_line
 from magent2.sessions.stream import flat_event
 
 EVENTS_MAX = 1000
@@ -120,7 +121,7 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
     ) -> Response:
         """What was said, and nothing else, a page at a time. A page may be short and not be the last."""
         principal, after = caller(request), parse_since(since)
-        lines: list[dict[str, Any]] = []
+        lines: list[TranscriptLine] = []
         last = after
         for _ in range(PAGES_MAX):
             page = await read_page(services, session_id, principal, after, EVENTS_MAX)
@@ -131,7 +132,7 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
         return Response(orjson.dumps(body), media_type=JSON)
 
 
-def _add_lines(session_id: str, page: Page, lines: list[dict[str, Any]], limit: int) -> tuple[int, int]:
+def _add_lines(session_id: str, page: Page, lines: list[TranscriptLine], limit: int) -> tuple[int, int]:
     """Add the page's lines up to the limit; the seq up to which it was read, and the last that there is."""
     for record in page.records:
         line = transcript_line(session_id, record)
@@ -142,7 +143,7 @@ def _add_lines(session_id: str, page: Page, lines: list[dict[str, Any]], limit: 
     return (page.records[-1].seq if page.records else page.last), page.last
 
 
-def _paged(id_field: str, session_id: str, events: list[dict[str, Any]], page: Page) -> Response:
+def _paged(id_field: str, session_id: str, events: Sequence[Mapping[str, object]], page: Page) -> Response:
     next_since = page.records[-1].seq if page.records else page.last
     body = {id_field: session_id, "events": events, "next_since": next_since, "has_more": next_since < page.last}
     return Response(orjson.dumps(body), media_type=JSON)

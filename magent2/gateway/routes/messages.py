@@ -45,7 +45,7 @@ from magent2.models.principal import Principal
 from magent2.sessions.message_outcome import MessageOutcome
 from magent2.sessions.receipts import MessageProgress, find_message_progress
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
-from magent2.sessions.stream import flat_event
+from magent2.sessions.stream import FlatEvent, flat_event
 
 JSON = "application/json"
 
@@ -141,7 +141,7 @@ def reply_response(session_id: str, seq: int, exchange: MessageOutcome) -> Respo
     return Response(orjson.dumps(answer), media_type=JSON)
 
 
-def rendered_events(session_id: str, exchange: MessageOutcome) -> list[dict[str, Any]]:
+def rendered_events(session_id: str, exchange: MessageOutcome) -> list[FlatEvent]:
     shown = (flat_event(session_id, record) for record in exchange.records)
     return [event for event in shown if event is not None]
 

@@ -8,7 +8,7 @@ import orjson
 
 from magent2.bus.records import Record
 from magent2.gateway.streaming.sse import EndReason, EventFrame, FrameFormat
-from magent2.sessions.stream import flat_event
+from magent2.sessions.stream import FlatEvent, flat_event
 
 FIELDS = (
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -39,7 +39,7 @@ def _unsaid(session_id: str, sort: str, **fields: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FIELDS), "data": {}, "session_id": session_id, "type": sort, **fields}
 
 
-def _numbered(event: dict[str, Any]) -> EventFrame:
+def _numbered(event: FlatEvent | dict[str, Any]) -> EventFrame:
     kind = str(event["type"])
     data = b"id: %d\nevent: %s\ndata: %b\n\n" % (event["seq"], kind.encode(), orjson.dumps(event))
     return EventFrame(event["seq"], kind, data)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import cast
 
 from magent2.bus.operations import Append, SetHead
 from magent2.errors import OutcomeUnknown
 from magent2.runner.journal.journal import Journal
+from magent2.sessions.history import BegunRecord, SendFacts, SentRecord
 
 
 class JournalCallWriter:
@@ -20,7 +20,7 @@ class JournalCallWriter:
         self._call_id = call_id
         self._begun = 0  # tools that must not be run twice, so far
 
-    def earlier_send(self, position: int) -> Mapping[str, Any] | None:
+    def earlier_send(self, position: int) -> SentRecord | None:
         return self._journal.sent.get((self._turn, self._call_id, position))
 
     def earlier_positions(self) -> frozenset[int]:
@@ -30,11 +30,11 @@ class JournalCallWriter:
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         return self._journal.leaving
 
-    async def send_now(self, position: int, facts: Mapping[str, Any], append: Append) -> None:
+    async def send_now(self, position: int, facts: SendFacts, append: Append) -> None:
         record = self._journal.context.key.sent(self._turn, self._call_id, position, facts)
         records = (record, *append.records)
         await self._journal.commit(*records, heads=append.heads, conditions=append.conditions)
-        self._journal.sent[self._turn, self._call_id, position] = record.payload
+        self._journal.sent[self._turn, self._call_id, position] = cast(SentRecord, record.payload)
 
     async def begin_once(self, tool: str, digest: str) -> None:
         key = self._turn, self._call_id, self._begun
@@ -46,7 +46,7 @@ class JournalCallWriter:
             )
         record = self._journal.context.key.begun(*key, tool, digest)
         await self._journal.commit(record)
-        self._journal.begun[key] = record.payload
+        self._journal.begun[key] = cast(BegunRecord, record.payload)
 
     async def set_head(self, head: SetHead) -> None:
         await self._journal.put(heads=(head,))

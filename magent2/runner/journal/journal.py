@@ -31,6 +31,7 @@ from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
 from magent2.runner.steers import Steer, SteerLedger, receipt
 from magent2.runner.stored_response import answer_json, storable, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
+from magent2.sessions.history import BegunRecord, DecisionRecord, SentRecord, ToolRecord
 from magent2.sessions.stream import event_payload, stream_record
 
 RUN_ENDED = "the run has ended; it can write no more"
@@ -55,10 +56,10 @@ class Journal:
             turn: record["response"] for turn, record in context.run.answers.items()
         }
         self.speakers: dict[int, str] = {turn: record["speaker"] for turn, record in context.run.answers.items()}
-        self.results: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.tools)
-        self.sent: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.sent)
-        self.begun: dict[tuple[int, str, int], Mapping[str, Any]] = dict(context.run.begun)
-        self.decisions: dict[tuple[int, str], Mapping[str, Any]] = dict(context.run.decisions)
+        self.results: dict[tuple[int, str], ToolRecord] = dict(context.run.tools)
+        self.sent: dict[tuple[int, str, int], SentRecord] = dict(context.run.sent)
+        self.begun: dict[tuple[int, str, int], BegunRecord] = dict(context.run.begun)
+        self.decisions: dict[tuple[int, str], DecisionRecord] = dict(context.run.decisions)
         self.failures: dict[str, str] = {}  # call id → why it failed
         self.steers = SteerLedger(context.run)
         self.leaving = asyncio.Lock()  # held by the send that leaves at once

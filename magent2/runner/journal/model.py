@@ -13,7 +13,7 @@ from magent2.errors import ModelError
 from magent2.models.envelope import utc_timestamp
 from magent2.runner.event_mapping import TEXT_DELTA, as_text, encodable
 from magent2.runner.journal.journal import Journal, outputs_of
-from magent2.runner.journal.tool_calls import SKIP_TURN, RecordedCall
+from magent2.runner.journal.tool_calls import RecordedCall
 from magent2.runner.stored_response import completed_event, model_response, response_of, storable
 from magent2.sessions.folds import function_calls
 
@@ -168,8 +168,8 @@ def refuse_server_state(settings: ModelSettings, options: Mapping[str, Any]) -> 
 async def final_of(journal: Journal, results: Sequence[FunctionToolResult]) -> ToolsToFinalOutputResult:
     """Whether what the tools gave is the output: it is where all of them say that the model need not see it."""
     calls = function_calls(journal.previous.get("output", ()))
-    known = [journal.results.get((journal.turn - 1, call["call_id"]), {}) for call in calls]
-    if not known or not all(record.get(SKIP_TURN) for record in known):
+    known = [journal.results.get((journal.turn - 1, call["call_id"])) for call in calls]
+    if not known or not all(record is not None and record.get("skip_turn") for record in known):
         return ToolsToFinalOutputResult(is_final_output=False)
     return ToolsToFinalOutputResult(is_final_output=True, final_output=as_text(results[-1].output))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agents import FunctionTool, ItemHelpers, ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool import invoke_function_tool
@@ -25,6 +25,7 @@ from magent2.runner.journal.approvals import refusal_of
 from magent2.runner.journal.call_writer import JournalCallWriter
 from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
+from magent2.sessions.history import ToolRecord
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend, OutcomeBuilder, call_scope
 from magent2.tools.sending import plan_held_sends, replan_held_sends
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
 SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
-
-SKIP_TURN = "skip_turn"  # of a recorded result: the model need not be asked again because of it
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class RecordedCall:
         return self.turn, self.id
 
     @property
-    def recorded(self) -> Mapping[str, Any] | None:
+    def recorded(self) -> ToolRecord | None:
         return self.journal.results.get(self.key)
 
     def scope(self) -> CallScope:
@@ -195,12 +194,12 @@ class RecordedCall:
     def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
         more = {} if isinstance(value, str) else {"value": value}
         if self.skip_turn:
-            more[SKIP_TURN] = True
+            more["skip_turn"] = True
         ids = [held.id for held in sends]
         return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
 
     def _known(self, record: NewRecord) -> NewRecord:
-        self.journal.results[self.key] = record.payload
+        self.journal.results[self.key] = cast(ToolRecord, record.payload)
         return record
 
     def _told(self, text: str, failure: str | None) -> NewRecord:

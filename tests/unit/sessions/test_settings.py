@@ -16,7 +16,7 @@ from magent2.mail.registration import register_agent
 from magent2.models.address import conversation_topics
 from magent2.models.principal import Principal
 from magent2.sessions.folds import model_input
-from magent2.sessions.history import History, RunKey, read_history, settings_record
+from magent2.sessions.history import History, RunKey, SessionSettings, read_history, settings_record
 from magent2.sessions.settings import ConfigureResult, SessionChange, changed_settings, configure_session
 from tests.support.audit import whole_log
 
@@ -37,7 +37,7 @@ def configure(bus: MemoryBus, **change: Any) -> ConfigureResult:
     return run_sync(bus, configure_session, "one", ANN, SessionChange(**given))
 
 
-def settings(bus: MemoryBus) -> Mapping[str, Any]:
+def settings(bus: MemoryBus) -> SessionSettings:
     return run_sync(bus, read_history, "one").settings
 
 

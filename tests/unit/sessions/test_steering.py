@@ -14,7 +14,7 @@ from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextTooLong
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
-from magent2.sessions.history import EndStatus, History, RunKey
+from magent2.sessions.history import EndStatus, History, RunKey, SeenSteer
 from magent2.sessions.receipts import find_message_progress, receipts_of
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, active_runs
 from tests.support.audit import whole_log
@@ -49,7 +49,7 @@ def write(bus: MemoryBus, *records: NewRecord, status: str, agent: str, mail: st
 
 
 def see(bus: MemoryBus, key: RunKey, turn: int, *ids: str) -> None:
-    steers = [{"id": name, "source": "user:ann", "text": name, "seq": 1} for name in ids]
+    steers: list[SeenSteer] = [{"id": name, "source": "user:ann", "text": name, "seq": 1} for name in ids]
     bus.call(Append(records=(key.answer(turn, {"output": []}, key.agent, steers),)))
 
 

@@ -10,7 +10,7 @@ from magent2.bus.records import Record
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
 from magent2.models.events import ErrorEvent, HandoffEvent, MessageEvent, RunEvent, SessionEvent
 from magent2.sessions.folds import sum_usage, transcript
-from magent2.sessions.stream import event_payload, flat_event
+from magent2.sessions.stream import FlatEvent, event_payload, flat_event
 
 FIELDS = [
     "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
@@ -22,7 +22,7 @@ def record(event: Any, seq: int = 7, **more: Any) -> Record:
     return Record("stream:s1", {**event_payload(event), **more}, "x", seq=seq, at_ms=1000)
 
 
-def shown(event: Any, **more: Any) -> dict[str, Any]:
+def shown(event: Any, **more: Any) -> FlatEvent:
     found = flat_event("s1", record(event, **more))
     assert found is not None
     assert list(found) == FIELDS
@@ -31,7 +31,7 @@ def shown(event: Any, **more: Any) -> dict[str, Any]:
 
 def some(event: Any, *names: str, **more: Any) -> tuple[Any, ...]:
     found = shown(event, **more)
-    return tuple(found[name] for name in names)
+    return tuple(dict(found)[name] for name in names)
 
 
 def test_every_event_says_whose_it_is_and_when_it_was() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from magent2.tools.interface import ReleasableSlot
 
@@ -68,16 +68,16 @@ class AbortBlock(Exception):
 
 
 # Runs a function that the program calls, by name, with its arguments. An exception is raised in the program.
-HostCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], Awaitable[Any]]
+HostCall: TypeAlias = Callable[[str, tuple[object, ...], Mapping[str, object]], Awaitable[object]]
 # The same for calls that need no event loop, on the thread of the program; `None` if it must be a `HostCall`.
-QuickCall: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any]], "QuickResult | None"]
+QuickCall: TypeAlias = Callable[[str, tuple[object, ...], Mapping[str, object]], "QuickResult | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class QuickResult:
     """What a quick call returned, which may be `None`."""
 
-    value: Any
+    value: object
 
 
 class Sandbox(Protocol):

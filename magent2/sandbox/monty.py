@@ -15,9 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic_monty import Monty, MontyError
+from pydantic_monty import ExternalSettledResult, Monty, MontyError
 
 from magent2.sandbox.interface import (
     CODE_MAX_BYTES,
@@ -171,7 +171,7 @@ class _Block:
             step = await sandbox.in_thread(partial(session.resume, result), session.kill)
         return step
 
-    async def _result(self, call: FunctionCall) -> Any:
+    async def _result(self, call: FunctionCall) -> ExternalSettledResult:
         try:
             return {"return_value": await self._call(call.name, call.args, call.kwargs)}
         except AbortBlock:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic_monty import (
     CollectString,
+    ExcType,
+    ExternalSettledResult,
     FunctionSnapshot,
     FutureSnapshot,
     Monty,
@@ -36,17 +37,18 @@ SCRIPT = "block.py"
 GIVEN_NAME = "<python-input-0>"  # Monty's name for the code, in tracebacks
 
 # Exceptions of tools that keep their type in the program. All others are raised there as `Exception`.
-RAISABLE = (
-    PermissionError,
-    FileNotFoundError,
-    TimeoutError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    OSError,
-)
+# The first that fits is chosen, so that a subclass stands before its base class.
+RAISABLE: Mapping[type[Exception], ExcType] = {
+    PermissionError: "PermissionError",
+    FileNotFoundError: "FileNotFoundError",
+    TimeoutError: "TimeoutError",
+    LookupError: "LookupError",
+    NotImplementedError: "NotImplementedError",
+    RuntimeError: "RuntimeError",
+    TypeError: "TypeError",
+    ValueError: "ValueError",
+    OSError: "OSError",
+}
 
 
 class TooManyCalls(Exception):
@@ -58,8 +60,8 @@ class FunctionCall:
     """A call of a host function that the program waits for."""
 
     name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
 
 
 class BlockSession:
@@ -96,7 +98,7 @@ class BlockSession:
         self._pid = session.worker_pid
         return self._continue(self._session.feed_start(program.code, print_callback=self._collector))
 
-    def resume(self, result: Any) -> FunctionCall | BlockResult:
+    def resume(self, result: ExternalSettledResult) -> FunctionCall | BlockResult:
         """Continue with the result of the call. A value that Monty cannot convert is an error in the program."""
         snapshot, self.snapshot = self.snapshot, None
         assert snapshot is not None  # noqa: S101  for the type checker: only a waiting call is resumed, and once
@@ -120,7 +122,7 @@ class BlockSession:
         self.close()
         return ended
 
-    def _quick(self, snapshot: FunctionSnapshot) -> Any:
+    def _quick(self, snapshot: FunctionSnapshot) -> ExternalSettledResult | None:
         """Answer a call on this thread, or return `None` if the host must make it."""
         name = str(snapshot.function_name)
         if name not in self._program.functions:
@@ -137,11 +139,11 @@ class BlockSession:
         if isinstance(snapshot, NameLookupSnapshot):
             return self._look_up(snapshot)
         if isinstance(snapshot, FutureSnapshot):
-            refusal = {
+            refusal: ExternalSettledResult = {
                 "exc_type": "RuntimeError",
                 "message": "functions return their results directly; do not use await",
             }
-            return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))  # type: ignore[arg-type]
+            return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))
         return snapshot.resume_not_handled()
 
     def _look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
@@ -207,13 +209,13 @@ class BlockSession:
         return OSPolicy(sleep="zero", datetime=program.clock, random_start={"seed": program.seed})
 
 
-def exception_of(error: Exception) -> dict[str, Any]:
+def exception_of(error: Exception) -> ExternalSettledResult:
     """An exception of the host in the form in which Monty raises it in the program."""
-    name = next((kind.__name__ for kind in RAISABLE if isinstance(error, kind)), "Exception")
-    return {"exc_type": name, "message": str(error) or type(error).__name__}
+    name = next((name for kind, name in RAISABLE.items() if isinstance(error, kind)), None)
+    return {"exc_type": name or "Exception", "message": str(error) or type(error).__name__}
 
 
-def _handle(name: str) -> Any:
+def _handle(name: str) -> Callable[[], None]:
     """A function object with this name: Monty calls the host function by its name."""
 
     def handle() -> None: ...

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 import orjson
@@ -22,7 +22,13 @@ from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
 from magent2.sandbox.stubs import ToolFunction, functions_of, stubs_of
 from magent2.tools.default_tools import RUN_PYTHON, RUN_PYTHON_DESCRIPTION, RUN_PYTHON_SCHEMA
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.definition import (
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+)
 from magent2.tools.interface import CallScope, ReleasableSlot, call_scope
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
@@ -62,7 +68,7 @@ class PythonTool:
         signature = ToolSignature(RUN_PYTHON, description, RUN_PYTHON_SCHEMA)
         return ToolDefinition(signature, {"type": "string"}, self.execute)
 
-    async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
+    async def execute(self, given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
         code, call = str(given["code"]), context.scope
         if call is None:
             scope = CallScope(context.run, str(uuid4()), block=True)
@@ -143,7 +149,7 @@ class _BlockCalls:
         if self.slot is not None:
             self.scope.slots.remove(self.slot)
 
-    def hold(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> QuickResult | None:
+    def hold(self, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> QuickResult | None:
         """A `QuickCall`: hold a message without leaving the thread of the block."""
         function = self.functions[name]
         tool = function.tool
@@ -152,7 +158,7 @@ class _BlockCalls:
         answer = tool.hold(_json_arguments(name, function.bind(args, kwargs)), self.context)
         return None if answer is None else QuickResult(answer)
 
-    async def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         function = self.functions[name]
         tool = function.tool
         arguments = _json_arguments(name, function.bind(args, kwargs))
@@ -198,7 +204,7 @@ def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
     return found
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     """The result of a tool as a block gets it: as JSON, or as text if it is not JSON."""
     try:
         return orjson.loads(orjson.dumps(value, default=_as_json))
@@ -206,7 +212,7 @@ def _json_value(value: Any) -> Any:
         return str(value)
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else str(value)
 

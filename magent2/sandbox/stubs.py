@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from magent2.tools.definition import ToolDefinition
+from magent2.tools.definition import JsonSchema, ToolDefinition
 
 DOC_MAX_CHARS = 300
 HEADER = "from typing import Any, Literal\n\n"
@@ -36,7 +35,7 @@ class ToolFunction:
         doc = json.dumps(" ".join(tool.description.split())[:DOC_MAX_CHARS], ensure_ascii=False)
         return cls(name, tool, names, f"def {name}({signature}) -> {returns}:\n    {doc}\n    ...\n")
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Bind positional and named arguments to the parameters."""
         if len(args) > len(self.names):
             raise TypeError(f"{self.name}() takes {len(self.names)} arguments, not {len(args)}")
@@ -61,9 +60,9 @@ def stubs_of(functions: Iterable[ToolFunction]) -> str:
     return HEADER + "\n".join(function.stub for function in functions)
 
 
-def _signature(schema: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
-    properties: Mapping[str, Any] = schema.get("properties") or {}
-    required = set(schema.get("required", ()))
+def _signature(schema: JsonSchema) -> tuple[tuple[str, ...], str]:
+    properties = _mapping(schema.get("properties"))
+    required = set(_items(schema.get("required")))
     usable = [name for name in properties if name.isidentifier() and not keyword.iskeyword(name)]
     names = (
         *(name for name in usable if name in required),
@@ -75,15 +74,15 @@ def _signature(schema: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     return names, ", ".join(parts)
 
 
-def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+def type_of(schema: object, root: JsonSchema, depth: int = 0) -> str:
     """The Python type of a JSON Schema. It accepts at least what the schema accepts; `Any` if there is no such type."""
     if not isinstance(schema, Mapping) or depth > 8:
         return ANY
     if "$ref" in schema:
         return type_of(_resolved(str(schema["$ref"]), root), root, depth + 1)
     if "const" in schema or "enum" in schema:
-        return _literal(schema.get("enum", [schema.get("const")]))
-    options = schema.get("anyOf") or schema.get("oneOf")
+        return _literal(_items(schema.get("enum", [schema.get("const")])))
+    options = _items(schema.get("anyOf") or schema.get("oneOf"))
     if options:
         return _union(type_of(option, root, depth + 1) for option in options)
     kind = schema.get("type")
@@ -92,7 +91,7 @@ def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     return _named(kind, schema, root, depth)
 
 
-def _named(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+def _named(kind: object, schema: JsonSchema, root: JsonSchema, depth: int) -> str:
     if kind == "array":
         return f"list[{type_of(schema.get('items'), root, depth + 1)}]"
     if kind == "object":
@@ -106,18 +105,25 @@ def _union(types: Iterable[str]) -> str:
     return ANY if ANY in found or not found else " | ".join(found)
 
 
-def _literal(values: Iterable[Any]) -> str:
-    given = list(values)
-    if not given or not all(value is None or isinstance(value, str | int | bool) for value in given):
+def _literal(values: Sequence[object]) -> str:
+    if not values or not all(value is None or isinstance(value, str | int | bool) for value in values):
         return ANY
-    return f"Literal[{', '.join(repr(value) for value in given)}]"
+    return f"Literal[{', '.join(map(repr, values))}]"
 
 
-def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _resolved(reference: str, root: JsonSchema) -> object:
     """The part of the schema that a reference names."""
     if not reference.startswith("#/"):
         return None
-    found: Any = root
+    found: object = root
     for step in reference[2:].split("/"):
         found = found.get(step) if isinstance(found, Mapping) else None
     return found

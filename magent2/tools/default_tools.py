@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from magent2.errors import InvalidInput
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.function_tools import chat_send_definition
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.definition import (
+    JsonSchema,
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+)
 from magent2.tools.examples import echo_context, product_search, refund, weather
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.read_tools import message_status, read_attachment_definition
@@ -25,7 +31,7 @@ The language is a subset of Python: functions, classes without inheritance, loop
 f-strings, and from the standard library json, re, math, datetime, random, collections, itertools. There are no files,
 no network, no yield, no inheritance (so no custom exceptions or Enums), no @property, no del. An exception takes one
 text. The clock and random numbers are fixed within a block."""
-RUN_PYTHON_SCHEMA: Mapping[str, Any] = {
+RUN_PYTHON_SCHEMA: JsonSchema = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "Python code.", "minLength": 1}},
     "required": ["code"],
@@ -33,7 +39,7 @@ RUN_PYTHON_SCHEMA: Mapping[str, Any] = {
 }
 
 
-async def _no_sandbox(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+async def _no_sandbox(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
     raise InvalidInput("run_python needs a sandbox, which is missing here; call it as a tool of an agent")
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.errors import ArgumentsError
+from magent2.models.json_types import JsonObject
 from magent2.tools.interface import CallScope, RunFacts, SendMark, current_scope
 
 FAULTS_SHOWN = 3
 FAULT_MAX_CHARS = 300
 
 R = TypeVar("R")
+M = TypeVar("M", bound=BaseModel)
 Repeat: TypeAlias = Literal["again", "never"]
+ToolArguments: TypeAlias = Mapping[str, object]  # JSON values by parameter name
+JsonSchema: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class ToolSignature:
 
     name: str
     description: str
-    params_schema: Mapping[str, Any]
+    params_schema: JsonSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +61,13 @@ class ToolExecutionResult(Generic[R]):
     deferred_payload: Mapping[str, Any] | None = None
 
 
-Execute: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], Awaitable[ToolExecutionResult[Any]]]
+AnyToolResult: TypeAlias = ToolExecutionResult[Any]  # of a tool whose result type the caller does not know
+Execute: TypeAlias = Callable[[ToolArguments, ToolExecutionContext], Awaitable[AnyToolResult]]
 # Holds a send on the thread of a block and returns its answer; `None` for a call that `execute` must make.
-Hold: TypeAlias = Callable[[Mapping[str, Any], ToolExecutionContext], dict[str, Any] | None]
+Hold: TypeAlias = Callable[[ToolArguments, ToolExecutionContext], JsonObject | None]
 # Plans the append that sends a payload in its JSON form, as the log is now (decision 26).
 ExecuteDeferred: TypeAlias = Callable[
-    [Log, Mapping[str, Any], ToolExecutionContext, SendMark], Coroutine[Any, Any, Append]
+    [Log, Mapping[str, object], ToolExecutionContext, SendMark], Coroutine[object, object, Append]
 ]
 
 
@@ -74,6 +81,8 @@ class ToolDefinition:
 
     `repeat`: "never" for a tool that must not run twice, even after a crash that left its outcome unknown.
     `needs_approval`: a person must approve each call of a model. A Python block cannot call it.
+    `parses_arguments`: `execute` parses its arguments with the strict model that the schema was made of
+    (`parse_arguments`), so `run` does not validate them against the schema as well.
     """
 
     tool: ToolSignature
@@ -84,6 +93,7 @@ class ToolDefinition:
     repeat: Repeat = "again"
     needs_approval: bool = False
     hold: Hold | None = field(default=None, repr=False)
+    parses_arguments: bool = False
 
     @property
     def name(self) -> str:
@@ -94,12 +104,13 @@ class ToolDefinition:
         return self.tool.description
 
     @property
-    def params_schema(self) -> Mapping[str, Any]:
+    def params_schema(self) -> JsonSchema:
         return self.tool.params_schema
 
-    async def run(self, arguments: Mapping[str, Any], facts: RunFacts) -> ToolExecutionResult[Any]:
+    async def run(self, arguments: ToolArguments, facts: RunFacts) -> AnyToolResult:
         """Validate the arguments and run the tool in the current scope."""
-        check_arguments(self.name, self.params_schema, arguments)
+        if not self.parses_arguments:
+            check_arguments(self.name, self.params_schema, arguments)
         scope = current_scope()
         if self.repeat == "never" and scope is not None and scope.call_writer is not None:
             await scope.call_writer.begin_once(self.name, digest_of({"arguments": arguments}))
@@ -108,11 +119,11 @@ class ToolDefinition:
             scope.skip_turn = True
         return result
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> JsonObject:
         return {"name": self.name, "description": self.description, "params_schema": dict(self.params_schema)}
 
 
-def check_arguments(tool: str, schema: Mapping[str, Any], arguments: object) -> None:
+def check_arguments(tool: str, schema: JsonSchema, arguments: object) -> None:
     """Raise `ArgumentsError` with what does not fit. A `$ref` is resolved inside the schema; nothing is fetched."""
     jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
     validator = jsonschema.Draft202012Validator(dict(schema), registry=referencing.Registry())
@@ -121,18 +132,21 @@ def check_arguments(tool: str, schema: Mapping[str, Any], arguments: object) -> 
     except (referencing.exceptions.Unresolvable, RecursionError) as error:
         raise ArgumentsError(f"the arguments of tool {tool!r} cannot be checked: {error}") from error
     if faults:
-        raise arguments_error(tool, (f"{path_text(fault.absolute_path)}{fault.message}" for fault in faults))
+        raise arguments_error(tool, [(fault.absolute_path, fault.message) for fault in faults])
 
 
-def arguments_error(tool: str, faults: Iterable[str]) -> ArgumentsError:
-    """The error that names the first faults of a call's arguments."""
-    told = list(faults)
-    shown = "; ".join(fault[:FAULT_MAX_CHARS] for fault in told[:FAULTS_SHOWN])
-    more = f"; and {len(told) - FAULTS_SHOWN} more" if len(told) > FAULTS_SHOWN else ""
+def parse_arguments(tool: str, model: type[M], given: ToolArguments) -> M:
+    """Make a pydantic model of arguments. Raise `ArgumentsError` with what does not fit."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise arguments_error(tool, [(fault["loc"], fault["msg"]) for fault in faults]) from error
+
+
+def arguments_error(tool: str, faults: Sequence[tuple[Iterable[object], str]]) -> ArgumentsError:
+    """The error that names the first faults of a call's arguments, each with its path in them."""
+    lines = [": ".join(filter(None, (".".join(map(str, path)), message))) for path, message in faults[:FAULTS_SHOWN]]
+    shown = "; ".join(line[:FAULT_MAX_CHARS] for line in lines)
+    more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
     return ArgumentsError(f"the arguments do not fit tool {tool!r}: {shown}{more}")
-
-
-def path_text(path: Iterable[object]) -> str:
-    """Where in the arguments a fault is, as the beginning of its text."""
-    place = ".".join(str(step) for step in path)
-    return f"{place}: " if place else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from magent2.models.json_types import JsonObject
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
 
@@ -33,7 +34,7 @@ CATALOGUE: tuple[tuple[str, str, float], ...] = (
 @tool
 def echo_context(
     context: RunFacts, text: Annotated[str, Field(description="Anything; it comes back as it is.")] = ""
-) -> dict[str, Any]:
+) -> JsonObject:
     """Show which conversation, agent and run this is, and give the text back."""
     return {
         "conversation_id": context.conversation_id,
@@ -45,7 +46,7 @@ def echo_context(
 
 
 @tool
-def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> dict[str, Any]:
+def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> JsonObject:
     """The weather in a city. An example that works offline: the answer is made up and says so."""
     digest = hashlib.blake2b(city.strip().casefold().encode(), digest_size=2).digest()
     degrees = COLDEST_C + digest[0] % (WARMEST_C - COLDEST_C + 1)
@@ -59,7 +60,7 @@ def weather(city: Annotated[str, Field(description="Name of the city.", min_leng
 
 
 @tool(needs_approval=True)
-def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> dict[str, Any]:
+def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> JsonObject:
     """Pay an order back, once a person has approved it. An example that works offline: no money moves."""
     return {"order": order.strip(), "refunded": True, "source": NO_MONEY}
 
@@ -68,7 +69,7 @@ def refund(order: Annotated[str, Field(description="Number of the order.", min_l
 def product_search(
     query: Annotated[str, Field(description="Words to look for, such as 'red shoes'.", min_length=1)],
     limit: Annotated[int, Field(description="How many products at most.", ge=1, le=PRODUCTS_MAX)] = 5,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Search the products. An example that works offline, on a small sample catalogue."""
     words = [word.removesuffix("s") for word in query.casefold().split() if len(word) >= WORD_MIN_CHARS]
     counted = [

@@ -70,7 +70,7 @@ class SendMark:
 
 
 # `SendingTool.perform`: the append that sends a payload, as the log is now. Raises a refusal that names the reason.
-Perform: TypeAlias = Callable[[Log, Any, "ToolExecutionContext", SendMark], Coroutine[Any, Any, Append]]
+Perform: TypeAlias = Callable[[Log, Any, "ToolExecutionContext", SendMark], Coroutine[object, object, Append]]
 
 
 class SendKind(NamedTuple):
@@ -146,7 +146,7 @@ class FailedSend:
 class CallOutcome:
     """The outcome of a call: its result, why it failed, if it did, and an event of its own for the stream."""
 
-    result: Any
+    result: object
     failure: str | None = None
     event: BaseStreamEvent | None = None
 

@@ -21,7 +21,9 @@ from agents import FunctionTool
 from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp, MCPUtil
 
 from magent2.errors import InvalidInput, Magent2Error, UnknownTool
+from magent2.models.json_types import JsonObject
 from magent2.tools.definition import (
+    ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
     ToolExecutionResult,
@@ -177,14 +179,14 @@ class McpServers:
         return list(functions.values())
 
     def _definition(self, server: str, tool: str, function: FunctionTool) -> ToolDefinition:
-        async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[str]:
+        async def execute(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
             text = await self.call(server, tool, dict(given))
             return ToolExecutionResult(text, text)
 
         signature = ToolSignature(function.name, function.description, function.params_json_schema)
         return ToolDefinition(signature, {"type": "string"}, execute)
 
-    async def call(self, server: str, tool: str, arguments: dict[str, Any]) -> str:
+    async def call(self, server: str, tool: str, arguments: JsonObject) -> str:
         """Run a tool and return its text. The caller has checked that the agent may use it."""
         opened = await self._open(server)
         if opened is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, Describe, Find, Operation, Read
+from magent2.bus.operations import AnyOperation, Append, Describe, Find, Operation, Read
 from magent2.bus.records import TopicInfo
 from magent2.errors import AddressError, Magent2Error
+from magent2.models.json_types import JsonObject
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,10 +26,10 @@ class PlanCache:
     __slots__ = ("_heads", "_infos", "_plans", "_reads")
 
     def __init__(self, held: Iterable[Append] = ()) -> None:
-        self._reads: dict[Operation[Any], Any] = {}
+        self._reads: dict[AnyOperation, object] = {}
         self._infos: dict[tuple[str, ...], tuple[TopicInfo, ...]] = {}
         self._plans: dict[Hashable, Append] = {}
-        self._heads: dict[str, dict[str, Any]] = {}  # fields that held sends will set
+        self._heads: dict[str, JsonObject] = {}  # fields that held sends will set
         for append in held:
             self.note(append)
 
@@ -63,7 +64,7 @@ class PlanCache:
         self._infos.clear()
         self._plans.clear()
 
-    async def read(self, log: Log, operation: Read | Find) -> Any:
+    async def read(self, log: Log, operation: Read | Find) -> object:
         known = self._reads.get(operation)
         if known is None:
             known = self._reads[operation] = await log.run(operation)

@@ -20,20 +20,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints, overload
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from magent2.errors import InvalidInput, SettingsError, UnknownTool
+from magent2.models.json_types import JsonObject
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.definition import (
+    JsonSchema,
     Repeat,
+    ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
     ToolExecutionResult,
     ToolSignature,
-    arguments_error,
     check_arguments,
-    path_text,
+    parse_arguments,
 )
 from magent2.tools.interface import RunFacts
 
@@ -54,7 +56,7 @@ class Parameters:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, func: Callable[..., Any]) -> Parameters:
+    def of(cls, func: Callable[..., object]) -> Parameters:
         hints = _hints(func)
         fields: dict[str, Any] = {}
         names: list[str] = []
@@ -70,7 +72,7 @@ class Parameters:
             names.append(name)
         return cls(_model(func, fields), tuple(names))
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """JSON Schema without the titles that pydantic generates."""
         schema = self.model.model_json_schema()
         schema.pop("title", None)
@@ -79,31 +81,31 @@ class Parameters:
             inner.pop("title", None)
         return schema
 
-    def values(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert arguments to the types that the function declares, such as dates and models."""
-        try:
-            made = self.model.model_validate(dict(arguments))
-        except ValidationError as error:
-            faults = error.errors(include_url=False, include_context=False, include_input=False)
-            raise arguments_error(tool, (f"{path_text(fault['loc'])}{fault['msg']}" for fault in faults)) from error
-        return {name: getattr(made, f"p{number}") for number, name in enumerate(self.names)}
+    def values(self, tool: str, arguments: ToolArguments) -> dict[str, object]:
+        """Convert arguments to the types that the function declares, such as dates and models.
+
+        The arguments fit the schema already. The model alone would not do: it converts "3" to a number, and a strict
+        model would refuse the text of a date.
+        """
+        parsed = parse_arguments(tool, self.model, arguments)
+        return {name: getattr(parsed, f"p{number}") for number, name in enumerate(self.names)}
 
 
-def facts_parameter(func: Callable[..., Any]) -> str | None:
+def facts_parameter(func: Callable[..., object]) -> str | None:
     """The name of the parameter that is annotated `RunFacts`, if there is one."""
     return next((name for name, hint in _hints(func).items() if hint is RunFacts and name != "return"), None)
 
 
-def returns_of(func: Callable[..., Any]) -> dict[str, Any]:
+def returns_of(func: Callable[..., object]) -> JsonObject:
     """JSON Schema of what a function returns; empty if its annotation has none."""
-    hint = _hints(func).get("return", Any)
+    hint: Any = _hints(func).get("return", Any)
     try:
         return TypeAdapter(hint).json_schema(mode="serialization")
     except (PydanticSchemaGenerationError, PydanticUserError):
         return {}
 
 
-def check_schema(tool: str, schema: Mapping[str, Any]) -> None:
+def check_schema(tool: str, schema: JsonSchema) -> None:
     """Refuse a schema that arguments cannot be validated against."""
     jsonschema = import_module("jsonschema")
     if schema.get("type") != "object":
@@ -114,7 +116,7 @@ def check_schema(tool: str, schema: Mapping[str, Any]) -> None:
         raise InvalidInput(f"params_schema of tool {tool!r} is no JSON Schema: {error.message[:200]}") from error
 
 
-def _model(func: Callable[..., Any], fields: dict[str, Any]) -> type[BaseModel]:
+def _model(func: Callable[..., object], fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -124,14 +126,14 @@ def _model(func: Callable[..., Any], fields: dict[str, Any]) -> type[BaseModel]:
 
 
 @lru_cache(maxsize=1024)
-def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+def _hints(func: Callable[..., object]) -> dict[str, object]:
     try:
         return get_type_hints(func, include_extras=True)
     except (NameError, TypeError) as error:
         raise InvalidInput(f"{_name(func)}: an annotation cannot be read ({error}); give a params_schema") from error
 
 
-def _name(func: Callable[..., Any]) -> str:
+def _name(func: Callable[..., object]) -> str:
     return getattr(func, "__qualname__", repr(func))
 
 
@@ -163,16 +165,16 @@ class ToolSpec:
             object.__setattr__(self, "params_schema", parameters.schema())
         check_schema(self.name, self.params_schema)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the function itself."""
         return self.func(*args, **kwargs)
 
-    async def run(self, arguments: Mapping[str, Any], facts: RunFacts) -> Any:
+    async def run(self, arguments: ToolArguments, facts: RunFacts) -> object:
         """Validate the arguments and call the function."""
         check_arguments(self.name, self.params_schema, arguments)
         return await self.call(arguments, facts)
 
-    async def call(self, arguments: Mapping[str, Any], facts: RunFacts) -> Any:
+    async def call(self, arguments: ToolArguments, facts: RunFacts) -> object:
         """Call the function with validated arguments: on the event loop if it is asynchronous, else in a thread."""
         parameters = self._parameters
         given = dict(arguments) if parameters is None else parameters.values(self.name, arguments)
@@ -196,13 +198,13 @@ class ToolSpec:
             signature, returns_of(self.func), self._execute, repeat=self.repeat, needs_approval=self.needs_approval
         )
 
-    async def _execute(self, arguments: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[Any]:
+    async def _execute(self, arguments: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[object]:
         value = await self.call(arguments, context.run)  # `ToolDefinition.run` has validated the arguments
         return ToolExecutionResult(value, value)
 
 
 @overload
-def tool(func: Callable[..., Any]) -> ToolSpec: ...
+def tool(func: Callable[..., object]) -> ToolSpec: ...
 
 
 @overload
@@ -210,24 +212,26 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    params_schema: Mapping[str, Any] | None = None,
+    params_schema: JsonSchema | None = None,
     timeout_s: float = TOOL_MAX_S,
     repeat: Repeat = "again",
     needs_approval: bool = False,
-) -> Callable[[Callable[..., Any]], ToolSpec]: ...
+) -> Callable[[Callable[..., object]], ToolSpec]: ...
 
 
-def tool(func: Callable[..., Any] | None = None, **options: Any) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
+def tool(
+    func: Callable[..., object] | None = None, **options: Any
+) -> ToolSpec | Callable[[Callable[..., object]], ToolSpec]:
     """Make a tool of a function. Name and description default to those of the function."""
     return spec_of(func, **options) if func is not None else lambda inner: spec_of(inner, **options)
 
 
 def spec_of(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     *,
     name: str | None = None,
     description: str | None = None,
-    params_schema: Mapping[str, Any] | None = None,
+    params_schema: JsonSchema | None = None,
     timeout_s: float = TOOL_MAX_S,
     repeat: Repeat = "again",
     needs_approval: bool = False,
@@ -278,7 +282,7 @@ class ToolRegistry:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._tools))
 
-    def schemas(self) -> list[dict[str, Any]]:
+    def schemas(self) -> list[JsonObject]:
         """Every tool as `{name, description, params_schema}`, by name."""
         return [self._tools[name].shown() for name in self.names()]
 
@@ -293,7 +297,7 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | To
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        found: Any = import_module(module)
+        found: object = import_module(module)
         for step in attribute.split("."):
             found = getattr(found, step)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:

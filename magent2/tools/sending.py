@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,18 +34,28 @@ from magent2.models.json_types import JsonObject
 from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
 from magent2.tools.call_writer import CallWriter
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.definition import (
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+    parse_arguments,
+)
 from magent2.tools.interface import CallScope, FailedSend, HeldSend, PreparedSend, SendKind, SendMark
 from magent2.tools.plan_cache import PlanCache
 
 SEND_TRIES_MAX = 8  # how often the log may change while one recorded send is planned and written
-FAULTS_SHOWN = 3
 
 
 class Arguments(BaseModel):
-    """The arguments of a sending tool."""
+    """The arguments of a sending tool.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    They are strict, as the JSON Schema that is made of them: "3" is no number. A field of a type that JSON does not
+    have, such as a date, needs `Field(strict=False)`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     now: bool = Field(
         default=False, description="Send immediately. The message is then sent even if the script fails later."
@@ -67,7 +77,6 @@ class Payload(BaseModel):
 
 A = TypeVar("A", bound=Arguments)
 P = TypeVar("P", bound=Payload)
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +126,9 @@ class SendingTool(ABC, Generic[A, P]):
 
     # The rest makes a tool of the methods above. A subclass overrides `respond` to do more than send.
 
-    async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def execute(self, given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         """`ToolDefinition.execute`: send or hold, on the event loop."""
-        return await self.respond(parse(self.name, self.arguments, given), context)
+        return await self.respond(parse_arguments(self.name, self.arguments, given), context)
 
     async def respond(self, arguments: A, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         log = Log(engine_of(self.name, context))
@@ -131,12 +140,12 @@ class SendingTool(ABC, Generic[A, P]):
             answer, answer, deferred_payload=payload.model_dump(mode="json") if sent.held else None
         )
 
-    def hold(self, given: Mapping[str, Any], context: ToolExecutionContext) -> JsonObject | None:
+    def hold(self, given: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
         """`ToolDefinition.hold`: hold the send on the thread of a block, or return `None` if it cannot be held.
 
         A block that loops over its recipients would otherwise switch to the event loop and back for every message.
         """
-        arguments, scope = parse(self.name, self.arguments, given), context.scope
+        arguments, scope = parse_arguments(self.name, self.arguments, given), context.scope
         if arguments.urgent or scope is None:
             return None
         return run_sync(engine_of(self.name, context), self._hold, arguments, context, scope)
@@ -147,13 +156,17 @@ class SendingTool(ABC, Generic[A, P]):
         return self.answer(payload, sent)
 
     async def execute_deferred(
-        self, log: Log, stored: Mapping[str, Any], context: ToolExecutionContext, mark: SendMark
+        self, log: Log, stored: Mapping[str, object], context: ToolExecutionContext, mark: SendMark
     ) -> Append:
         """`ToolDefinition.execute_deferred`: the same plan as `perform`, from a payload in its JSON form."""
         version = self.payload.model_fields["version"].default
         if stored.get("version") != version:
             raise InvalidInput(f"{self.name}: the stored payload has version {stored.get('version')}, not {version}")
-        return await self.perform(log, parse(self.name, self.payload, stored), context, mark)
+        try:
+            payload = self.payload.model_validate(dict(stored))
+        except ValidationError as error:
+            raise InvalidInput(f"{self.name}: the stored payload cannot be read: {error}") from error
+        return await self.perform(log, payload, context, mark)
 
     def prepared(self, arguments: A, payload: P, context: ToolExecutionContext) -> PreparedSend:
         now = arguments.urgent
@@ -168,7 +181,9 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
     schema.pop("title", None)
     schema["properties"]["now"] = schema["properties"].pop("now")  # the common parameter comes last
     signature = ToolSignature(tool.name, tool.description, schema)
-    return ToolDefinition(signature, {"type": "object"}, tool.execute, tool.execute_deferred, hold=tool.hold)
+    return ToolDefinition(
+        signature, {"type": "object"}, tool.execute, tool.execute_deferred, hold=tool.hold, parses_arguments=True
+    )
 
 
 def has_engine(context: ToolExecutionContext) -> bool:
@@ -180,16 +195,6 @@ def engine_of(tool: str, context: ToolExecutionContext) -> Engine:
     if not has_engine(context):
         raise InvalidInput(f"{tool} cannot send on this bus; run the agent with `magent2 worker`")
     return context.run.bus
-
-
-def parse(tool: str, model: type[M], given: Mapping[str, Any]) -> M:
-    """Make a model of arguments or of a stored payload; `InvalidInput` names what does not fit."""
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)[:FAULTS_SHOWN]
-        text = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise InvalidInput(f"{tool}: {text}") from error
 
 
 async def send_or_hold(log: Log, prepared: PreparedSend, writer: CallWriter | None = None) -> SendResult:

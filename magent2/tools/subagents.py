@@ -7,9 +7,8 @@ on any worker. Only the conversation that started it may send it messages and wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, SetHead
@@ -19,11 +18,19 @@ from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
 from magent2.models.address import check_name, stream_topic, subagent_id_of
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
+from magent2.models.json_types import JsonObject
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.sessions.store import HIDDEN, with_user_message
 from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.definition import (
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+    parse_arguments,
+)
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult, definition_of, plan_envelope
 from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, AgentLane, check_wait, wait_for_answer
@@ -123,18 +130,18 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
-    def answer(self, payload: StartPayload, sent: SendResult) -> dict[str, Any]:
+    def answer(self, payload: StartPayload, sent: SendResult) -> JsonObject:
         return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, sent.id)}
 
 
-def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> dict[str, Any]:
+def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> JsonObject:
     """The head of the subagent's conversation."""
     owned = {} if payload.owner is None else {OWNER: payload.owner}
     below = {PARENT: payload.conversation_id, STARTER: run.agent, DEPTH: payload.depth}
     return {**below, TASK: mark.id, HIDDEN: True, **owned}
 
 
-def _started(payload: StartPayload, child: str, run: RunFacts, mark: SendMark) -> dict[str, Any]:
+def _started(payload: StartPayload, child: str, run: RunFacts, mark: SendMark) -> JsonObject:
     event = SubagentEvent(
         conversation_id=payload.conversation_id,
         run_id=run.run_id,
@@ -190,11 +197,11 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
 
-    def answer(self, payload: MessagePayload, sent: SendResult) -> dict[str, Any]:
+    def answer(self, payload: MessagePayload, sent: SendResult) -> JsonObject:
         return {"ok": True, "message_id": sent.id}
 
 
-async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str, Any]:
+async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str, object]:
     """The head of a subagent that was started in this conversation; `Refused` for any other."""
     found = await log.describe(stream_topic(check_name(subagent_id, "subagent_id")))
     head = found[0].head
@@ -203,45 +210,39 @@ async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str
     return head
 
 
-RESULT_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "subagent_id": {"type": "string", "description": f"The id that {START} returned."},
-        "message_id": {
-            "type": ["string", "null"],
-            "description": f"Wait for the answer to this message of {MESSAGE}. Defaults to the answer to the task.",
-            "default": None,
-        },
-        "timeout_s": {
-            "type": "number",
-            "description": "How long to wait, in seconds.",
-            "exclusiveMinimum": 0,
-            "maximum": ANSWER_LONGEST_S,
-            "default": ANSWER_MAX_S,
-        },
-    },
-    "required": ["subagent_id"],
-    "additionalProperties": False,
-}
+class ResultArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    subagent_id: str = Field(description=f"The id that {START} returned.")
+    message_id: str | None = Field(
+        default=None,
+        description=f"Wait for the answer to this message of {MESSAGE}. Defaults to the answer to the task.",
+    )
+    timeout_s: float = Field(
+        default=ANSWER_MAX_S, gt=0, le=ANSWER_LONGEST_S, description="How long to wait, in seconds."
+    )
 
 
 def result_tool() -> ToolDefinition:
     """The tool that waits for a subagent. It releases the slot of its run while it waits."""
 
-    async def execute(given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[dict[str, Any]]:
-        subagent_id = str(given["subagent_id"])
-        head = await own_subagent(Log(context.run.bus), context.run, subagent_id)
-        lane = AgentLane(str(head[ACTIVE_AGENT]), subagent_id)
+    async def execute(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+        arguments = parse_arguments(RESULT, ResultArguments, given)
+        head = await own_subagent(Log(context.run.bus), context.run, arguments.subagent_id)
+        lane = AgentLane(str(head[ACTIVE_AGENT]), arguments.subagent_id)
         await check_wait(Log(context.run.bus), context.run, lane)
         await _record_wait(context, lane)
-        envelope_id = str(given.get("message_id") or head[TASK])
-        found = await wait_for_answer(context, lane, envelope_id, float(given.get("timeout_s") or ANSWER_MAX_S))
-        told: dict[str, Any] = {"ok": found.status == "finished", "status": found.status, "text": found.text}
-        answer = told if found.reason is None else {**told, "reason": found.reason}
+        envelope_id = arguments.message_id or str(head[TASK])
+        found = await wait_for_answer(context, lane, envelope_id, arguments.timeout_s)
+        answer: JsonObject = {"ok": found.status == "finished", "status": found.status, "text": found.text}
+        if found.reason is not None:
+            answer["reason"] = found.reason
         return ToolExecutionResult(answer, answer)
 
-    words = "Wait for an agent that you started, and return its answer."
-    return ToolDefinition(ToolSignature(RESULT, words, RESULT_SCHEMA), {"type": "object"}, execute)
+    schema = ResultArguments.model_json_schema()
+    schema.pop("title", None)
+    signature = ToolSignature(RESULT, "Wait for an agent that you started, and return its answer.", schema)
+    return ToolDefinition(signature, {"type": "object"}, execute, parses_arguments=True)
 
 
 async def _record_wait(context: ToolExecutionContext, lane: AgentLane) -> None:

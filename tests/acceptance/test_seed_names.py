@@ -138,7 +138,7 @@ def _(wanted: names.Value, name: str) -> None:
 @check.register
 def _(wanted: names.Tool, name: str) -> None:
     definition = standard_tools().get(name)
-    schema = definition.params_schema
+    schema = definition.shown()["params_schema"]
 
     assert [one for one in schema["properties"] if one in wanted.parameters] == list(wanted.parameters)
     assert sorted(schema.get("required", ())) == sorted(wanted.required)

@@ -73,7 +73,7 @@ class SendingToolContract:
         raise NotImplementedError
 
     def test_a_model_is_told_of_now(self, world: World) -> None:
-        schema = world.tool.params_schema
+        schema = world.tool.shown()["params_schema"]
         assert schema["properties"]["now"]["type"] == "boolean"
         assert "now" not in schema.get("required", ())
         assert world.tool.execute_deferred is not None

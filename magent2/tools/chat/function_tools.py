@@ -30,7 +30,7 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult
+from magent2.tools.definition import ToolArguments, ToolDefinition, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import SendKind, SendMark, current_scope
 from magent2.tools.sending import (
     Arguments,
@@ -39,7 +39,6 @@ from magent2.tools.sending import (
     SendResult,
     definition_of,
     has_engine,
-    parse,
     plan_envelope,
     send_or_hold,
 )
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     chat_send: FunctionTool
 
 # The context of a run: a mapping, or an object with the same names as attributes.
-Context: TypeAlias = Mapping[str, Any] | object
+Context: TypeAlias = Mapping[str, object] | object
 
 
 class ChatArguments(Arguments):
@@ -107,21 +106,21 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         topics = to_agent if kind == "agent" else sent.topics
         return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
 
-    async def execute(self, given: Mapping[str, Any], context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def respond(self, arguments: ChatArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         """In a block, a refusal is an exception. A model that calls the tool gets `{"ok": false, "error": …}`."""
         if context.python_execution:
-            result = await super().execute(given, context)
+            result = await super().respond(arguments, context)
             answer = {**result.typed_result, "held": result.deferred_payload is not None}
             return replace(result, tool_message=answer, typed_result=answer)
         try:
             if has_engine(context):
-                return await super().execute(given, context)
-            answer = _send_on_v1_bus(context.run.bus, _resolve(parse(self.name, ChatArguments, given), context.run))
+                return await super().respond(arguments, context)
+            answer = _send_on_v1_bus(context.run.bus, _resolve(arguments, context.run))
         except (InvalidInput, Refused, TopicDeleted) as refusal:
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    def hold(self, given: Mapping[str, Any], context: ToolExecutionContext) -> JsonObject | None:
+    def hold(self, given: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
         answer = super().hold(given, context) if has_engine(context) else None
         return None if answer is None else {**answer, "held": True}
 
@@ -156,7 +155,7 @@ def send_message(
     conversation_id: str | None = None,
     context: Context | None = None,
     steer: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Send `content`, trimmed, to `chat:{conversation_id}` or `agent:{Name}`; with `steer`, to runs under way there.
 
     In a tool call of a run, the message is held until the call ends.
@@ -307,7 +306,7 @@ def _chat_send() -> FunctionTool:
         content: str,
         conversation_id: str | None = None,
         steer: bool = False,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Send a chat message to a conversation or an agent.
 
         Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -213,7 +212,7 @@ async def attach_long_text(log: Log, text: str, limit: int = ATTACH_OVER_CHARS) 
     return f"{text[:EXCERPT_CHARS]}…\n\n{note}", [attachment.facts()]
 
 
-def with_attachments(append: Append, attachments: Sequence[Mapping[str, Any]]) -> Append:
+def with_attachments(append: Append, attachments: Sequence[Mapping[str, object]]) -> Append:
     """The same append, with records that keep the attached blobs for as long as they exist."""
     blobs = tuple(dict.fromkeys(str(item["sha256"]) for item in attachments))
     if not blobs:

@@ -87,7 +87,7 @@ class AgentMail:
     sender: str
     text: str
     created_at: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
     steer: bool = False
 
     def envelope(self, send_id: str) -> MessageEnvelope:

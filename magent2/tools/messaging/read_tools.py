@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,10 +16,18 @@ from magent2.models.address import chat_topic, check_name
 from magent2.models.json_types import JsonObject
 from magent2.sessions.history import History, read_history
 from magent2.sessions.receipts import MessageProgress, find_message_progress
-from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
+from magent2.tools.definition import (
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSignature,
+    parse_arguments,
+)
 from magent2.tools.interface import RunFacts
 from magent2.tools.registry import tool
 
+READ_ATTACHMENT = "read_attachment"
 PIECE_CHARS = 8_000
 PIECE_MAX_CHARS = 20_000
 LOOK_BACK_MAX = 10_000  # newest messages of the conversation that are searched for an attachment
@@ -28,7 +36,7 @@ UNKNOWN_MESSAGE = "you have sent no message of this id there, and this conversat
 
 
 class ReadArguments(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the attachment, as the message gives it.")
     start: int = Field(default=0, ge=0, description="Index of the first character.")
@@ -39,15 +47,13 @@ def read_attachment_definition() -> ToolDefinition:
     schema = ReadArguments.model_json_schema()
     schema.pop("title", None)
     signature = ToolSignature(
-        "read_attachment", "Read the text of an attachment to a message of this conversation, in pieces.", schema
+        READ_ATTACHMENT, "Read the text of an attachment to a message of this conversation, in pieces.", schema
     )
-    return ToolDefinition(signature, {"type": "object"}, _read_attachment)
+    return ToolDefinition(signature, {"type": "object"}, _read_attachment, parses_arguments=True)
 
 
-async def _read_attachment(
-    given: Mapping[str, Any], context: ToolExecutionContext
-) -> ToolExecutionResult[dict[str, Any]]:
-    arguments, run = ReadArguments.model_validate(dict(given)), context.run
+async def _read_attachment(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    arguments, run = parse_arguments(READ_ATTACHMENT, ReadArguments, given), context.run
     text = await find_attachment_text(Log(run.bus), run.conversation_id, arguments.sha256)
     piece = text[arguments.start : arguments.start + arguments.length]
     answer = {"text": piece, "start": arguments.start, "of": len(text)}
@@ -112,7 +118,7 @@ def may_know(context: RunFacts, conversation: str, progress: MessageProgress) ->
     return progress.sender == f"agent:{context.agent}" and progress.headers.get(PRINCIPAL) == context.principal
 
 
-def _history_reader(context: RunFacts) -> Callable[[Log, str], Coroutine[Any, Any, History]]:
+def _history_reader(context: RunFacts) -> Callable[[Log, str], Coroutine[object, object, History]]:
     """Read histories; that of the run's own conversation starts from what the run has already read."""
     known = getattr(context, "history", None)
 

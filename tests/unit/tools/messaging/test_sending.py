@@ -21,7 +21,7 @@ from magent2.directory.connectors import Capabilities, register_connector, unreg
 from magent2.directory.friends import remove_friendship
 from magent2.directory.swarms import find_swarm, list_contacts, remove_swarm, set_contact_blocked, set_swarm_open
 from magent2.directory.users import change_user, remove_user
-from magent2.errors import InvalidInput, NotAContact, NotFriends, WouldDeadlock
+from magent2.errors import ArgumentsError, InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.mail.headers import STEER
 from magent2.mail.registration import register_agent
 from magent2.models.envelope import OutputEvent
@@ -65,6 +65,20 @@ async def call(tool: str, facts: Facts, **arguments: Any) -> dict[str, Any]:
     result = (await TOOLS[tool].run(arguments, facts)).typed_result
     assert isinstance(result, dict)
     return result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({}, "text: Field required"),
+        ({"text": 5}, "text: Input should be a valid string"),
+        ({"text": "a", "now": "true"}, "now: Input should be a valid boolean"),
+        ({"text": "a", "loud": True}, "loud: Extra inputs are not permitted"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_by_name(ann: Facts, arguments: Any, fault: str) -> None:
+    with pytest.raises(ArgumentsError, match=f"the arguments do not fit tool 'say': {fault}"):
+        await TOOLS["say"].run(arguments, ann)
 
 
 def mail(bus: Engine, agent: str) -> Any:

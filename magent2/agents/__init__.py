@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from magent2.agents.create import AgentRuntime, create_agent
-    from magent2.agents.filter import inject_bus_messages
+    from magent2.agents.injection import inject_bus_messages
     from magent2.agents.remote import RemoteContext
     from magent2.agents.stream import Streamer, stream_agent
     from magent2.events import StreamEvent
@@ -36,7 +36,7 @@ _HOMES = {
     "StreamEvent": "magent2.events",
     "Streamer": "magent2.agents.stream",
     "create_agent": "magent2.agents.create",
-    "inject_bus_messages": "magent2.agents.filter",
+    "inject_bus_messages": "magent2.agents.injection",
     "stream_agent": "magent2.agents.stream",
 }
 

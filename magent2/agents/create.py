@@ -11,10 +11,10 @@ from agents import Agent, Model, ModelSettings, Tool, function_tool
 from magent2.context.agent import AgentContext
 from magent2.errors import InvalidInput
 from magent2.models.address import check_name
-from magent2.runner.build import LoopProvider
+from magent2.runner.build import function_tool_of
 from magent2.runner.config import DEFAULT_AGENT, MAX_TURNS
+from magent2.runner.sdk_run import LoopProvider
 from magent2.runner.select import DEMO, LOCAL
-from magent2.runner.team.graph import function_tool_of
 from magent2.tools.registry import ToolSpec
 
 OPENAI = "openai"

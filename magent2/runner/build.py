@@ -1,97 +1,114 @@
-"""From a configuration to what the SDK wants to have."""
+"""Build agents and tools of the SDK from a configuration and from tool definitions."""
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from collections.abc import Callable
-from typing import Any
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
 
-from agents import Agent, Model, ModelProvider, MultiProvider, RunConfig, Tool, ToolErrorFormatterArgs
-from openai import AsyncOpenAI
+from agents import Agent, FunctionTool, Model, Tool
+from agents.tool import with_function_tool_failure_error_handler
+from agents.tool_context import ToolContext
 
-from magent2.errors import InvalidInput, Refused
+from magent2.errors import ArgumentsError
+from magent2.models.json_types import JsonObject
 from magent2.runner.config import RunnerConfig
-from magent2.runner.team.graph import function_tool_of, with_python
 from magent2.sandbox.interface import Sandbox
+from magent2.sandbox.python_tool import LateTools, PythonTool
 from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
-from magent2.tools.default_tools import standard_tools
+from magent2.tools.default_tools import RUN_PYTHON, standard_tools
+from magent2.tools.definition import ToolDefinition
+from magent2.tools.interface import RunFacts
+
+log = logging.getLogger(__name__)
 
 
-def build_agent(config: RunnerConfig, sandbox: Sandbox, model: Model | None = None) -> Agent[Any]:
-    """The agent that the configuration describes, on another model if one is given. Its blocks run in the sandbox."""
+def build_agent(config: RunnerConfig, sandbox: Sandbox, model: Model | None = None) -> Agent:
+    """Build the agent that the configuration describes. `model` replaces the configured one.
+
+    `sandbox` runs its Python blocks.
+    """
     return Agent(
         name=config.agent_name,
         instructions=config.instructions,
         model=model or config.model,
-        tools=load_tools(config, sandbox, hosted=model is None),
+        tools=_configured_tools(config, sandbox, "demo" if model is not None else None),
     )
 
 
-def load_tools(config: RunnerConfig, sandbox: Sandbox, *, hosted: bool = True) -> list[Tool]:
-    """The tools that the configuration names; of those that the provider runs, the ones that it would take."""
-    standard = standard_tools()
-    own = with_python([standard.get(name) for name in config.tools if name not in BUILTINS], sandbox)
-    here = {tool.name: function_tool_of(tool) for tool in own}
+def _configured_tools(config: RunnerConfig, sandbox: Sandbox, kind: ModelKind | None) -> list[Tool]:
+    """The tools that the configuration names, without hosted tools that the model's provider does not support.
+
+    `kind` is the kind of the model; by default the base URL determines it.
+    """
+    registry = standard_tools()
+    definitions = [registry.get(name) for name in config.tools if name not in BUILTINS]
+    local = {tool.name: function_tool_of(tool) for tool in with_python(definitions, sandbox)}
     builtins = BuiltinTools.read()
-    kind: ModelKind = builtins.kind_of_server(config.base_url) if hosted else "demo"
-    found = [builtins.build(name, kind) if name in BUILTINS else here[name] for name in config.tools]
-    return [tool for tool in found if tool is not None]
+    kind = kind or builtins.kind_of_server(config.base_url)
+    tools = [builtins.build(name, kind) if name in BUILTINS else local[name] for name in config.tools]
+    return [tool for tool in tools if tool is not None]
 
 
-def run_config(note_failure: Callable[[str, str], None], provider: ModelProvider) -> RunConfig:
-    """How every run is done. `note_failure` is told the id of a call that failed, and why.
+def with_python(
+    tools: Sequence[ToolDefinition], sandbox: Sandbox, late: LateTools | None = None
+) -> list[ToolDefinition]:
+    """The same tools. In blocks of `run_python`, if it is one of them, the others and `late` are functions."""
+    if all(tool.name != RUN_PYTHON for tool in tools):
+        return list(tools)
+    python = PythonTool(sandbox, tools, late).definition()
+    return [python if tool.name == RUN_PYTHON else tool for tool in tools]
 
-    The SDK's own tracing is off: it would send conversations to a third party, whatever server the model is on.
-    A tool that does not exist is an answer to the model, which can do better; it does not end the run.
-    """
 
-    def explain(failure: ToolErrorFormatterArgs[Any]) -> str | None:
-        note_failure(failure.call_id, reason_of(failure))
-        return str(failure.error) if isinstance(failure.error, InvalidInput | Refused) else None
+def function_tool_of(tool: ToolDefinition) -> FunctionTool:
+    """The tool as an SDK tool, with exactly the JSON schema of its definition."""
 
-    return RunConfig(
-        model_provider=provider,
-        tracing_disabled=True,
-        tool_error_formatter=explain,
-        tool_not_found_behavior="return_error_to_model",
+    async def invoke(context: ToolContext, arguments: str) -> object:
+        result = await tool.run(_parse_arguments(tool.name, arguments), _facts_of(context.context))
+        return result.tool_message
+
+    def log_failure(tool: FunctionTool, error: Exception, arguments: str) -> None:
+        log.info("a tool failed", extra={"tool": tool.name, "error": type(error).__name__})
+
+    return FunctionTool(
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=dict(tool.params_schema),
+        on_invoke_tool=with_function_tool_failure_error_handler(invoke, log_failure),
+        strict_json_schema=False,
+        needs_approval=tool.needs_approval,
     )
 
 
-def reason_of(failure: ToolErrorFormatterArgs[Any]) -> str:
-    if failure.error is None:
-        return failure.default_message
-    return f"{type(failure.error).__name__}: {failure.error}"
+def unavailable_tool(name: str) -> FunctionTool:
+    """A stand-in for a tool that the run has called and that no longer exists.
 
-
-# --- Models by name, over HTTP.
-
-
-class LoopProvider(ModelProvider):
-    """One HTTP client per event loop.
-
-    The SDK shares one client in the whole process. Its pooled connections belong to the loop that opened them, so the
-    next run on another loop would fail with "Event loop is closed".
+    The SDK needs a tool of this name to replay the recorded call.
     """
+    text = f"{name} is not available any more"
 
-    def __init__(self, api_key: str | None = None, base_url: str | None = None) -> None:
-        """What is not given comes from the environment, as the SDK reads it."""
-        self._api_key = api_key
-        self._base_url = base_url
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, MultiProvider]] = (
-            weakref.WeakKeyDictionary()
-        )
+    async def invoke(context: ToolContext, arguments: str) -> str:
+        return text
 
-    def get_model(self, model_name: str | None) -> Model:
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            client = AsyncOpenAI(api_key=self._api_key, base_url=self._base_url)
-            self._by_loop[loop] = client, MultiProvider(openai_client=client)
-        _, provider = self._by_loop[loop]
-        return provider.get_model(model_name)
+    schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    return FunctionTool(name, f"{text}.", schema, invoke, strict_json_schema=False)
 
-    async def aclose(self) -> None:
-        """Close the connections of this loop."""
-        client, _ = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
-        if client is not None:
-            await client.close()
+
+def _parse_arguments(tool: str, text: str) -> JsonObject:
+    """The arguments of a call, as the model wrote them."""
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsError(f"the arguments of tool {tool!r} are not valid JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ArgumentsError(f"the arguments of tool {tool!r} must be an object, not {type(arguments).__name__}")
+    return arguments
+
+
+def _facts_of(context: object) -> RunFacts:
+    """The run context as tools see it. A run without a journal has a mapping with fewer facts."""
+    if not isinstance(context, Mapping):
+        return cast(RunFacts, context)
+    return cast(RunFacts, SimpleNamespace(**{"run_id": "", "bus": None, "hops": 0, "principal": None, **context}))

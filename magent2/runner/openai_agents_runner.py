@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from agents import Runner as SDKRunner
+from agents import SessionSettings, TResponseInputItem
 
 from magent2.errors import InvalidInput
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
-from magent2.runner.build import LoopProvider, build_agent, run_config
+from magent2.runner.build import build_agent
 from magent2.runner.config import RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import EventMapper, MappedHandoff
 from magent2.runner.journal.run import JournalledRun
-from magent2.runner.memory import MemorySession
-from magent2.runner.run_stream import RunStream
-from magent2.runner.sdk_errors import translate_sdk_errors
-from magent2.runner.sdk_result import accepted, check_ended, final_output, followed, usage_of_run
-from magent2.runner.sync_stream import iterate
+from magent2.runner.run_stream import RunStream, iterate_in_thread
+from magent2.runner.sdk_run import (
+    LoopProvider,
+    StreamedRun,
+    accepted_options,
+    check_finished,
+    final_output,
+    follow_events,
+    run_config,
+    translate_sdk_errors,
+    usage_of_run,
+)
 from magent2.sandbox.interface import Sandbox
 from magent2.sandbox.monty import LoopSandbox
 
@@ -30,15 +38,45 @@ SESSION_LIMIT = 256
 StreamedEvent: TypeAlias = TokenEvent | ToolStepEvent | OutputEvent
 
 
-class OpenAIAgentsRunner:
-    """Answers envelopes with an SDK agent: the one that is given, or the one that a configuration describes.
+class MemorySession:
+    """The items of one conversation, as an SDK session. They are lost when the process ends."""
 
-    `stream_run` is the v1 runner: it remembers the last `session_limit` conversations in this process.
-    `astream_run` is what a worker uses: it remembers what the log does, and is journalled; the model is shown the last
-    `history_max` runs of the conversation. Either gives up a run that asks the model more than `max_turns` times.
-    `sandbox` is where blocks of the agent run: one that works on every loop, and is closed with each.
-    A run that ends without an error has an output. A model that fails is raised to the caller: as `ModelUnavailable`
-    what may go better next time, as `ModelError` all else (a refusal, too many turns, a bad request).
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.session_settings: SessionSettings | None = None
+        self._items: list[TResponseInputItem] = []
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        if limit is None:
+            return list(self._items)
+        return self._items[-limit:] if limit > 0 else []
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        self._items.extend(items)
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        return self._items.pop() if self._items else None
+
+    async def clear_session(self) -> None:
+        self._items.clear()
+
+    def snapshot(self) -> tuple[TResponseInputItem, ...]:
+        return tuple(self._items)
+
+    def restore(self, snapshot: tuple[TResponseInputItem, ...]) -> None:
+        """Drop what a failed run added, so that the next attempt starts where this one did."""
+        self._items = list(snapshot)
+
+
+class OpenAIAgentsRunner:
+    """Answers envelopes with an SDK agent: the given one, or the one that a configuration describes.
+
+    `stream_run` is the v1 runner. It keeps the last `session_limit` conversations in this process.
+    `astream_run` is for workers. It reads the conversation from the log and journals the run; the model gets the last
+    `history_max` runs of the conversation. Both fail a run that calls the model more than `max_turns` times.
+    `sandbox` runs the agent's Python blocks. It must work on every event loop; `leave_loop` closes it for one loop.
+    A run that ends without an error has an output. Errors of the model are raised: `ModelUnavailable` if a retry can
+    help, else `ModelError` (a refusal, too many turns, a bad request).
     """
 
     takes_steers = True
@@ -72,17 +110,17 @@ class OpenAIAgentsRunner:
         self._lock = threading.Lock()
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
-        """The events of a run, from a thread that lives as long as the iterator."""
-        return iterate(lambda: self._run_in_memory(envelope))
+        """Yield the events of a run. It runs in a thread that lives as long as the iterator."""
+        return iterate_in_thread(lambda: self._run_in_memory(envelope))
 
     async def _run_in_memory(self, envelope: MessageEnvelope) -> AsyncGenerator[StreamedEvent, None]:
-        """A run on the conversation's session here. One that does not end leaves no trace in it."""
+        """Run on the conversation's session in this process. A run that fails leaves the session unchanged."""
         session = self._get_session(envelope.conversation_id)
         before = session.snapshot()
         context = {"conversation_id": envelope.conversation_id, "agent": getattr(self._agent, "name", None)}
         ended = False
         try:
-            async with aclosing(self._stream(envelope, session=session, context=context)) as events:
+            async with aclosing(self._stream(envelope, session, context)) as events:
                 async for event in events:
                     ended = ended or isinstance(event, OutputEvent)
                     if not isinstance(event, MappedHandoff):
@@ -90,33 +128,38 @@ class OpenAIAgentsRunner:
         finally:
             if not ended:
                 session.restore(before)
-            await self.leave_loop()  # it ends with the run
+            await self.leave_loop()  # the loop ends with the run
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> RunStream:
-        """The events of a run that another worker can take over at any moment; on the caller's loop."""
+        """The events of a journalled run on the caller's loop. Another worker can take the run over at any time."""
         run = JournalledRun(context, self._agent, self._provider, SDKRunner.run_streamed, self._max_turns)
         return run.stream(self._history_max)
 
     async def leave_loop(self) -> None:
-        """Close what was opened on this loop: connections to models, processes of blocks."""
+        """Close what was opened on this loop: connections to models and sandbox processes."""
         await self._sandbox.aclose()
         await self._provider.aclose()
 
     async def _stream(
-        self, envelope: MessageEnvelope, **options: Any
+        self, envelope: MessageEnvelope, session: MemorySession, context: object
     ) -> AsyncGenerator[StreamedEvent | MappedHandoff, None]:
-        """One run of the SDK, mapped. `options` go to the SDK as they are."""
+        """Run the SDK once and map its events."""
         mapper = EventMapper(envelope.conversation_id)
-        options |= {"run_config": run_config(mapper.note_failure, self._provider), "max_turns": self._max_turns}
-        start = SDKRunner.run_streamed
-        result = start(self._agent, input=envelope.content or "", **accepted(start, options))
+        options = {
+            "session": session,
+            "context": context,
+            "run_config": run_config(mapper.note_failure, self._provider),
+            "max_turns": self._max_turns,
+        }
+        start: Callable[..., StreamedRun[object]] = SDKRunner.run_streamed
+        result = start(self._agent, input=envelope.content or "", **accepted_options(start, options))
         with translate_sdk_errors():
-            async with followed(result) as events:
+            async with follow_events(result) as events:
                 async for event in events:
                     mapped = mapper.map(event)
                     if mapped is not None:
                         yield mapped
-            check_ended(result)
+            check_finished(result)
         yield mapper.output(await final_output(result), usage_of_run(result))
 
     def _get_session(self, conversation_id: str) -> MemorySession:

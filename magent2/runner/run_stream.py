@@ -1,24 +1,33 @@
-"""The two ways in which a journalled run hands over its events: written straight to a sink, or yielded."""
+"""How the events of a run reach their reader: written to a sink, iterated on a loop, or iterated in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+import queue
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from magent2.models.envelope import BaseStreamEvent
 
-AHEAD_MAX = 64  # events that a run may be ahead of a reader that iterates
+AHEAD_MAX = 64  # events that a run may be ahead of a reader that iterates on its loop
+QUEUE_MAX = 256  # events that a run may be ahead of a reader in another thread
 CLOSE_TIMEOUT_S = 10.0  # how long a run may take to clean up after it was cancelled
+THREAD_NAME = "magent2-run"
 
 Event: TypeAlias = BaseStreamEvent | Mapping[str, Any]
+
+ItemT = TypeVar("ItemT")
 
 log = logging.getLogger(__name__)
 
 
 class EventSink(Protocol):
-    """Takes the events of one run, in order. Nothing is dropped: a run that is too far ahead waits."""
+    """Takes the events of one run, in order. Drops nothing: a run that is too far ahead waits."""
 
     def offer(self, event: Event) -> bool:
         """Take the event if there is room for it. Return whether it was taken."""
@@ -60,13 +69,13 @@ class RunStream(AsyncIterator[Event]):
             await self._events.aclose()
 
     async def _iterate(self) -> AsyncGenerator[Event, None]:
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        task = asyncio.ensure_future(self._run(_QueueSink(queue)))
-        task.add_done_callback(lambda _: queue.put_nowait(None))
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        task = asyncio.ensure_future(self._run(_QueueSink(events)))
+        task.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (event := await queue.get()) is not None:
+            while (event := await events.get()) is not None:
                 yield event
-                queue.task_done()
+                events.task_done()
             task.result()
         finally:
             await end_task(task)
@@ -75,8 +84,8 @@ class RunStream(AsyncIterator[Event]):
 class _QueueSink:
     """Takes events for a reader that iterates."""
 
-    def __init__(self, queue: asyncio.Queue[Event | None]) -> None:
-        self._queue = queue
+    def __init__(self, events: asyncio.Queue[Event | None]) -> None:
+        self._queue = events
 
     def offer(self, event: Event) -> bool:
         if self._queue.qsize() >= AHEAD_MAX:
@@ -102,3 +111,104 @@ async def end_task(task: asyncio.Future[None]) -> None:
         log.error("a run did not end after it was cancelled", extra={"waited_s": CLOSE_TIMEOUT_S})
     elif not task.cancelled() and (error := task.exception()) is not None:
         log.warning("a run failed while it was being ended", exc_info=error)
+
+
+# --- From a loop to a thread: the v1 interface of a runner is a plain iterator.
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamEnd:
+    error: BaseException | None
+
+
+def iterate_in_thread(
+    open_items: Callable[[], AsyncGenerator[ItemT, None]], queue_max: int = QUEUE_MAX
+) -> Iterator[ItemT]:
+    """Yield the items of an asynchronous generator, which runs on a loop in a thread of its own.
+
+    The thread starts with the first `next`. The generator is at most `queue_max` items ahead of the reader; then it
+    waits. An error of the generator is raised here, after all items. Closing the iterator ends generator and thread.
+    """
+    producer = _Producer(open_items, queue_max)
+    producer.start()
+    try:
+        while True:
+            item = producer.take()
+            if not isinstance(item, _StreamEnd):
+                yield item
+            elif isinstance(item.error, asyncio.CancelledError):
+                # The reader was not cancelled. A CancelledError would tell its own loop that it was.
+                raise RuntimeError("the run was cancelled from inside")
+            elif item.error is not None:
+                raise item.error
+            else:
+                return
+    finally:
+        producer.stop()
+
+
+class _Producer(Generic[ItemT]):
+    """The thread, its loop, and the queue between it and the reader."""
+
+    def __init__(self, open_items: Callable[[], AsyncGenerator[ItemT, None]], queue_max: int) -> None:
+        self._open_items = open_items
+        self._items: queue.SimpleQueue[ItemT | _StreamEnd] = queue.SimpleQueue()
+        self._free = asyncio.Semaphore(queue_max)  # bounds the queue; used on the producer's loop only
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name=THREAD_NAME, daemon=True)
+
+    def start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left
+            self._loop.close()
+            raise
+
+    def take(self) -> ItemT | _StreamEnd:
+        item = self._items.get()
+        self._call(self._free.release)
+        return item
+
+    def stop(self) -> None:
+        self._call(self._cancel)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            log.error("a run did not end after its reader had left", extra={"waited_s": CLOSE_TIMEOUT_S})
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Call a function on the producer's loop. Do nothing if the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _cancel(self) -> None:
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._drive())
+        except asyncio.CancelledError as raised:
+            error = raised if not self._stopping else None
+        except BaseException as raised:  # noqa: BLE001  the reader gets every error
+            error = raised
+        if error is not None and self._stopping:
+            log.error("a run failed while it was being stopped", exc_info=error)
+        self._items.put(_StreamEnd(error))
+
+    async def _drive(self) -> None:
+        if self._stopping:
+            return
+        self._task = asyncio.current_task()
+        async with aclosing(self._open_items()) as items:
+            async for item in items:
+                await self._free.acquire()
+                self._items.put(item)

@@ -14,8 +14,7 @@ from magent2.bus.records import ClaimedLane, MailRef
 from magent2.bus.retry import retry_call
 from magent2.errors import Fenced, UnknownAgent
 from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
-from magent2.runner.context import RunContext
-from magent2.runner.steers import Steer
+from magent2.runner.context import RunContext, Steer
 from magent2.sessions.history import HistoryCache, RunRecord, run_id_of
 from magent2.telemetry.observation import ObservedRun, RunAttributes, RunObserver
 from magent2.tools.interface import WaitHook

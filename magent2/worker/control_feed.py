@@ -14,7 +14,7 @@ from magent2.bus.watch import Watch
 from magent2.errors import Fenced, MalformedRecord, UnknownCursor
 from magent2.mail.headers import KIND, STEER
 from magent2.models.address import chat_topic, control_topic
-from magent2.runner.steers import Steer
+from magent2.runner.context import Steer
 from magent2.worker.lane_plan import parse_mail
 from magent2.worker.runner_adapter import Runner
 

@@ -304,7 +304,9 @@ SEED_001: Names = {
         here={"return": "MemorySession"},
     ),
     "OpenAIAgentsRunner._session_order": Sketch("an OrderedDict keeps both the sessions and their order of use"),
-    "OpenAIAgentsRunner._run_streaming": Sketch("an async generator, bridged to the iterator by `runner/bridge.py`"),
+    "OpenAIAgentsRunner._run_streaming": Sketch(
+        "an async generator, bridged to the iterator by `runner/run_stream.py`"
+    ),
     "OpenAIAgentsRunner._map_event": Sketch("mapping has state per run and is a class: `EventMapper.map`"),
     "SDKRunner": Text("magent2/runner/openai_agents_runner.py", "from agents import Runner as SDKRunner"),
     "OPENAI_API_KEY": Variable(CONFIG, "sk-test", "sk-test", "api_key"),

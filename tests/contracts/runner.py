@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pytest
 
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent, ToolStepEvent
-from magent2.runner.sync_stream import QUEUE_MAX, THREAD_NAME
+from magent2.runner.run_stream import QUEUE_MAX, THREAD_NAME
 from tests.support.waiting import eventually
 
 TEXTS = {

@@ -11,8 +11,8 @@ from magent2.errors import ModelError, SettingsError, TransientError
 from magent2.runner.config import RunnerConfig
 from magent2.runner.local import ANSWER_MAX_TOKENS, CONTEXT_TOKENS, MODEL_NAME, find_weights, local_server
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.run_stream import QUEUE_MAX
 from magent2.runner.select import select_runner
-from magent2.runner.sync_stream import QUEUE_MAX
 from tests.contracts.runner import TEXTS, Making, Runner, RunnerContract, envelope, run_threads, text_of
 from tests.support.proxy import ModelProxy
 

@@ -10,8 +10,8 @@ from agents import RunContextWrapper, function_tool
 from agents.tool_context import ToolContext
 
 from magent2.models.envelope import MessageEnvelope
+from magent2.runner.build import function_tool_of
 from magent2.runner.context import RunContext
-from magent2.runner.team.graph import function_tool_of
 from magent2.tools import chat
 from magent2.tools.default_tools import RUN_PYTHON
 from magent2.tools.subagents import NAMES, subagent_tools

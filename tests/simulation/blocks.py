@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from magent2.runner.build import function_tool_of
 from magent2.runner.context import RunContext
-from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, HostCall, Program, QuickCall
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.interface import ReleasableSlot, current_scope, send_id

@@ -8,7 +8,7 @@ from typing import Any
 from agents.testing import function_call
 
 from magent2.bus.interface import Engine
-from magent2.runner.team.graph import function_tool_of
+from magent2.runner.build import function_tool_of
 from magent2.sandbox.interface import BlockLimits, Sandbox
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool

@@ -16,7 +16,7 @@ from agents import HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApproval
 from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
-from magent2.runner.sdk_result import approval_unavailable
+from magent2.runner.sdk_run import approval_unavailable
 from magent2.sessions.folds import approvable_calls, mcp_approval_requests
 
 Asks: TypeAlias = Callable[[Any, dict[str, Any], str], Awaitable[bool]]

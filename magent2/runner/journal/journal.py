@@ -25,11 +25,9 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.errors import PayloadError, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
-from magent2.runner.context import RunContext
-from magent2.runner.images import keep_pictures
+from magent2.runner.context import ModelRequest, RunContext, Steer, SteerLedger, receipt
 from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
-from magent2.runner.steers import Steer, SteerLedger, receipt
-from magent2.runner.stored_response import answer_json, storable, text_of
+from magent2.runner.stored_response import answer_json, storable, store_images, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
 from magent2.sessions.history import BegunRecord, DecisionRecord, SentRecord, ToolRecord
 from magent2.sessions.stream import event_payload, stream_record
@@ -175,7 +173,7 @@ class Journal:
         """The answer whose tools run, or have run."""
         return self.answers.get(self.turn - 1, {})
 
-    def known_answer(self, asked: object) -> Mapping[str, Any] | None:
+    def known_answer(self, asked: ModelRequest) -> Mapping[str, Any] | None:
         """The recorded answer of the turn that begins, which is over with it."""
         answer = self.answers.get(self.turn)
         if answer is not None:
@@ -197,7 +195,7 @@ class Journal:
         """The model has answered."""
         if self.context.observed is not None:
             self.context.observed.end_model_call(response)
-        answer, pictures = await keep_pictures(self.context, answer_json(response), self.fields(self.turn, speaker))
+        answer, pictures = await store_images(self.context, answer_json(response), self.fields(self.turn, speaker))
         if pictures:
             await self.put(*pictures)
         steers = self.steers.end_turn(self.turn)

@@ -90,7 +90,7 @@ class JournalModel(Model):
         await journal.context.between_turns()
         await close_calls(journal, asked, self._speaker)
         await journal.begin_turn()
-        shown: Asked = journal.steers.shown(asked)
+        shown = journal.steers.insert_into(asked)
         observed = journal.context.observed
         if observed is None:
             return shown, None

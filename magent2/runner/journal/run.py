@@ -16,15 +16,21 @@ from magent2.context.block import bus_message_block
 from magent2.errors import ContextTooLong
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
-from magent2.runner.build import run_config
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
 from magent2.runner.journal.approvals import waiting_calls
 from magent2.runner.journal.journal import Journal
 from magent2.runner.run_stream import RunStream
-from magent2.runner.sdk_errors import translate_sdk_errors
-from magent2.runner.sdk_result import accepted, final_output, followed, interruptions, usage_of_run
+from magent2.runner.sdk_run import (
+    accepted_options,
+    final_output,
+    follow_events,
+    interruptions,
+    run_config,
+    translate_sdk_errors,
+    usage_of_run,
+)
 from magent2.sessions.folds import ModelInput, model_input
 
 SHORTENED = "history shortened"
@@ -68,11 +74,13 @@ class JournalledRun:
         """Run the SDK to its end. What happens in it reaches the reader through the journal."""
         journal = self._journal
         config = run_config(journal.failures.__setitem__, self._provider)
-        options = accepted(self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns})
+        options = accepted_options(
+            self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns}
+        )
         with translate_sdk_errors(lambda: journal.asking):
             agent = JournalledAgents(journal, self._provider).copy_of(self._agent)
             result = self._start(agent, input=shown.items, **options)
-            async with followed(result) as events:
+            async with follow_events(result) as events:
                 async for _ in events:
                     pass
             self._context.waiting[:] = waiting_calls(journal, interruptions(result))

@@ -18,13 +18,13 @@ from magent2.errors import Magent2Error
 from magent2.models.address import Address
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import Roster, Scenario
-from magent2.runner.build import LoopProvider
 from magent2.runner.config import HISTORY_MAX, MAX_TURNS, RunnerConfig
 from magent2.runner.context import RunContext
 from magent2.runner.echo import EchoRunner
 from magent2.runner.journal.run import JournalledRun
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner, StreamedEvent
 from magent2.runner.run_stream import Event, RunStream
+from magent2.runner.sdk_run import LoopProvider
 from magent2.runner.team.graph import TeamGraphs
 from magent2.runner.team.route_run import ROUTE_MAX_S, RouteRun
 from magent2.runner.team.spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
@@ -108,7 +108,7 @@ class TeamRunner:
                 raise
             log.warning("the tools of a reloaded roster cannot be loaded", extra={"error": str(error)})
         self._mcp.follow(roster.mcp)
-        self._graphs.forget()
+        self._graphs.clear_cache()
         self._plain.clear()
         self._followed = roster
         return roster

@@ -17,7 +17,7 @@ from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.tool_calls import RecordedCall
 from magent2.runner.run_stream import RunStream
-from magent2.runner.team.graph import own_tools
+from magent2.runner.team.graph import local_tools
 from magent2.runner.team.spec import TeamMember
 from magent2.sandbox.interface import Sandbox
 from magent2.tools.builtins import BUILTINS
@@ -84,7 +84,7 @@ class ToolRun:
         server, dot, tool = self._name.partition(".")
         if dot:
             return await self._mcp.call(server, tool, arguments)
-        tools = own_tools(self._tools, self._sandbox, self._mcp, self._member)
+        tools = local_tools(self._tools, self._sandbox, self._mcp, self._member)
         chosen = next((tool for tool in tools if tool.name == self._name), None) or self._tools.get(self._name)
         result = await chosen.run(arguments, self._context)
         return result.tool_message

@@ -16,8 +16,8 @@ from typing import Any
 from agents import Agent
 
 from magent2.bus.connect import connect
+from magent2.runner.build import function_tool_of
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.monty import MontySandbox
 from magent2.sandbox.python_tool import PythonTool
 from magent2.tools.default_tools import standard_tools

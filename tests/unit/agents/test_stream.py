@@ -15,7 +15,7 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_messag
 from openai.types.responses import ResponseTextDeltaEvent
 
 from magent2.agents import AgentRuntime, Streamer, StreamEvent, create_agent, inject_bus_messages, stream_agent
-from magent2.agents.filter import BusInjection
+from magent2.agents.injection import BusInjection
 from magent2.context import AgentContext, BusMessage
 from magent2.errors import InvalidInput, ModelError, ModelUnavailable, TemplateRefused
 from magent2.events import ErrorEvent, HandoffEvent, MessageEvent, MessageReceivedEvent, OutputEvent, TokenEvent

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from agents import Session
 
-from magent2.runner.memory import MemorySession
+from magent2.runner.openai_agents_runner import MemorySession
 
 
 async def test_it_is_a_session_to_the_sdk() -> None:

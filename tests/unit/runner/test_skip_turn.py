@@ -8,7 +8,7 @@ from typing import Any
 from agents.testing import function_call
 
 from magent2.bus.memory import MemoryBus
-from magent2.runner.team.graph import function_tool_of
+from magent2.runner.build import function_tool_of
 from magent2.tools.definition import ToolDefinition, ToolExecutionContext, ToolExecutionResult, ToolSignature
 from tests.support.journaled_runs import CrashingBus, ToolCallScript, answers_recorded, work, work_until_crash
 from tests.support.worker_fixture import outputs

@@ -14,8 +14,8 @@ from agents.testing import assistant_message, function_call
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe
+from magent2.runner.build import function_tool_of
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.team.graph import function_tool_of
 from magent2.sandbox.monty import MontySandbox
 from magent2.worker.service import WorkerService
 from tests.support.ask_tool import ask_definition

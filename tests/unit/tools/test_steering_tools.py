@@ -13,8 +13,8 @@ from magent2.bus.memory import MemoryBus
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import STEER
 from magent2.models.envelope import MessageEnvelope
+from magent2.runner.build import function_tool_of
 from magent2.runner.context import RunContext
-from magent2.runner.team.graph import function_tool_of
 from magent2.tools.chat import chat_send, send_message
 from magent2.tools.chat.function_tools import chat_send_definition
 from magent2.tools.messaging.read_tools import UNKNOWN_MESSAGE, message_status

@@ -15,9 +15,9 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Describe, Lanes
 from magent2.errors import TransientError
 from magent2.mail.headers import wait_field
+from magent2.runner.build import function_tool_of
 from magent2.runner.context import RunContext
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.team.graph import function_tool_of
 from magent2.sessions.subagents import SUBAGENTS_PER_RUN_MAX
 from magent2.tools.subagents import subagent_tools
 from magent2.worker.lane_run import LaneRun, Outcome

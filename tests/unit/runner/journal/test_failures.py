@@ -67,7 +67,7 @@ REPLIES: dict[str, tuple[Reply, type[Exception], str]] = {
     "bad request": (Reply("no such model", status=400), ModelError, "no such model"),
     "no key": (Reply("who are you", status=401), ModelError, "OPENAI_API_KEY"),
     "not found": (Reply("nothing here", status=404), ModelError, "OPENAI_BASE_URL"),
-    "too long": (Reply("maximum context length is 8", status=400), ContextTooLong, "begin another"),
+    "too long": (Reply("maximum context length is 8", status=400), ContextTooLong, "start a new conversation"),
 }
 
 

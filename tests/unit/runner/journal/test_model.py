@@ -27,13 +27,13 @@ from pydantic import BaseModel
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Compact
 from magent2.errors import ModelError
-from magent2.runner.build import LoopProvider
 from magent2.runner.config import RunnerConfig
 from magent2.runner.demo.model import build_response, stream_events
 from magent2.runner.demo.script import ScriptedText
 from magent2.runner.journal.journal import Journal
 from magent2.runner.journal.model import JournalModel, refuse_server_state
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+from magent2.runner.sdk_run import LoopProvider
 from magent2.worker.lane_run import Outcome
 from tests.support.journaled_runs import (
     CallbackModel,

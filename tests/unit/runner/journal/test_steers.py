@@ -15,8 +15,8 @@ from magent2.bus.operations import Operation, Pending
 from magent2.bus.records import MailRef
 from magent2.errors import ModelUnavailable
 from magent2.models.events import ReceiptEvent
+from magent2.runner.context import TURN_MAX_BYTES, Steer, SteerLedger
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.runner.steers import TURN_MAX_BYTES, Steer, SteerLedger
 from magent2.sessions.history import RunRecord
 from magent2.worker.lane_run import Outcome
 from tests.support.engine_wrappers import EngineWrapper
@@ -237,20 +237,23 @@ def test_more_than_one_request_may_hold_is_left_for_the_next() -> None:
     large = [a_steer(n, "x" * (TURN_MAX_BYTES // 2)) for n in range(1, 4)]
 
     ledger.take(large)
-    ledger.shown([])
+    ledger.insert_into([])
     assert [steer.id for steer in ledger.end_turn(0)] == ["s1", "s2"]
 
     ledger.take(large)
-    ledger.shown([])
+    ledger.insert_into([])
     assert [steer.id for steer in ledger.end_turn(1)] == ["s3"]
 
 
 def test_where_the_request_was_shortened_a_steer_stays_where_that_left_it() -> None:
     ledger = SteerLedger(RunRecord("r", AGENT, {}, {}, 0))
     ledger.take([a_steer(1, "here")])
-    items = [{"role": "user", "content": str(n)} for n in range(4)]
-    ledger.shown(items)
+    items: list[Any] = [{"role": "user", "content": str(n)} for n in range(4)]
+    ledger.insert_into(items)
     ledger.end_turn(0)
 
-    assert request_shape(ledger.shown(items[:2])) == ["user", "user", "steer"]
-    assert request_shape(ledger.shown([*items[:2], {"role": "assistant"}])) == ["user", "user", "steer", "assistant"]
+    shorter: Any = ledger.insert_into(items[:2])
+    items[2:] = [{"role": "assistant"}]
+    longer: Any = ledger.insert_into(items)
+    assert request_shape(shorter) == ["user", "user", "steer"]
+    assert request_shape(longer) == ["user", "user", "steer", "assistant"]

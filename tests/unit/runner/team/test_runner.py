@@ -235,7 +235,7 @@ async def test_a_team_is_built_once_and_few_are_kept(bus: MemoryBus) -> None:
         set_session(bus, {"scenario_id": "house", "overlay": f"Number {number}."})
         mail(bus, "hello")
         await work(bus, runner)
-        kept.append(len(runner._graphs._built))
+        kept.append(len(runner._graphs._cache))
 
     assert kept[:3] == [1, 1, 2]
     assert kept[-1] == GRAPHS_MAX

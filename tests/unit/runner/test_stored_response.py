@@ -15,7 +15,7 @@ from openai.types.responses.response_output_item import ImageGenerationCall
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import GetBlob
-from magent2.runner import images as pictures
+from magent2.runner import stored_response
 from magent2.runner.demo.model import build_response
 from magent2.runner.demo.script import ScriptedText
 from magent2.worker.lane_run import Outcome
@@ -53,11 +53,11 @@ async def test_a_picture_is_kept_as_a_blob_and_shown(bus: MemoryBus) -> None:
 async def test_what_is_no_picture_is_not_kept(bus: MemoryBus, result: str) -> None:
     (message,) = await draw(bus, result)
 
-    assert (message["text"], message["attachments"]) == (pictures.NO_PICTURE, [])
+    assert (message["text"], message["attachments"]) == (stored_response.IMAGE_REJECTED, [])
 
 
 async def test_a_picture_that_is_too_large_is_not_kept(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "PICTURE_MAX_BYTES", 100)
+    monkeypatch.setattr(stored_response, "IMAGE_MAX_BYTES", 100)
     (message,) = await draw(bus, base64.b64encode(JPEG).decode())
 
     assert message["attachments"] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magent2.runner.sdk_result import followed
+from magent2.runner.sdk_run import follow_events
 
 
 class FailingRun:
@@ -27,7 +27,7 @@ class FailingRun:
 
 
 async def leave(run: FailingRun) -> None:
-    async with followed(run) as events:
+    async with follow_events(run) as events:
         async for _ in events:
             raise InterruptedError
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from magent2.runner import sync_stream as bridge
-from magent2.runner.sync_stream import THREAD_NAME, iterate
+from magent2.runner import run_stream
+from magent2.runner.run_stream import THREAD_NAME, iterate_in_thread
 from tests.support.waiting import eventually
 
 
@@ -45,12 +45,12 @@ class Counting:
 
 
 def test_items_come_in_order_and_all_of_them() -> None:
-    assert list(iterate(Counting(stop=5000).items, queue_max=3)) == list(range(1, 5001))
+    assert list(iterate_in_thread(Counting(stop=5000).items, queue_max=3)) == list(range(1, 5001))
 
 
 def test_the_producer_is_never_further_ahead_than_the_queue_is_long() -> None:
     counting = Counting()
-    items = iterate(counting.items, queue_max=4)
+    items = iterate_in_thread(counting.items, queue_max=4)
 
     eventually(lambda: next(items) and counting.made > 4)  # it does run ahead
     for taken in items:
@@ -62,7 +62,7 @@ def test_the_producer_is_never_further_ahead_than_the_queue_is_long() -> None:
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
-    items = iterate(Counting(stop=2, error=LookupError("gone")).items)
+    items = iterate_in_thread(Counting(stop=2, error=LookupError("gone")).items)
 
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(LookupError, match="gone"):
@@ -71,18 +71,18 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 
 def test_an_error_that_is_no_exception_is_carried_too() -> None:
     with pytest.raises(SystemExit):
-        list(iterate(Counting(stop=1, error=SystemExit(3)).items))
+        list(iterate_in_thread(Counting(stop=1, error=SystemExit(3)).items))
 
 
 def test_a_cancellation_inside_is_not_the_readers_own() -> None:
     with pytest.raises(RuntimeError, match="cancelled from inside"):
-        list(iterate(Counting(stop=1, error=asyncio.CancelledError()).items))
+        list(iterate_in_thread(Counting(stop=1, error=asyncio.CancelledError()).items))
 
 
 @pytest.mark.parametrize("queue_max", [1, 1000])
 def test_closing_ends_the_generator_and_the_thread(queue_max: int) -> None:
     counting = Counting()
-    items = iterate(counting.items, queue_max=queue_max)
+    items = iterate_in_thread(counting.items, queue_max=queue_max)
     next(items)
 
     items.close()  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def test_closing_reaches_a_generator_that_waits() -> None:
         finally:
             ended.set()
 
-    items = iterate(waiting)
+    items = iterate_in_thread(waiting)
     next(items)
     items.close()  # type: ignore[attr-defined]
 
@@ -111,7 +111,7 @@ def test_closing_reaches_a_generator_that_waits() -> None:
 
 def test_an_iterator_that_is_dropped_is_closed() -> None:
     counting = Counting()
-    items = iterate(counting.items)
+    items = iterate_in_thread(counting.items)
     next(items)
 
     del items
@@ -127,9 +127,9 @@ def test_an_error_while_closing_is_logged(caplog: pytest.LogCaptureFixture) -> N
         finally:
             raise LookupError("while closing")
 
-    items = iterate(bad_manners)
+    items = iterate_in_thread(bad_manners)
     next(items)
-    with caplog.at_level(logging.ERROR, logger="magent2.runner.sync_stream"):
+    with caplog.at_level(logging.ERROR, logger="magent2.runner.run_stream"):
         items.close()  # type: ignore[attr-defined]
 
     assert [record.message for record in caplog.records] == ["a run failed while it was being stopped"]
@@ -138,16 +138,16 @@ def test_an_error_while_closing_is_logged(caplog: pytest.LogCaptureFixture) -> N
 def test_a_generator_that_will_not_end_is_given_up_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(run_stream, "CLOSE_TIMEOUT_S", 0.01)
     may_end = threading.Event()
 
     async def stubborn() -> AsyncGenerator[int, None]:
         yield 1
         may_end.wait(10)
 
-    items = iterate(stubborn)
+    items = iterate_in_thread(stubborn)
     next(items)
-    with caplog.at_level(logging.ERROR, logger="magent2.runner.sync_stream"):
+    with caplog.at_level(logging.ERROR, logger="magent2.runner.run_stream"):
         items.close()  # type: ignore[attr-defined]
     may_end.set()
 
@@ -162,4 +162,4 @@ def test_the_readers_context_is_the_generators() -> None:
 
     trace.set("of the reader")
 
-    assert list(iterate(traced)) == ["of the reader"]
+    assert list(iterate_in_thread(traced)) == ["of the reader"]

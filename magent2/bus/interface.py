@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from magent2.bus.operations import Operation
-    from magent2.bus.records import Record
+    from magent2.bus.records import Page, Record
     from magent2.bus.watch import Watch
 
 R = TypeVar("R")
@@ -71,6 +71,14 @@ class Engine(Bus, Protocol):
         """Yield every record after the cursor, in order, for as long as the caller iterates. `None`: from now on.
 
         Ends when the topic is deleted; raises `UnknownCursor` when retention overtakes the reader.
+        """
+        ...
+
+    async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        """Read the next records after the cursor, for a reader that holds a watch on the topic.
+
+        `EngineBase` reads them from the log. An engine whose watch delivers records returns those instead, so that a
+        reader at the end of a topic needs no read of its own.
         """
         ...
 

@@ -118,7 +118,8 @@ def _services(
     engine: Engine
     sessions: SessionStore
     presence: WorkerPresence
-    if is_engine(bus):
+    rates: RequestRates
+    if has_engine := is_engine(bus):
         engine = bus
         sessions = QueuedSessions(engine, limits.queue_max_messages, deliveries)
         presence = WorkerPresence(engine)
@@ -126,11 +127,13 @@ def _services(
         engine = V1BusAdapter(bus)
         sessions = SessionStore(engine, deliveries)
         presence = UnknownPresence(engine)
-    # A bus in memory has no other gateways to share counts with.
-    is_shared = is_engine(bus) and not isinstance(bus, MemoryBus)
+    if has_engine and not isinstance(bus, MemoryBus):
+        rates = SharedRequestRates(engine, limits.rates)
+    else:  # a bus in memory has no other gateways to share counts with
+        rates = RequestRates(limits.rates)
     return Services(
         bus=engine,
-        has_keys=is_engine(bus),
+        has_keys=has_engine,
         sessions=sessions,
         streams=OpenStreams(engine, limits, access, metrics),
         presence=presence,
@@ -140,5 +143,5 @@ def _services(
         histories=HistoryCache(engine, HISTORY_RECORDS_MAX),
         replies=ReplyWaiter(engine),
         session_lists=LiveSessionLists(engine),
-        rates=SharedRequestRates(engine, limits.rates) if is_shared else RequestRates(limits.rates),
+        rates=rates,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from magent2.bus.base import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
+from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Read
-from magent2.bus.records import Page, Record
+from magent2.bus.records import Record
 from magent2.bus.watch import Watch
 from magent2.errors import TopicDeleted, TransientError
 from magent2.models.address import stream_topic
@@ -86,7 +85,7 @@ class _Reading:
         An end without an answer counts only when nothing comes after it: the message may have been retried.
         """
         while True:
-            page = await self._page(watch)
+            page = await self._bus.next_page(watch, self.topic, self._cursor)
             if page.deleted:
                 raise TopicDeleted(f"session {self._conversation!r} was deleted")
             for record in page.records:
@@ -105,9 +104,3 @@ class _Reading:
                 return await self.catch_up(watch)
             except TransientError:
                 await asyncio.sleep(FOLLOW_RETRY_S)
-
-    async def _page(self, watch: Watch) -> Page:
-        if isinstance(self._bus, EngineBase):
-            return await self._bus.next_page(watch, self.topic, self._cursor)
-        page: Page = await self._bus.acall(Read(self.topic, self._cursor, FOLLOW_PAGE))
-        return page

@@ -27,6 +27,7 @@ from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
 from magent2.bus.records import digest_of
 from magent2.bus.retry import retry_on_conflict
+from magent2.bus.v1_adapter import is_engine
 from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
@@ -188,7 +189,7 @@ def definition_of(tool: SendingTool[A, P]) -> ToolDefinition:
 
 def has_engine(context: ToolExecutionContext) -> bool:
     """Whether the run has an engine to append to. A bus of contract v1 cannot hold messages."""
-    return hasattr(context.run.bus, "call")
+    return is_engine(context.run.bus)
 
 
 def engine_of(tool: str, context: ToolExecutionContext) -> Engine:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from magent2.bus.base import FOLLOW_PAGE
 from magent2.bus.interface import BusMessage, Engine
 from magent2.bus.operations import Append, Claim, Operation, OwnedAppend, Read, Settle, Write
-from magent2.bus.records import AppendResult, NewRecord, Owner, Record
+from magent2.bus.records import AppendResult, NewRecord, Owner, Page, Record
 from magent2.bus.watch import Watch
 from magent2.errors import Fenced, UnknownCursor
 
@@ -48,6 +49,9 @@ class EngineWrapper:
 
     def follow(self, topic: str, after: int | str | None = None) -> AsyncIterator[Record]:
         return self.inner.follow(topic, after)
+
+    async def next_page(self, watch: Watch, topic: str, cursor: int | str) -> Page:
+        return await self.acall(Read(topic, cursor, FOLLOW_PAGE))
 
     def close(self) -> None:
         self.inner.close()

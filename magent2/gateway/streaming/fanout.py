@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Protocol
 
-from magent2.bus.base import FOLLOW_PAGE, FOLLOW_RETRY_S, FOLLOW_SWEEP_S, EngineBase
+from magent2.bus.base import FOLLOW_RETRY_S, FOLLOW_SWEEP_S
 from magent2.bus.interface import Engine
-from magent2.bus.operations import Describe, Read
-from magent2.bus.records import Page, TopicInfo
+from magent2.bus.operations import Describe
+from magent2.bus.records import TopicInfo
 from magent2.bus.watch import Watch
 from magent2.errors import Magent2Error, MalformedRecord, UnknownCursor
 from magent2.gateway.streaming.sse import RECORD_FORMAT, EventFrame, FrameFormat
@@ -141,7 +141,7 @@ class Fanout:
 
     async def _read_on(self, tail: StreamTail, watch: Watch) -> None:
         try:
-            page = await self._next_page(tail, watch)
+            page = await self._bus.next_page(watch, tail.topic, tail.last)
         except UnknownCursor:
             await self._begin_again(tail)
             return
@@ -156,12 +156,6 @@ class Fanout:
             tail.changed |= tail.last < page.last
         else:
             tail.last = max(tail.last, page.last)
-
-    async def _next_page(self, tail: StreamTail, watch: Watch) -> Page:
-        if isinstance(self._bus, EngineBase):
-            return await self._bus.next_page(watch, tail.topic, tail.last)
-        page: Page = await self._bus.acall(Read(tail.topic, tail.last, FOLLOW_PAGE))
-        return page
 
     async def _begin_again(self, tail: StreamTail) -> None:
         """The log was cut off, or lost what it had: readers look for themselves and are told of the gap."""

@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field
 
 from magent2.bus.interface import Bus, BusMessage, Engine
 from magent2.bus.log import Log, run_sync
 from magent2.bus.operations import Append
+from magent2.bus.v1_adapter import is_engine
 from magent2.errors import AddressError, InvalidInput, Refused, TopicDeleted
 from magent2.mail.addressing import check_envelope, check_recipient, mail_records
 from magent2.mail.delivery import SendOptions
@@ -168,9 +169,9 @@ def send_message(
     scope = current_scope()
     bus = _get(context, "bus") if scope is None else scope.run.bus
     bus = get_bus() if bus is None else bus
-    if not hasattr(bus, "call"):
+    if not is_engine(bus):
         return _send_on_v1_bus(bus, payload)
-    caller = _Caller(payload.conversation_id, _agent_of(context), cast("Engine", bus))
+    caller = _Caller(payload.conversation_id, _agent_of(context), bus)
     if scope is not None:
         caller = replace(caller, run_id=scope.run.run_id, hops=scope.run.hops, principal=scope.run.principal)
     return run_sync(caller.bus, ChatSend().send, arguments, payload, ToolExecutionContext(caller, scope))

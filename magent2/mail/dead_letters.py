@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magent2.bus.log import Log
-from magent2.bus.operations import Append, Erase, Settle
-from magent2.bus.records import ID_MAX_CHARS, AppendResult, NewRecord, Owner, Record
+from magent2.bus.operations import Append, Erase, SetHead, Settle
+from magent2.bus.records import ID_MAX_CHARS, AppendResult, MailRef, NewRecord, Owner, Record
 from magent2.errors import UnknownCursor
 from magent2.models.address import dead_topic
 
@@ -42,8 +42,21 @@ class DeadLetter:
         )
 
 
-def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[NewRecord, ...] = ()) -> Settle:
-    """Settle mail that cannot be processed and keep it in `dead:{agent}`; `records` report it in the conversation."""
+def bury(
+    owner: Owner,
+    mail: Record,
+    reason: str,
+    attempts: int,
+    records: tuple[NewRecord, ...] = (),
+    *,
+    leaving: tuple[MailRef, ...] = (),
+    heads: tuple[SetHead, ...] = (),
+) -> Settle:
+    """Settle mail that cannot be processed and keep it in `dead:{agent}`.
+
+    `records` and `heads` report it in the conversation. `leaving` is all mail that leaves the lane with it; by default
+    only the mail itself.
+    """
     dead = NewRecord(
         dead_topic(owner.agent),
         {
@@ -60,21 +73,29 @@ def bury(owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[
             },
         },
     )
-    return Settle(owner=owner, mail=(mail.ref,), records=(dead, *records))
+    return Settle(owner=owner, mail=leaving or (mail.ref,), records=(dead, *records), heads=heads)
 
 
 def burial_forms(
-    owner: Owner, mail: Record, reason: str, attempts: int, records: tuple[NewRecord, ...] = ()
+    owner: Owner,
+    mail: Record,
+    reason: str,
+    attempts: int,
+    records: tuple[NewRecord, ...] = (),
+    *,
+    leaving: tuple[MailRef, ...] = (),
+    heads: tuple[SetHead, ...] = (),
 ) -> Iterator[Settle]:
     """Burials of the same mail to try in turn, each with less in it, for a bus that refuses the one before.
 
-    The bus refuses `records` for a deleted conversation, and mail that is too large to be stored a second time.
+    The bus refuses `records` and `heads` of a deleted conversation, and mail that is too large to be stored a second
+    time. The arguments are those of `bury`.
     """
-    yield bury(owner, mail, reason, attempts, records)
-    if records:
-        yield bury(owner, mail, reason, attempts)
+    yield bury(owner, mail, reason, attempts, records, leaving=leaving, heads=heads)
+    if records or heads:
+        yield bury(owner, mail, reason, attempts, leaving=leaving)
     short = replace(mail, payload={"left_out": f"too large to be kept here; see {mail.topic} {mail.seq}"})
-    yield bury(owner, short, reason, attempts)
+    yield bury(owner, short, reason, attempts, leaving=leaving)
 
 
 async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> tuple[DeadLetter, ...]:

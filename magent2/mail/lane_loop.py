@@ -315,14 +315,12 @@ class LaneLoop(Generic[W]):
         A lease may have been lost between two renewals, and its lanes claimed by others. Work that ran at both is
         checked for that. Younger work was claimed after the loss, or is checked the next time.
         """
-        renewal = Renew(self.worker, self.lease_s)
         known: set[asyncio.Task[bool]] = set()
         while True:
             await asyncio.sleep(self.lease_s / 3)
             if not self._has_claimed:
                 continue
-            if not await retry_while_unavailable(self._bus, renewal, self.worker):
-                log.warning("the lease was lost", extra={"worker": self.worker})
+            await renew_lease(self._bus, self.worker, self.lease_s)
             running = dict(self._running)
             await self._handler.lease_renewed([work for task, (_, work) in running.items() if task in known])
             known = set(running)
@@ -350,6 +348,12 @@ class LaneLoop(Generic[W]):
         if tasks:
             await asyncio.wait(tasks, timeout=LEAVE_MAX_S)
         await leave_bus(self._bus, self.worker)
+
+
+async def renew_lease(bus: Engine, worker: str, lease_s: float) -> None:
+    """Renew the lease of a worker. A lease that was lost is only logged: the bus fences the worker's lanes."""
+    if not await retry_while_unavailable(bus, Renew(worker, lease_s), worker):
+        log.warning("the lease was lost", extra={"worker": worker})
 
 
 async def leave_bus(bus: Engine, worker: str) -> None:

@@ -1,14 +1,15 @@
-"""Approvals of one lane: what a run that waits for a person does each time its lane is claimed.
+"""Approvals of one lane: what happens each time the lane of a paused run is claimed.
 
-While calls wait, the lane is released until the first of them expires. Only control mail wakes it earlier: a decision
-or a stop. A call that expires gets a decision like any other, written to the log, so that the log says who was first.
+While calls wait for approval, the lane is released until the first of them expires. Only control mail makes it due
+earlier: a decision or a stop. A call that expires gets a decision like any other, written to the log, so that a person
+and the expiry cannot both win.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import LaneWriter
@@ -18,11 +19,11 @@ from magent2.bus.retry import retry_call
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, apply_decision, expire_approval, now_ms, run_approvals
 from magent2.sessions.history import ApprovalRequest, DecisionRecord, DecisionStatus, RunRecord
-from magent2.worker.lane_plan import RunPlan
+from magent2.worker.lane_mail import LeavingMail, RunPlan
 from magent2.worker.run_events import RunEvents
+from magent2.worker.settlement import LaneSettlement, Outcome
 
-if TYPE_CHECKING:  # settlement.py imports this module
-    from magent2.worker.settlement import LaneSettlement, LeavingMail, Outcome
+DecisionJson: TypeAlias = Mapping[str, Any]  # the envelope of a decision, as a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +52,41 @@ class ResumeRun:
 PausedPlan: TypeAlias = AwaitingDecisions | OverdueCalls | ResumeRun
 
 
-def plan_paused(run: RunRecord, written: Mapping[str, Mapping[str, Any]], now_ms: int) -> PausedPlan:
-    """Decide how a paused run goes on, given the decisions that are written, by their ids."""
+def plan_paused(run: RunRecord, decisions: Mapping[str, DecisionJson], now_ms: int) -> PausedPlan:
+    """Decide how a paused run continues, given the decisions that are on the log, by their ids."""
     waiting = [approval for approval in run_approvals(run) if approval.status == "pending"]
-    known = tuple(apply_decision(call, written[call.decision_id]) for call in waiting if call.decision_id in written)
-    left = [call for call in waiting if call.decision_id not in written]
+    decided = tuple(
+        apply_decision(call, decisions[call.decision_id]) for call in waiting if call.decision_id in decisions
+    )
+    left = [call for call in waiting if call.decision_id not in decisions]
     if not left:
-        return ResumeRun(known)
+        return ResumeRun(decided)
     overdue = tuple(call for call in left if call.expires_ms <= now_ms)
     if overdue:
         return OverdueCalls(overdue)
-    return AwaitingDecisions(known, len(left), (min(call.expires_ms for call in left) - now_ms) / 1000)
+    return AwaitingDecisions(decided, len(left), (min(call.expires_ms for call in left) - now_ms) / 1000)
 
 
-def asked_call(approval: Approval) -> ApprovalRequest:
-    """Return a waiting call as the history records it."""
-    return {
-        "call_id": approval.call_id,
-        "name": approval.name,
-        "speaker": approval.speaker,
-        "expires_ms": approval.expires_ms,
-    }
-
-
-def decision_records(report: RunEvents, approvals: Sequence[Approval]) -> list[NewRecord]:
-    """Return each decision as a history record, followed by its event."""
-    return [record for approval in approvals for record in (_decision(report, approval), report.approval(approval))]
-
-
-def with_decisions(run: RunRecord, report: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
-    """Return a copy of the run with these decisions; the history's own is not changed."""
-    known = run.copy()
+def with_decisions(run: RunRecord, events: RunEvents, approvals: Sequence[Approval]) -> RunRecord:
+    """Return a copy of the run with these decisions. The history's own run is shared and is not changed."""
+    copy = run.copy()
     for approval in approvals:
-        known.decisions[approval.key] = cast(DecisionRecord, _decision(report, approval).payload)
-    return known
+        copy.decisions[approval.key] = cast(DecisionRecord, _decision(events, approval).payload)
+    return copy
 
 
-def _decision(report: RunEvents, approval: Approval) -> NewRecord:
+def _decision_records(events: RunEvents, approvals: Sequence[Approval]) -> list[NewRecord]:
+    """Return each decision as a history record, followed by its event."""
+    return [record for approval in approvals for record in (_decision(events, approval), events.approval(approval))]
+
+
+def _decision(events: RunEvents, approval: Approval) -> NewRecord:
     status = cast(DecisionStatus, approval.status)  # the callers pass only calls that are decided
-    return report.key.decision(approval.turn, approval.call_id, status, approval.decided_by or "", approval.reason)
+    return events.key.decision(approval.turn, approval.call_id, status, approval.decided_by or "", approval.reason)
 
 
 class LaneApprovals:
-    """Releases the lane while calls of its run wait for a person, and resumes the run when all are decided."""
+    """Releases the lane while calls of its run wait for approval, and resumes the run when all are decided."""
 
     def __init__(self, bus: Engine, writer: LaneWriter, settlement: LaneSettlement) -> None:
         self.max_s = APPROVAL_MAX_S
@@ -103,34 +96,41 @@ class LaneApprovals:
         self._owner = writer.owner
         self._settlement = settlement
 
-    async def ask(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, context: RunContext) -> Outcome:
-        """Ask a person about the waiting calls, and release the lane meanwhile."""
-        expires_ms = self.now_ms() + round(self.max_s * 1000)
-        calls = [
-            Approval(
-                report.run_id, report.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
-            )
-            for call in context.waiting
-        ]
-        return await self._settlement.paused(plan, mail, report, calls, self.max_s)
+    async def ask(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome:
+        """Ask for approval of the waiting calls in the append that releases the lane.
 
-    async def look(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, context: RunContext) -> Outcome | None:
-        """Return how the lane was released again, or None when every call is decided and the run goes on."""
-        parsed_mail: dict[str, Mapping[str, Any]] = {
+        One append, so that a crash leaves both or neither: a request for approval is only seen when its run is paused.
+        """
+        expires_ms = self.now_ms() + round(self.max_s * 1000)
+        calls: list[ApprovalRequest] = []
+        requests: list[NewRecord] = []
+        for call in context.waiting:
+            approval = Approval(
+                events.run_id, events.agent, call.turn, call.id, call.name, call.speaker, call.arguments, expires_ms
+            )
+            calls.append({"call_id": call.id, "name": call.name, "speaker": call.speaker, "expires_ms": expires_ms})
+            requests.append(events.approval(approval))
+        pause = events.key.pause(context.waiting[0].turn, events.attempt, calls)
+        return await self._settlement.paused(plan, mail, events, (pause, *requests), len(calls), self.max_s)
+
+    async def check(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome | None:
+        """Return how the lane was released again, or None when every call is decided and the run resumes."""
+        decisions: dict[str, DecisionJson] = {
             parsed.envelope.id: parsed.envelope.model_dump() for parsed in plan.consumed.decisions
         }
         now = self.now_ms()
-        while isinstance(paused := plan_paused(context.run, parsed_mail, now), OverdueCalls):
+        while isinstance(paused := plan_paused(context.run, decisions, now), OverdueCalls):
             for call in paused.calls:
-                parsed_mail[call.decision_id] = await self._expire(call)
+                decisions[call.decision_id] = await self._expire(call)
+        records = _decision_records(events, paused.decided)
         if isinstance(paused, AwaitingDecisions):
-            return await self._settlement.still_paused(plan, mail, report, paused)
+            return await self._settlement.still_paused(plan, mail, events, records, paused.left, paused.delay_s)
         refs = tuple(parsed.record.ref for parsed in plan.consumed.decisions)
-        await self._writer.commit(*decision_records(report, paused.decided), mail=refs)
-        context.run = with_decisions(context.run, report, paused.decided)
+        await self._writer.commit(*records, mail=refs)
+        context.run = with_decisions(context.run, events, paused.decided)
         return None
 
-    async def _expire(self, call: Approval) -> Mapping[str, Any]:
+    async def _expire(self, call: Approval) -> DecisionJson:
         """Write that the call expired, and return the decision that counts: a person may have been faster."""
         conversation = self._owner.conversation
         return await retry_call(lambda: expire_approval(Log(self._bus), conversation, call), self._owner.token)

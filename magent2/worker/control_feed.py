@@ -1,11 +1,15 @@
-"""Following inboxes of agents from the moment a worker begins: new records, each once."""
+"""Feeds of new control mail and steers, from the time a worker starts, and the steers of one lane.
+
+Why feeds: mail waits in its lane until the lane is claimed, but a stop or a steer for a run in progress must reach the
+run now. A feed reads the inbox records themselves. The claim that follows puts the same records into their lanes.
+Only then are they passed on to runs, so that a run that is stopped or steered finds the mail in its own lane.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from magent2.bus.base import EngineBase
 from magent2.bus.interface import Engine
 from magent2.bus.operations import READ_LIMIT_MAX, Describe, Pending, Read
 from magent2.bus.records import ClaimedLane, MailRef, Owner, Page, Record
@@ -13,16 +17,19 @@ from magent2.bus.retry import retry_call, retry_while_unavailable
 from magent2.bus.watch import Watch
 from magent2.errors import Fenced, MalformedRecord, UnknownCursor
 from magent2.mail.headers import KIND, STEER
+from magent2.mail.lane_loop import LaneKey
 from magent2.models.address import chat_topic, control_topic
 from magent2.runner.context import Steer
-from magent2.worker.lane_plan import parse_mail
+from magent2.worker.lane_mail import parse_mail
 from magent2.worker.runner_adapter import Runner
 
-PAGE = 200  # fewer than any engine sorts in one claim: what was read before a claim is in its lane after it
+# Records per read. Every engine puts more than this into lanes in one claim, so what was read before a claim is in its
+# lane after it.
+PAGE = 200
 
 
 class TopicFeed:
-    """New records of some topics."""
+    """New records of some topics, each once."""
 
     def __init__(self, bus: Engine, topics: Iterable[str], worker: str) -> None:
         self._topics = tuple(topics)
@@ -32,16 +39,18 @@ class TopicFeed:
         self._changed: set[str] = set()
 
     async def begin(self) -> int:
-        """Start at the end of the logs; how many claims it may take until all that lies before is in its lane."""
+        """Start at the end of the topics. Return how many claims it may take until all earlier mail is in its lane."""
         return await self.add(self._topics)
 
     async def add(self, topics: Iterable[str]) -> int:
-        """The same for topics that join; those that are followed already go on where they are."""
+        """Follow more topics, each from its end. Return how many claims it may take, as `begin` does.
+
+        Topics that are followed already keep their cursor.
+        """
         joining = tuple(topic for topic in topics if topic not in self._cursors)
         if not joining:
             return 0
-        describe = Describe(joining)
-        state = await retry_while_unavailable(self._bus, describe, self._worker)
+        state = await retry_while_unavailable(self._bus, Describe(joining), self._worker)
         self._cursors |= {info.topic: info.last for info in state}
         return max(1 + (info.last - info.floor) // PAGE for info in state)
 
@@ -50,19 +59,20 @@ class TopicFeed:
         self._changed.discard(topic)
 
     def note(self, topics: Iterable[str]) -> None:
-        """These topics may have something new."""
+        """Note that these topics may have new records."""
         self._changed.update(topic for topic in topics if topic in self._cursors)
 
     @property
     def waiting(self) -> bool:
+        """Whether there may be records to read."""
         return bool(self._changed)
 
     async def read(self, watch: Watch | None = None) -> list[Record]:
-        """What is new, up to a page of each topic. The watch may have brought it along."""
+        """Return new records, up to a page of each topic. A watch that delivers records saves the read."""
         records: list[Record] = []
         for topic in sorted(self._changed):
             self._changed.discard(topic)
-            page = await self._page(topic, watch)
+            page = await self._read_page(topic, watch)
             if page is None:
                 self._changed.add(topic)
                 continue
@@ -73,10 +83,16 @@ class TopicFeed:
                     self._changed.add(topic)
         return records
 
-    async def _page(self, topic: str, watch: Watch | None) -> Page | None:
-        """The next page; `None` when the cursor had to be moved first. The lanes have what is passed over."""
+    async def _read_page(self, topic: str, watch: Watch | None) -> Page | None:
+        """Return the next page, or `None` when the cursor had to be moved first. Skipped records are in their lanes."""
+
+        async def next_page() -> Page:
+            if watch is not None:
+                return await self._bus.next_page(watch, topic, self._cursors[topic])
+            return await self._bus.acall(Read(topic, self._cursors[topic], PAGE))
+
         try:
-            return await retry_call(lambda: self._next(topic, watch), self._worker)
+            return await retry_call(next_page, self._worker)
         except MalformedRecord as error:
             self._cursors[topic] = error.seq
         except UnknownCursor:
@@ -84,21 +100,18 @@ class TopicFeed:
             self._cursors[topic] = (await retry_while_unavailable(self._bus, describe, self._worker))[0].floor
         return None
 
-    async def _next(self, topic: str, watch: Watch | None) -> Page:
-        if watch is not None and isinstance(self._bus, EngineBase):
-            return await self._bus.next_page(watch, topic, self._cursors[topic])
-        page: Page = await self._bus.acall(Read(topic, self._cursors[topic], PAGE))
-        return page
-
 
 class ControlFeed(TopicFeed):
-    """New control records of some agents, each once."""
+    """New control mail of some agents."""
 
     def __init__(self, bus: Engine, agents: Iterable[str], worker: str) -> None:
         super().__init__(bus, map(control_topic, agents), worker)
 
     async def lies_in(self, owner: Owner, record: Record) -> bool:
-        """Whether a command waits in this lane. One that was read late may have ended another run already."""
+        """Return whether a command waits in this lane.
+
+        A command that was read late may have left the lane with an earlier run already. It must not stop this one.
+        """
         pending = Pending(owner, READ_LIMIT_MAX)
         try:
             mail = await retry_while_unavailable(self._bus, pending, self._worker)
@@ -107,37 +120,42 @@ class ControlFeed(TopicFeed):
         return any(waiting.ref == record.ref for waiting in mail)
 
 
-Lane = tuple[str, str]
-
-
 class SteerFeed(TopicFeed):
-    """New mail of the agents whose runs can be steered."""
+    """New mail of the agents whose runs can be steered.
+
+    Notifications are counted. The counters say how far the worker has come with them: a run that is about to call its
+    model waits in `catch_up` until every steer that the worker was notified of before is passed on.
+    """
 
     def __init__(self, bus: Engine, runners: Mapping[str, Runner], worker: str) -> None:
         super().__init__(bus, steerable_inboxes(runners), worker)
-        self._told = self._read = self._passed_on = 0  # how often there was news, and how far that has come
+        self._notified_count = 0  # notifications so far
+        self._read_count = 0  # of these, notifications whose records are read
+        self._passed_on_count = 0  # of these, notifications whose steers are passed on to runs
         self._progress = asyncio.Event()
 
     def note(self, topics: Iterable[str]) -> None:
         super().note(topics)
-        self._told += self.waiting
+        self._notified_count += self.waiting
 
     async def read(self, watch: Watch | None = None) -> list[Record]:
-        told = self._told
+        # The count is taken before the read: a notification that arrives during it may be about a later record.
+        notified = self._notified_count
         records = await super().read(watch)
-        self._read = self._read if self.waiting else told
+        if not self.waiting:
+            self._read_count = notified
         return records
 
-    def passed_on(self) -> None:
-        """Every run was called that something has come for, of what was read."""
-        self._passed_on = self._read
+    def mark_passed_on(self) -> None:
+        """Note that every run was told of the steers that were read. Waiting callers of `catch_up` check again."""
+        self._passed_on_count = self._read_count
         progress, self._progress = self._progress, asyncio.Event()
         progress.set()
 
     async def catch_up(self) -> None:
-        """Until all that this worker has heard of by now is passed on."""
-        told = self._told
-        while self._passed_on < told:
+        """Wait until everything that this worker has been notified of by now is passed on."""
+        notified = self._notified_count
+        while self._passed_on_count < notified:
             await self._progress.wait()
 
 
@@ -146,12 +164,12 @@ def steerable_inboxes(runners: Mapping[str, Runner]) -> list[str]:
 
 
 def takes_steers(runner: Runner) -> bool:
-    """Whether a runner asks its context for steers. To any other, a steer is mail like all mail."""
+    """Return whether a runner reads steers from its context. For any other runner a steer is ordinary mail."""
     return bool(getattr(runner, "takes_steers", False))
 
 
-def lanes_of(records: Iterable[Record]) -> set[Lane]:
-    """The lanes, agent and conversation, that steers among these records lie in."""
+def lanes_with_steers(records: Iterable[Record]) -> set[LaneKey]:
+    """Return the lanes of the steers among these records."""
     return {
         (record.topic.partition(":")[2], str(record.payload.get("conversation_id", "")))
         for record in records
@@ -167,31 +185,35 @@ class LaneSteers:
         self._catch_up = catch_up
         self._owner = claimed.owner
         self._waiting: tuple[Steer, ...] = ()
-        self._come = claimed.pending > len(claimed.mail) or any(map(is_steer, claimed.mail))
+        self._may_have_new = claimed.pending > len(claimed.mail) or any(map(_is_steer, claimed.mail))
 
-    def call(self) -> None:
-        """One may have come."""
-        self._come = True
+    def note_arrival(self) -> None:
+        """Note that a steer may have arrived in the lane."""
+        self._may_have_new = True
 
-    async def look(self, own: MailRef) -> Sequence[Steer]:
-        """All that wait, in order, but for the mail that the run answers; `Fenced` when the lane has another owner."""
+    async def read(self, own: MailRef) -> Sequence[Steer]:
+        """Return all steers that wait, in order, without `own`, the mail that the run answers.
+
+        Raises `Fenced` when the lane has another owner.
+        """
         await self._catch_up()
-        if self._come:
-            self._come = False
+        if self._may_have_new:
+            # Cleared before the read: a steer that arrives during the read sets it again.
+            self._may_have_new = False
             pending = Pending(self._owner, READ_LIMIT_MAX)
             mail = await retry_while_unavailable(self._bus, pending, self._owner.token)
-            steers = (steer_of(record) for record in mail if record.ref != own)
+            steers = (_parse_steer(record) for record in mail if record.ref != own)
             self._waiting = tuple(steer for steer in steers if steer is not None)
         return self._waiting
 
 
-def is_steer(record: Record) -> bool:
+def _is_steer(record: Record) -> bool:
     return bool(record.headers.get(STEER)) and not record.erased and not record.headers.get(KIND)
 
 
-def steer_of(record: Record) -> Steer | None:
-    """Mail as a steer, if it is one. What cannot be read is left to a run of its own, which buries it in sight."""
-    parsed = parse_mail(record) if is_steer(record) else None
+def _parse_steer(record: Record) -> Steer | None:
+    """Return mail as a steer, if it is one. Unreadable mail is left to its own turn in the lane, which buries it."""
+    parsed = parse_mail(record) if _is_steer(record) else None
     if parsed is None or isinstance(parsed, str) or parsed.command is not None:
         return None
     return Steer(parsed.envelope.id, parsed.envelope.sender, parsed.envelope.content or "", record.ref)

@@ -1,10 +1,15 @@
-"""One claimed lane: decided first, then done, and ended by one append."""
+"""Work on one claimed lane: plan, run, and give the lane up with one append.
+
+`RunAttempt` prepares one attempt at a run: its context and its start record. `LaneRun` decides what happens to the
+lane: a run, a pause, a stop, a retry, or a settlement without a run.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from packaging.version import InvalidVersion, Version
 
@@ -12,23 +17,22 @@ from magent2 import __version__
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import REFUSALS, LaneWriter
 from magent2.bus.operations import Pending
-from magent2.bus.records import ClaimedLane, NewRecord, Record
-from magent2.bus.retry import retry_while_unavailable
-from magent2.errors import Fenced, StorageError
-from magent2.runner.context import RunContext
-from magent2.sessions.history import HistoryCache
-from magent2.telemetry.observation import ABANDONED, RunObserver
+from magent2.bus.records import ClaimedLane, MailRef, NewRecord, Record
+from magent2.bus.retry import retry_call, retry_while_unavailable
+from magent2.errors import Fenced, StorageError, UnknownAgent
+from magent2.mail.headers import HOPS, KIND, PRINCIPAL, RUNNING, STEER, TRACE
+from magent2.runner.context import RunContext, Steer
+from magent2.sessions.history import HistoryCache, RunRecord, run_id_of
+from magent2.telemetry.observation import ABANDONED, ObservedRun, RunAttributes, RunObserver
+from magent2.tools.interface import WaitHook
 from magent2.worker.approvals import LaneApprovals
-from magent2.worker.attempt import RunAttempt, RunServices
-from magent2.worker.cancellation import InterruptReason, RunCancellation
+from magent2.worker.cancellation import STOP, InterruptReason, RunCancellation, StopCommand, SubagentStop
 from magent2.worker.control_feed import LaneSteers
-from magent2.worker.lane_mail import LaneMail
-from magent2.worker.lane_plan import STOP, RunPlan, StopCommand, UnreadablePlan, is_meant, plan_lane
-from magent2.worker.retry import Bury, after_crashes, after_failure, error_text, is_suspect
-from magent2.worker.run_events import RunEvents, RunEventWriter
+from magent2.worker.lane_mail import LaneMail, ParsedMail, RunPlan, UnreadablePlan, is_meant_for, plan_lane
+from magent2.worker.retry import Bury, Quarantine, after_crashes, after_failure, error_text, is_suspect
+from magent2.worker.run_events import TALK, RunEvents, RunEventWriter, input_receipt
 from magent2.worker.runner_adapter import Runner, write_run
 from magent2.worker.settlement import LaneSettlement, Outcome
-from magent2.worker.subagent_stop import SubagentStop
 
 __all__ = ["RUN_MAX_S", "LaneRun", "Outcome"]
 
@@ -37,11 +41,129 @@ log = logging.getLogger(__name__)
 RUN_MAX_S = 3600.0
 
 
-class LaneRun:
-    """Works one lane until it is given up. While it works, others may command it or take it away.
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """What all runs of one worker share."""
 
-    `catch_up` is called when a steer has arrived, and returns once the steer is in the lane; without it a steer
-    is mail like all mail.
+    histories: HistoryCache
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    waits: tuple[WaitHook, ...] = ()  # entered while a tool of a run waits for an answer
+
+
+@dataclass(slots=True)
+class RunAttempt:
+    """One attempt at the run that is due in a claimed lane."""
+
+    bus: Engine
+    claimed: ClaimedLane
+    runner: Runner
+    services: RunServices
+    writer: LaneWriter
+    cancellation: RunCancellation
+    steers: LaneSteers | None
+    observer: RunObserver | None
+    release: str
+    observed: ObservedRun | None = None
+    failures: int = 0  # earlier attempts that failed; set by `prepare`
+
+    @property
+    def crashes(self) -> int:
+        """Earlier attempts that neither failed nor ended: their workers stopped."""
+        return max(0, self.claimed.attempt - 1 - self.failures)
+
+    def events(self, parsed: ParsedMail) -> RunEvents:
+        agent, conversation = self.claimed.owner.agent, self.claimed.owner.conversation
+        run_id = run_id_of(agent, conversation, parsed.envelope.id)
+        kind = str(parsed.record.headers.get(KIND) or TALK)
+        return RunEvents(conversation, agent, run_id, self.claimed.attempt, parsed.envelope.id, kind)
+
+    async def prepare(self, parsed: ParsedMail, run_id: str) -> RunContext | None:
+        """Return the context of the run, or `None` if its agent left the team after the mail was claimed."""
+        owner = self.claimed.owner
+        history = await retry_call(lambda: self.services.histories.read(owner.conversation), owner.token)
+        headers = parsed.record.headers
+        recorded = history.runs.get(run_id)
+        envelope = parsed.envelope.model_dump(mode="json")
+        run = recorded or RunRecord(run_id, owner.agent, envelope, {}, history.last)
+        self.failures = run.retries
+        hops = headers.get(HOPS)
+        context = RunContext(
+            envelope=parsed.envelope,
+            agent=owner.agent,
+            attempt=self.claimed.attempt + run.returns,
+            bus=self.bus,
+            writer=self.writer,
+            history=history,
+            run=run,
+            hops=hops if isinstance(hops, int) else 0,
+            principal=str(headers[PRINCIPAL]) if headers.get(PRINCIPAL) else None,
+            kind=str(headers.get(KIND) or TALK),
+            between_turns=self.cancellation.between_turns,
+            waits=self.services.waits,
+        )
+        if (steers := self.steers) is not None:
+            context.steers = lambda: self._read_steers(steers, parsed.record.ref)
+        if recorded is None:
+            try:
+                run.spec = spec_of(self.runner, context)
+            except UnknownAgent as error:
+                log.warning("mail waits for an agent that left", extra={"agent": context.agent, "error": str(error)})
+                return None
+        if self.observer is not None:
+            self.observed = context.observed = _observe(self.observer, parsed, context)
+        return context
+
+    async def begin(self, context: RunContext, events: RunEvents, parsed: ParsedMail) -> None:
+        """Write the start of the run; an attempt after the first writes that the run is restarted.
+
+        A steer that no turn of an earlier run saw is answered by a run of its own. Its receipt is written here.
+        """
+        run = context.run
+        if run.run in context.history.runs:
+            await self.writer.put(events.run("restarted"), heads=events.head(RUNNING))
+            return
+        trace = None if context.observed is None else context.observed.traceparent
+        start = context.key.start(run.envelope, run.spec, run.seen, trace, self.release)
+        is_steer = parsed.record.headers.get(STEER)
+        receipts = [input_receipt(events.conversation, parsed, events.fields)] if is_steer else []
+        await self.writer.put(start, events.run("started"), *receipts, heads=events.head(RUNNING))
+
+    async def _read_steers(self, steers: LaneSteers, own: MailRef) -> Sequence[Steer]:
+        """Return the steers for the run. A run that has lost its lane is cancelled here and does not return."""
+        try:
+            return await steers.read(own)
+        except Fenced:
+            self.cancellation.cancel(InterruptReason.LOST)
+            await asyncio.get_running_loop().create_future()
+            raise
+
+
+def spec_of(runner: Runner, context: RunContext) -> dict[str, object]:
+    """Return how the runner does this run. The start record keeps it, so that every attempt does the same."""
+    spec_for = getattr(runner, "spec_for", None)
+    return dict(spec_for(context) if callable(spec_for) else getattr(runner, "spec", {}))
+
+
+def _observe(observer: RunObserver, parsed: ParsedMail, context: RunContext) -> ObservedRun:
+    cause = parsed.record.headers.get(TRACE)
+    attributes = RunAttributes(
+        agent=context.agent,
+        conversation=context.conversation_id,
+        run_id=context.run_id,
+        attempt=context.attempt,
+        envelope_id=parsed.envelope.id,
+        kind=context.kind,
+        cause=cause if isinstance(cause, str) else None,
+        first=context.run.trace,
+    )
+    return observer.start_run(attributes, parsed.record.at_ms)
+
+
+class LaneRun:
+    """Processes the first message of one claimed lane, then gives the lane up.
+
+    Commands and steers reach it while it works. `catch_up` returns once every steer that the worker was notified of
+    is in its lane. Without `catch_up`, steers are processed like other mail.
     """
 
     def __init__(
@@ -51,7 +173,7 @@ class LaneRun:
         runner: Runner,
         *,
         run_max_s: float = RUN_MAX_S,
-        shared: RunServices | None = None,
+        services: RunServices | None = None,
         observer: RunObserver | None = None,
         release: str = __version__,
         catch_up: Callable[[], Awaitable[None]] | None = None,
@@ -60,10 +182,10 @@ class LaneRun:
         self._bus = bus
         self._runner = runner
         self._run_max_s = run_max_s
-        shared = shared or RunServices(HistoryCache(bus))
-        self._quarantine = shared.quarantine
+        services = services or RunServices(HistoryCache(bus))
+        self._quarantine = services.quarantine
         self._release = release
-        self._error: str | None = None  # the kind of error that the attempt has ended with
+        self._error: str | None = None  # the type of the error that ended the attempt
         metrics = None if observer is None else observer.metrics
         self._writer = LaneWriter(bus, claimed.owner, None if metrics is None else metrics.appended)
         self._settlement = LaneSettlement(self._writer, claimed.attempt)
@@ -77,7 +199,7 @@ class LaneRun:
             claimed=claimed,
             runner=runner,
             writer=self._writer,
-            shared=shared,
+            services=services,
             cancellation=self._cancellation,
             steers=self._steers,
             observer=observer,
@@ -86,33 +208,31 @@ class LaneRun:
         if is_suspect(claimed.attempt - 1):
             self._quarantine.expect(claimed.owner.token)
 
-    # --- from outside
-
-    def command(self, record: Record) -> None:
-        """A command that came after the claim."""
+    def add_command(self, record: Record) -> None:
+        """Apply a command that arrived after the claim."""
         self._mail.add_command(record)
 
-    def call(self) -> None:
-        """A steer may have come."""
+    def note_steer(self) -> None:
+        """Note that a steer may have arrived. The run reads it before its next turn."""
         if self._steers is not None:
-            self._steers.call()
+            self._steers.note_arrival()
 
     def give_back(self) -> None:
+        """Cancel the run and release the lane to other workers."""
         self._cancellation.cancel(InterruptReason.GIVE_BACK)
 
     async def check_owner(self) -> None:
-        """End a run whose lane has another owner. Its model call would be wasted."""
+        """Cancel the run if its lane has another owner: its next append would be refused, and the model call wasted."""
         try:
             await retry_while_unavailable(self._bus, Pending(self.owner, 1), self.owner.token)
         except Fenced:
             self._cancellation.cancel(InterruptReason.LOST)
 
-    # --- the work
-
     async def work(self) -> Outcome:
+        """Process the mail of the lane and give the lane up. Return how that ended."""
         outcome: Outcome | None = None
         try:
-            outcome = await self._work()
+            outcome = await self._process()
         except Fenced as error:
             log.info("a run was fenced", extra={"owner": self.owner.token, "error": str(error)})
             outcome = Outcome.FENCED
@@ -123,131 +243,142 @@ class LaneRun:
                 self._attempt.observed.end(ABANDONED if outcome is None else outcome.value, self._error)
         return outcome
 
-    async def _work(self) -> Outcome:
+    async def _process(self) -> Outcome:
         plan = plan_lane(self.owner.conversation, await self._mail.read())
         if isinstance(plan, RunPlan):
             return await self._answer(plan)
         if isinstance(plan, UnreadablePlan):
             return await self._settlement.unreadable(plan)
-        for stop in plan.consumed.stops:  # no run is under way, but it may have left others at work
+        for stop in plan.consumed.stops:  # no run is in progress, but an earlier one may have left subagents running
             await self._subagent_stop.pass_on(stop.command or STOP, stop.envelope.id)
         return await self._settlement.cleared(plan)
 
-    # --- a run
-
     async def _answer(self, plan: RunPlan) -> Outcome:
-        report = self._attempt.report(plan.parsed)
+        """Continue or start the run that answers the mail."""
+        events = self._attempt.events(plan.parsed)
         try:
-            context = await self._attempt.context(plan.parsed, report.run_id)
+            context = await self._attempt.prepare(plan.parsed, events.run_id)
             if context is None:
                 return await self._settlement.postponed(plan, self._mail.of_run(plan))
-            report = replace(report, attempt=context.attempt)
-            if context.run.undecided and (outcome := await self._paused(plan, report, context)) is not None:
+            events = replace(events, attempt=context.attempt)
+            if context.run.undecided and (outcome := await self._check_approvals(plan, events, context)) is not None:
                 return outcome
             if is_newer(context.run.release, self._release):
-                return await self._leave(plan, report, context.run.release)
-            return await self._start(plan, report, context)
+                return await self._leave_to_newer_release(plan, events, context.run.release)
+            return await self._start(plan, events, context)
         except Exception as error:
+            # The writer's failure is the cause, whatever the runner made of it. A fenced owner may write no retry and
+            # no dead letter, and a broken store needs an operator.
             if isinstance(self._writer.failure, Fenced | StorageError):
                 raise self._writer.failure from error
-            return await self._fail(plan, report, error)
+            return await self._handle_failure(plan, events, error)
 
-    async def _leave(self, plan: RunPlan, report: RunEvents, release: str) -> Outcome:
-        """A run that a newer release has begun is for its workers: what it recorded may mean more than is known here.
+    async def _check_approvals(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome | None:
+        """Stop a paused run or release its lane again. Return None if every call is decided and the run resumes."""
+        if plan.stop_request is not None and plan.stop_request.is_final:
+            return await self._stop(plan, events, plan.stop_request)
+        return await self.approvals.check(plan, self._mail.of_run(plan), events, context)
 
-        To stop it, nothing of that has to be understood.
+    async def _leave_to_newer_release(self, plan: RunPlan, events: RunEvents, release: str) -> Outcome:
+        """Release the lane of a run that a newer release started: this worker may misread what that one recorded.
+
+        A stop is applied all the same, because it does not depend on what the run recorded.
         """
         self._quarantine.decide(self.owner.token)
         self._mail.listen(plan)
         if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, report, self._mail.stop_request)
-        facts = {"run_id": report.run_id, "agent": report.agent, "release": release, "own_release": self._release}
+            return await self._stop(plan, events, self._mail.stop_request)
+        facts = {"run_id": events.run_id, "agent": events.agent, "release": release, "own_release": self._release}
         log.warning("a run of a newer release is left to its workers", extra=facts)
         return await self._settlement.left(plan, self._mail.of_run(plan))
 
-    async def _paused(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome | None:
-        """A run that waits for a person; nothing when it is to go on."""
-        if plan.stop_request is not None and plan.stop_request.is_final:
-            return await self._stop(plan, report, plan.stop_request)
-        return await self.approvals.look(plan, self._mail.of_run(plan), report, context)
-
-    async def _start(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
+    async def _start(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
         crashes = self._attempt.crashes
         give_up = after_crashes(crashes)
         self._mail.listen(plan)
         if is_suspect(crashes) and give_up is None and self._cancellation.reason is None:
             if not await self._quarantine.enter(self.owner.token):
-                return await self._postpone(plan, report)
+                return await self._postpone(plan, events)
         else:
             self._quarantine.decide(self.owner.token)
-        await self._attempt.begin(context, report, plan.parsed)
+        await self._attempt.begin(context, events, plan.parsed)
         if give_up is not None:
-            return await self._settlement.failed(plan, await self._mail.taken(plan), report, give_up.reason, crashes)
-        return await self._run(plan, report, context)
+            mail = await self._mail.of_ended_run(plan)
+            return await self._settlement.failed(plan, mail, events, give_up.reason, crashes)
+        return await self._run(plan, events, context)
 
-    async def _postpone(self, plan: RunPlan, report: RunEvents) -> Outcome:
-        """Wait for a time when it can run alone; what is to stop after its turn is in none."""
+    async def _postpone(self, plan: RunPlan, events: RunEvents) -> Outcome:
+        """Release the lane until its suspected mail can run alone. No turn is in progress, so a final stop applies."""
         if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, report, self._mail.stop_request)
+            return await self._stop(plan, events, self._mail.stop_request)
         return await self._settlement.postponed(plan, self._mail.of_run(plan))
 
-    async def _run(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
-        written = RunEventWriter(report, self._writer, context.observed)
-        work = write_run(self._runner, context.envelope, context, written)
+    async def _run(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
+        event_writer = RunEventWriter(events, self._writer, context.observed)
+        work = write_run(self._runner, context.envelope, context, event_writer)
         if await self._cancellation.drive(work, self._run_max_s):
             if context.waiting:
-                return await self._pause(plan, report, context)
-            mail = await self._mail.taken(plan, context.closing_mail)
-            return await self._settlement.answered(plan, mail, report, context, written)
+                return await self._pause(plan, events, context)
+            # The run is over: a stop that arrives from here on is too late, and its receipt says so.
+            mail = await self._mail.of_ended_run(plan, context.closing_mail)
+            return await self._settlement.answered(plan, mail, events, context, event_writer)
         reason = self._cancellation.reason
         if reason is InterruptReason.LOST:
             return Outcome.FENCED
         if reason is InterruptReason.OVERDUE:
             raise TimeoutError(f"the run took longer than {self._run_max_s:g} s")
         if isinstance(reason, StopCommand):
-            cut_off = [record for tell in context.unfinished.values() for record in tell()]
-            return await self._stop(plan, report, reason, cut_off)
-        return await self._settlement.given_back(report)
+            cut_off = [record for records_of_call in context.unfinished.values() for record in records_of_call()]
+            return await self._stop(plan, events, reason, cut_off)
+        return await self._settlement.given_back(events)
 
-    async def _pause(self, plan: RunPlan, report: RunEvents, context: RunContext) -> Outcome:
-        """Ask a person, and let the lane go meanwhile; what is to stop need not ask."""
+    async def _pause(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
+        """Ask for approval of the waiting calls and release the lane. A run with a final stop request asks nothing."""
         if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, report, self._mail.stop_request)
-        return await self.approvals.ask(plan, self._mail.of_run(plan), report, context)
+            return await self._stop(plan, events, self._mail.stop_request)
+        return await self.approvals.ask(plan, self._mail.of_run(plan), events, context)
 
-    async def _fail(self, plan: RunPlan, report: RunEvents, error: Exception) -> Outcome:
+    async def _handle_failure(self, plan: RunPlan, events: RunEvents, error: Exception) -> Outcome:
+        """Retry the run later, or move its mail to the dead letters."""
         self._error = type(error).__name__
         failures = self._attempt.failures + 1
         decision = after_failure(error, failures)
-        facts = {"run_id": report.run_id, "attempt": report.attempt, "decision": type(decision).__name__}
+        facts = {"run_id": events.run_id, "attempt": events.attempt, "decision": type(decision).__name__}
         log.warning("a run failed", extra=facts, exc_info=error)
         self._writer.forget_refusal()
         if isinstance(decision, Bury):
-            return await self._settlement.failed(plan, await self._mail.taken(plan), report, decision.reason, failures)
-        stop_request = self._mail.stop_request or plan.stop_request  # it may have failed before it listened
-        if stop_request is not None and stop_request.is_final:  # the turn is over, though it failed
-            return await self._stop(plan, report, stop_request)
+            mail = await self._mail.of_ended_run(plan)
+            return await self._settlement.failed(plan, mail, events, decision.reason, failures)
+        # The run may have failed before `listen`, so the plan's own stop request counts too. A stop after the turn
+        # applies now: the failed turn is over.
+        stop_request = self._mail.stop_request or plan.stop_request
+        if stop_request is not None and stop_request.is_final:
+            return await self._stop(plan, events, stop_request)
         mail = self._mail.of_run(plan)
         try:
-            return await self._settlement.retried(plan, mail, report, error_text(error), decision.delay_s)
+            return await self._settlement.retried(plan, mail, events, error_text(error), decision.delay_s)
         except REFUSALS as refusal:
             self._writer.forget_refusal()
-            return await self._settlement.failed(
-                plan, await self._mail.taken(plan), report, error_text(refusal), failures
-            )
+            mail = await self._mail.of_ended_run(plan)
+            return await self._settlement.failed(plan, mail, events, error_text(refusal), failures)
 
     async def _stop(
-        self, plan: RunPlan, report: RunEvents, stop_request: StopCommand, cut_off: Sequence[NewRecord] = ()
+        self, plan: RunPlan, events: RunEvents, stop_request: StopCommand, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
-        """End the run, and with it what it has started. A reader that has gone is no letter; the run is the cause."""
-        self._writer.close()  # what a run that does not end at once still writes must not stand before `stopped`
-        if not any(is_meant(stop.record, plan.parsed) for stop in self._mail.of_run(plan).stops):
-            await self._subagent_stop.pass_on(STOP, report.run_id)
-        return await self._settlement.stopped(plan, await self._mail.taken(plan), report, stop_request.reason, cut_off)
+        """End the run as stopped, and stop its subagents.
+
+        Stops in the lane are passed on under their own ids. A stop because the client disconnected has no stop mail,
+        so it is passed on under the id of the run.
+        """
+        self._writer.close()  # a run that does not end at once must not write behind the record `stopped`
+        if not any(is_meant_for(stop.record, plan.parsed) for stop in self._mail.of_run(plan).stops):
+            await self._subagent_stop.pass_on(STOP, events.run_id)
+        mail = await self._mail.of_ended_run(plan)
+        return await self._settlement.stopped(plan, mail, events, stop_request.reason, cut_off)
 
 
 def is_newer(release: str, own: str) -> bool:
-    """Whether a release is newer than this one. An unreadable version counts as newer, a missing one does not."""
+    """Return whether a release is newer than `own`. An unreadable version counts as newer, a missing one does not."""
     if not release or release == own:
         return False
     try:

@@ -1,24 +1,28 @@
-"""What a run tells: its events on the stream, its marks in the history, and the conversation's head."""
+"""The events of a run: as records of the stream, as fields of the conversation's head, and their writer.
+
+`RunEvents` builds the records of one attempt. The receipt functions build the events that report what became of steers
+and stops. `RunEventWriter` writes the events that a runner yields.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import NewRecord, canonical
 from magent2.mail.headers import PAUSED, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, wait_field
 from magent2.models.address import stream_topic
-from magent2.models.envelope import BaseStreamEvent, OutputEvent
+from magent2.models.envelope import OutputEvent
 from magent2.models.events import ApprovalEvent, ErrorEvent, ReceiptEvent, ReceivedMessage, RunEvent
 from magent2.runner.event_mapping import short_args
 from magent2.runner.run_stream import Event
 from magent2.sessions.approvals import Approval
 from magent2.sessions.history import RunKey, message_id_of
 from magent2.sessions.stream import event_payload, payload_record, stream_record
-from magent2.worker.lane_plan import ParsedMail, is_meant
+from magent2.worker.lane_mail import ParsedMail, is_meant_for
 from magent2.worker.runner_adapter import check_event
 
 if TYPE_CHECKING:
@@ -26,17 +30,18 @@ if TYPE_CHECKING:
 
 RUN_FAILED, MALFORMED_MAIL, UNKNOWN_COMMAND = "run_failed", "malformed_mail", "unknown_command"
 
-USAGE_MAX_CHARS = 512  # of the usage that the head repeats
-DRAFTED = ("token", "output")  # events that belong to a message even when the runner does not say which
-TEXTS = ("output", "message")  # events that answer what the run was asked
-TALK = "message"  # the kind of runs that are part of the talk
+USAGE_MAX_CHARS = 512  # the longest usage that the head repeats
+MESSAGE_PARTS = ("token", "output")  # events that get the id of the run's message if the runner names none
+REPLIES = ("output", "message")  # events that reply to the envelope of the run
+TALK = "message"  # the kind of a run that answers a message of the conversation
 
 RunStatus = Literal["started", "finished", "failed", "stopped", "restarted"]
+StopOutcome = Literal["stopped", "too_late", "nothing_to_stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """The records of one attempt."""
+    """Builds the stream records and head fields of one attempt at a run."""
 
     conversation: str
     agent: str
@@ -50,20 +55,20 @@ class RunEvents:
         return RunKey(self.conversation, self.run_id, self.agent)
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """Where an event of the attempt belongs."""
+    def fields(self) -> Mapping[str, object]:
+        """The fields that say to which attempt an event belongs."""
         return {"run_id": self.run_id, "attempt": self.attempt, "agent": self.agent}
 
-    def event(self, event: BaseStreamEvent | Mapping[str, Any]) -> NewRecord:
-        """What a runner yields, with what it does not know itself."""
+    def event(self, event: Event) -> NewRecord:
+        """Return an event of the runner as a record, with the fields that the runner left out."""
         payload = event_payload(event)
         payload["conversation_id"] = self.conversation
         payload.setdefault("run_id", self.run_id)
         payload.setdefault("attempt", self.attempt)
         payload.setdefault("agent", self.agent)
-        if "message_id" not in payload and payload.get("event") in DRAFTED:
+        if "message_id" not in payload and payload.get("event") in MESSAGE_PARTS:
             payload["message_id"] = message_id_of(self.run_id, 0)
-        if payload.get("event") in TEXTS:
+        if payload.get("event") in REPLIES:
             payload.setdefault("reply_to", self.envelope_id)
         if self.kind != TALK:
             payload.setdefault("run_kind", self.kind)
@@ -118,34 +123,69 @@ class RunEvents:
         )
 
     def head(
-        self, status: str, usage: Mapping[str, Any] | None = None, *, paused: int | None = None
+        self, status: str, usage: Mapping[str, object] | None = None, *, paused: int | None = None
     ) -> tuple[SetHead, ...]:
-        """The conversation's head says how its last run stands. A usage too long for a head stays in its event."""
-        fields: dict[str, Any] = {
+        """Return the head fields that show the status of the conversation's last run.
+
+        `paused` is the number of calls that wait for approval. A usage that is too long for a head is left out.
+        """
+        fields: dict[str, object] = {
             RUN_STATUS: status,
             RUN_AGENT: self.agent,
             RUN_ENVELOPE: self.envelope_id,
             PAUSED: paused,
         }
         if status != RUNNING:
-            fields[wait_field(self.agent)] = None  # a run that has ended waits for no answer
+            fields[wait_field(self.agent)] = None  # a run that has ended does not wait any more
         if usage and len(canonical(usage)) <= USAGE_MAX_CHARS:
             fields["usage"] = dict(usage)
         return (SetHead(stream_topic(self.conversation), fields),)
 
 
 def mail_error(conversation: str, agent: str, code: str, message: str) -> tuple[NewRecord, ...]:
-    """An error of mail that never became a run; nothing where no conversation is known."""
+    """Return the error event of mail that did not become a run; nothing if its conversation is unknown."""
     if not conversation:
         return ()
     return (stream_record(ErrorEvent(conversation_id=conversation, agent=agent, code=code, message=message)),)
 
 
-class RunEventWriter:
-    """Writes the events of one attempt into the lane's writer, and keeps what its end needs: text and usage.
+def input_receipt(conversation: str, parsed: ParsedMail, fields: Mapping[str, object]) -> NewRecord:
+    """Return the receipt of a steer that came too late for a turn and is the input of this run."""
+    envelope, seq = parsed.envelope, parsed.record.seq
+    message = ReceivedMessage(
+        id=envelope.id, source=envelope.sender, seq=seq, outcome="input", text=envelope.content or ""
+    )
+    return stream_record(ReceiptEvent(conversation_id=conversation, messages=[message]), fields)
 
-    An output is held back until the next event or the end, so that the last one is part of the append that settles the
-    run: a reader never sees an output of a run that is still running.
+
+def stop_receipts(
+    conversation: str,
+    stops: Iterable[ParsedMail],
+    outcome: StopOutcome,
+    parsed: ParsedMail | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> tuple[NewRecord, ...]:
+    """Return the receipts of stops that leave the lane. Stops that were not meant for the mail `parsed` say so."""
+    messages = [
+        ReceivedMessage(
+            id=stop.envelope.id,
+            source=stop.envelope.sender,
+            seq=stop.record.seq,
+            outcome=outcome if parsed is None or is_meant_for(stop.record, parsed) else "not_meant",
+            command=stop.command,
+        )
+        for stop in stops
+    ]
+    if not messages or not conversation:
+        return ()
+    return (stream_record(ReceiptEvent(conversation_id=conversation, messages=messages), fields or {}),)
+
+
+class RunEventWriter:
+    """Writes the events of one attempt into the lane's writer, and keeps text and usage for the end of the run.
+
+    An output is held back until the next event or the end. So the last output is part of the append that settles the
+    run: a reader never sees the output of a run that is still running.
     """
 
     def __init__(self, events: RunEvents, writer: LaneWriter, observed: ObservedRun | None = None) -> None:
@@ -154,7 +194,7 @@ class RunEventWriter:
         self._observed = observed
         self._pieces: list[str] = []
         self._held: NewRecord | None = None
-        self._output: Mapping[str, Any] | None = None
+        self._output: Mapping[str, object] | None = None
 
     def offer(self, event: Event) -> bool:
         """Write the event if the run is not too far ahead of the bus. Return whether it was written."""
@@ -173,7 +213,7 @@ class RunEventWriter:
         """Return at once: events and commits wait in the same queue, the one of the lane's writer."""
 
     def _due(self, event: Event) -> list[NewRecord]:
-        """The records to write after this event."""
+        """Return the records to write now: a held output, and this event unless it is held itself."""
         record = self._events.event(event if isinstance(event, dict) else check_event(event))
         held, self._held = self._held, None
         due = [record] if held is None else [held, record]
@@ -187,7 +227,7 @@ class RunEventWriter:
         return due
 
     def close(self) -> list[NewRecord]:
-        """What is left to write. A runner that gave no output has one, of its tokens."""
+        """Return the held output. If the runner gave no output, one is made of its tokens."""
         if self._output is None:
             self._held = self._events.output("".join(self._pieces))
             self._output = self._held.payload
@@ -198,45 +238,6 @@ class RunEventWriter:
         return "" if self._output is None else str(self._output.get("text", ""))
 
     @property
-    def usage(self) -> Mapping[str, Any] | None:
+    def usage(self) -> Mapping[str, object] | None:
         usage = None if self._output is None else self._output.get("usage")
         return usage if isinstance(usage, Mapping) else None
-
-
-# --- Receipts: the event that says what became of a steer or a stop. Pure.
-
-StopOutcome = Literal["stopped", "too_late", "nothing_to_stop"]
-
-
-def input_receipt(conversation: str, parsed: ParsedMail, fields: Mapping[str, Any]) -> NewRecord:
-    """Of a steer that came too late for a turn, and is what this run was asked."""
-    envelope, seq = parsed.envelope, parsed.record.seq
-    message = ReceivedMessage(
-        id=envelope.id, source=envelope.sender, seq=seq, outcome="input", text=envelope.content or ""
-    )
-    return _event(conversation, [message], fields)
-
-
-def stop_receipts(
-    conversation: str,
-    stops: Iterable[ParsedMail],
-    outcome: StopOutcome,
-    parsed: ParsedMail | None = None,
-    fields: Mapping[str, Any] | None = None,
-) -> tuple[NewRecord, ...]:
-    """Of stops that leave the lane while this mail was worked on. Those that were meant for another say so."""
-    messages = [
-        ReceivedMessage(
-            id=stop.envelope.id,
-            source=stop.envelope.sender,
-            seq=stop.record.seq,
-            outcome=outcome if parsed is None or is_meant(stop.record, parsed) else "not_meant",
-            command=stop.command,
-        )
-        for stop in stops
-    ]
-    return (_event(conversation, messages, fields or {}),) if messages and conversation else ()
-
-
-def _event(conversation: str, messages: list[ReceivedMessage], fields: Mapping[str, Any]) -> NewRecord:
-    return stream_record(ReceiptEvent(conversation_id=conversation, messages=messages), fields)

@@ -16,9 +16,8 @@ from magent2.mail.lane_loop import BackgroundWork, LaneHandler, LaneKey, LaneLoo
 from magent2.sessions.approvals import APPROVAL_MAX_S, now_ms
 from magent2.sessions.history import HistoryCache
 from magent2.telemetry.observation import RunObserver
-from magent2.worker.attempt import RunServices
-from magent2.worker.control_feed import lanes_of, takes_steers
-from magent2.worker.lane_run import RUN_MAX_S, LaneRun
+from magent2.worker.control_feed import lanes_with_steers, takes_steers
+from magent2.worker.lane_run import RUN_MAX_S, LaneRun, RunServices
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
 
@@ -74,7 +73,7 @@ class WorkerService(LaneHandler[LaneRun]):
             drain_s=DRAIN_S,
             on_claim=None if metrics is None else metrics.claimed,
         )
-        self._shared = RunServices(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
+        self._services = RunServices(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
         self._commands: list[Record] = []  # read before the claim, for runs that are in progress
         self._steered: set[LaneKey] = set()  # lanes for which steers were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet
@@ -135,7 +134,7 @@ class WorkerService(LaneHandler[LaneRun]):
     async def before_claim(self, watch: Watch) -> bool:
         await self._update_agents(watch)
         self._commands = await self._controls.read()
-        self._steered = lanes_of(await self._steers.read(watch))
+        self._steered = lanes_with_steers(await self._steers.read(watch))
         if self._commands and self._served.leaving:
             # Commands for runs of agents that left must get into their lanes too. The claim that follows says again
             # whose mail this worker takes.
@@ -158,14 +157,14 @@ class WorkerService(LaneHandler[LaneRun]):
             agent = record.topic.partition(":")[2]
             run = self.lane_loop.by_lane.get((agent, str(record.payload.get("conversation_id", ""))))
             if run is not None and await self._controls.lies_in(run.owner, record):
-                run.command(record)
+                run.add_command(record)
         # If the claim before this one left mail outside its lane, any lane may have got a steer by this claim.
         for lane in list(self.lane_loop.by_lane) if self._more_mail else self._steered:
             run = self.lane_loop.by_lane.get(lane)
             if run is not None:
-                run.call()
+                run.note_steer()
         self._more_mail = more
-        self._steers.passed_on()
+        self._steers.mark_passed_on()
 
     # --- runs
 
@@ -176,7 +175,7 @@ class WorkerService(LaneHandler[LaneRun]):
             lane,
             runner,
             run_max_s=self.run_max_s,
-            shared=self._shared,
+            services=self._services,
             observer=self._observer,
             release=self._release,
             catch_up=self._steers.catch_up if takes_steers(runner) else None,

@@ -1,22 +1,19 @@
-"""The append that ends work on a lane: answered, stopped, tried again later, buried, or just cleared."""
+"""The append that ends work on a lane: answered, stopped, retried later, moved to the dead letters, or cleared."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from magent2.bus.lane_writer import REFUSALS, LaneWriter
 from magent2.bus.operations import SetHead
 from magent2.bus.records import MailRef, NewRecord, Record
 from magent2.errors import Magent2Error
-from magent2.mail.dead_letters import bury
+from magent2.mail.dead_letters import burial_forms
 from magent2.mail.headers import RUNNING
 from magent2.runner.context import RunContext
-from magent2.sessions.approvals import Approval
-from magent2.worker.approvals import AwaitingDecisions, asked_call, decision_records
-from magent2.worker.lane_plan import ConsumedMail, NothingToRun, ParsedMail, RunPlan, UnreadablePlan
+from magent2.worker.lane_mail import ConsumedMail, LeavingMail, NothingToRun, RunPlan, UnreadablePlan
 from magent2.worker.retry import bounded
 from magent2.worker.run_events import (
     MALFORMED_MAIL,
@@ -32,7 +29,7 @@ log = logging.getLogger(__name__)
 
 NO_MAIL_DELAY_S = 1.0
 POSTPONED_S = 1.0
-LEFT_S = 5.0  # so often a worker that is too old looks whether the run is still there
+LEFT_S = 5.0  # between two checks of a worker that is too old for the run of a lane
 
 
 class Outcome(Enum):
@@ -40,156 +37,168 @@ class Outcome(Enum):
 
     ANSWERED = "answered"
     STOPPED = "stopped"
-    BURIED = "buried"
+    BURIED = "buried"  # moved to the dead letters
     RETRIED = "retried"
     CLEARED = "cleared"  # there was nothing to answer
-    POSTPONED = "postponed"  # under suspicion, and not alone
-    LEFT = "left"  # a newer release has begun it
-    PAUSED = "paused"  # it waits for a person
+    POSTPONED = "postponed"  # suspected of crashing workers, and another suspect was running
+    LEFT = "left"  # a newer release started it
+    PAUSED = "paused"  # calls wait for approval
     GIVEN_BACK = "given back"
-    PARKED = "parked"  # it could not even be buried; a person must act
+    PARKED = "parked"  # the bus refused even the dead letter; an operator must act
     FENCED = "fenced"
 
 
-SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message is off the list
-# The lane may be waiting for its time.
+SETTLED = frozenset({Outcome.ANSWERED, Outcome.STOPPED, Outcome.BURIED})  # a message has left the lane for good
+# The lane may become due later, at a time that only the next claim reports.
 DELAYED = frozenset({Outcome.RETRIED, Outcome.CLEARED, Outcome.POSTPONED, Outcome.LEFT, Outcome.PAUSED})
 
 
-@dataclass(frozen=True, slots=True)
-class LeavingMail:
-    """The mail that leaves the lane with a run, and the stops among it."""
-
-    refs: tuple[MailRef, ...]
-    stops: tuple[ParsedMail, ...] = ()
-
-
 class LaneSettlement:
-    """Ends the work of one owner. Only the first end counts; the log sees to that."""
+    """Ends the work of one owner on its lane. Each method makes the last append of the owner.
+
+    Only the first last append of an owner takes effect; the bus refuses another with `Fenced`. So a worker whose
+    lease expired during a settlement cannot settle the mail a second time.
+    """
 
     def __init__(self, writer: LaneWriter, attempt: int) -> None:
         self._writer = writer
         self._owner = writer.owner
         self._attempt = attempt
 
-    # --- without a run
-
     async def cleared(self, plan: NothingToRun) -> Outcome:
+        """Remove control mail from a lane that has nothing to answer."""
         if not plan.consumed.refs:
             await self._writer.later(NO_MAIL_DELAY_S, refund=True)
             return Outcome.CLEARED
         try:
-            told = stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop")
-            await self._writer.settle(plan.consumed.refs, *told, *self._complaints(plan.consumed))
-        except REFUSALS as error:  # a conversation that was deleted hears no complaint
-            self._note(error)
+            receipts = stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop")
+            await self._writer.settle(plan.consumed.refs, *receipts, *self._unknown_commands(plan.consumed))
+        except REFUSALS as error:  # the conversation was deleted, so its stream takes no events
+            self._note_refusal(error)
             await self._writer.settle(plan.consumed.refs)
         return Outcome.CLEARED
 
     async def unreadable(self, plan: UnreadablePlan) -> Outcome:
+        """Move mail that is not an envelope to the dead letters. Decisions stay for the paused run behind it."""
         reason = bounded(plan.reason)
         log.warning("mail cannot be read", extra={"topic": plan.record.topic, "seq": plan.record.seq})
-        told = mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason)
-        decisions = {parsed.record.ref for parsed in plan.consumed.decisions}  # for the run behind it, which waits
+        decisions = {parsed.record.ref for parsed in plan.consumed.decisions}
         mail = (plan.record.ref, *(ref for ref in plan.consumed.refs if ref not in decisions))
-        stops = stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop")
-        told = (*stops, *self._complaints(plan.consumed), *told)
-        return await self._bury(plan.record, mail, reason, self._attempt, told)
+        events = (
+            *stop_receipts(self._owner.conversation, plan.consumed.stops, "nothing_to_stop"),
+            *self._unknown_commands(plan.consumed),
+            *mail_error(self._owner.conversation, self._owner.agent, MALFORMED_MAIL, reason),
+        )
+        return await self._bury(plan.record, mail, reason, self._attempt, events)
 
     async def postponed(self, plan: RunPlan, mail: LeavingMail) -> Outcome:
-        await self._drop_commands(plan, mail)
+        """Release the lane for a moment; the attempt does not count."""
+        await self._remove_commands(plan, mail)
         await self._writer.later(POSTPONED_S, refund=True)
         return Outcome.POSTPONED
 
     async def left(self, plan: RunPlan, mail: LeavingMail) -> Outcome:
-        """Nothing of the run is touched, and the attempt does not count."""
-        await self._drop_commands(plan, mail)
+        """Release the lane to workers of a newer release; the attempt does not count."""
+        await self._remove_commands(plan, mail)
         await self._writer.later(LEFT_S, refund=True)
         return Outcome.LEFT
 
-    # --- of a run
+    async def given_back(self, events: RunEvents) -> Outcome:
+        """Release the lane of an interrupted run; the attempt does not count.
 
-    async def given_back(self, report: RunEvents) -> Outcome:
-        """The attempt does not count against the mail; that it was one is remembered, so that no number comes twice."""
-        await self._writer.later(0, report.key.give_back(report.attempt), refund=True)
+        The history records the attempt all the same, so that no two attempts have the same number.
+        """
+        await self._writer.later(0, events.key.give_back(events.attempt), refund=True)
         return Outcome.GIVEN_BACK
 
     async def paused(
-        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, approvals: Sequence[Approval], max_s: float
+        self,
+        plan: RunPlan,
+        mail: LeavingMail,
+        events: RunEvents,
+        records: Sequence[NewRecord],
+        calls: int,
+        max_s: float,
     ) -> Outcome:
-        """Calls wait for a person: they are asked about in the append that gives the lane up."""
-        await self._drop_commands(plan, mail, report)
-        turn, calls = approvals[0].turn, [asked_call(approval) for approval in approvals]
-        told = [report.approval(approval) for approval in approvals]
-        heads = report.head(RUNNING, paused=len(approvals))
-        await self._writer.later(max_s, report.key.pause(turn, report.attempt, calls), *told, refund=True, heads=heads)
+        """Release the lane while `calls` wait for approval. `records` are the pause and the events that ask for it."""
+        await self._remove_commands(plan, mail, events)
+        await self._writer.later(max_s, *records, refund=True, heads=events.head(RUNNING, paused=calls))
         return Outcome.PAUSED
 
     async def still_paused(
-        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, waiting: AwaitingDecisions
+        self,
+        plan: RunPlan,
+        mail: LeavingMail,
+        events: RunEvents,
+        records: Sequence[NewRecord],
+        calls: int,
+        max_s: float,
     ) -> Outcome:
-        """Some calls are decided on, others wait."""
-        records = decision_records(report, waiting.decided)
+        """Release the lane again while `calls` still wait. `records` are decisions on others.
+
+        The decisions are committed before their mail leaves the lane: after a crash in between they are read again.
+        """
         if records:
-            await self._writer.commit(*records, heads=report.head(RUNNING, paused=waiting.left))
-        await self._drop_commands(plan, mail, report)
-        await self._writer.later(waiting.delay_s, refund=True)
+            await self._writer.commit(*records, heads=events.head(RUNNING, paused=calls))
+        await self._remove_commands(plan, mail, events)
+        await self._writer.later(max_s, refund=True)
         return Outcome.PAUSED
 
     async def answered(
-        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, context: RunContext, written: RunEventWriter
+        self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext, event_writer: RunEventWriter
     ) -> Outcome:
-        last = written.close()
+        """End a run that finished, in one append: its last events, its end record, and its mail leaves the lane."""
+        last = event_writer.close()
         await self._writer.settle(
             (*mail.refs, *context.closing_mail),
             *context.closing,
             *last,
-            *self._receipts(mail, "too_late", plan, report),
-            report.key.end("finished", written.text, written.usage),
-            report.run("finished"),
-            *self._complaints(plan.consumed),
-            heads=report.head("finished", written.usage),
+            *self._receipts(mail, "too_late", plan, events),
+            events.key.end("finished", event_writer.text, event_writer.usage),
+            events.run("finished"),
+            *self._unknown_commands(plan.consumed),
+            heads=events.head("finished", event_writer.usage),
         )
         return Outcome.ANSWERED
 
     async def stopped(
-        self, plan: RunPlan, mail: LeavingMail, report: RunEvents, reason: str, cut_off: Sequence[NewRecord] = ()
+        self, plan: RunPlan, mail: LeavingMail, events: RunEvents, reason: str, cut_off: Sequence[NewRecord] = ()
     ) -> Outcome:
-        """`cut_off` is what there is to tell of calls that were at work."""
+        """End a run that was stopped. `cut_off` are records of tool calls that were in progress."""
         await self._writer.settle(
             mail.refs,
             *cut_off,
-            *self._receipts(mail, "stopped", plan, report),
-            report.key.end("stopped"),
-            report.run("stopped", reason),
-            *self._complaints(plan.consumed),
-            heads=report.head("stopped"),
+            *self._receipts(mail, "stopped", plan, events),
+            events.key.end("stopped"),
+            events.run("stopped", reason),
+            *self._unknown_commands(plan.consumed),
+            heads=events.head("stopped"),
         )
         return Outcome.STOPPED
 
-    async def retried(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, text: str, delay_s: float) -> Outcome:
-        await self._drop_commands(plan, mail, report)
-        await self._writer.later(delay_s, report.error(text, delay_s), report.key.retry(report.attempt))
+    async def retried(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, text: str, delay_s: float) -> Outcome:
+        """Release the lane of a run that failed, to be retried after `delay_s`."""
+        await self._remove_commands(plan, mail, events)
+        await self._writer.later(delay_s, events.error(text, delay_s), events.key.retry(events.attempt))
         return Outcome.RETRIED
 
-    async def failed(self, plan: RunPlan, mail: LeavingMail, report: RunEvents, reason: str, attempts: int) -> Outcome:
-        told = (
-            report.error(reason),
-            *self._receipts(mail, "too_late", plan, report),
-            report.key.end("failed"),
-            report.run("failed", reason),
-            *self._complaints(plan.consumed),
+    async def failed(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, reason: str, attempts: int) -> Outcome:
+        """End a run that failed for good, and move its mail to the dead letters."""
+        records = (
+            events.error(reason),
+            *self._receipts(mail, "too_late", plan, events),
+            events.key.end("failed"),
+            events.run("failed", reason),
+            *self._unknown_commands(plan.consumed),
         )
-        return await self._bury(plan.parsed.record, mail.refs, reason, attempts, told, report.head("failed"))
+        return await self._bury(plan.parsed.record, mail.refs, reason, attempts, records, events.head("failed"))
 
-    # --- inside
-
-    async def _drop_commands(self, plan: RunPlan, mail: LeavingMail, report: RunEvents | None = None) -> None:
-        """Commands that were heard go before the lane does: a lane that holds any is not allowed to wait."""
+    async def _remove_commands(self, plan: RunPlan, mail: LeavingMail, events: RunEvents | None = None) -> None:
+        """Remove applied commands before the lane is released: a lane with control mail is due at once."""
         commands = tuple(ref for ref in mail.refs if ref != plan.parsed.record.ref)
         if commands:
-            told = self._receipts(mail, "too_late", plan, report)
-            await self._writer.commit(*told, *self._complaints(plan.consumed), mail=commands)
+            receipts = self._receipts(mail, "too_late", plan, events)
+            await self._writer.commit(*receipts, *self._unknown_commands(plan.consumed), mail=commands)
 
     async def _bury(
         self,
@@ -197,34 +206,32 @@ class LaneSettlement:
         mail: tuple[MailRef, ...],
         reason: str,
         attempts: int,
-        told: tuple[NewRecord, ...],
+        records: tuple[NewRecord, ...],
         heads: tuple[SetHead, ...] = (),
     ) -> Outcome:
-        """Bury mail in sight; with less of it where the log refuses the whole: too large, or a topic deleted."""
-        short = replace(record, payload={"left_out": f"too large to be kept here; see {record.topic} {record.seq}"})
-        for parsed, records, head in ((record, told, heads), (record, (), ()), (short, (), ())):
-            grave = bury(self._owner, parsed, reason, attempts, records)
+        """Move a record to the dead letters, or park the lane if the bus refuses every form of the dead letter."""
+        for burial in burial_forms(self._owner, record, reason, attempts, records, leaving=mail, heads=heads):
             try:
-                await self._writer.settle(mail, *grave.records, heads=head)
+                await self._writer.settle(burial.mail, *burial.records, heads=burial.heads)
             except REFUSALS as error:
-                self._note(error)
+                self._note_refusal(error)
             else:
                 return Outcome.BURIED
         await self._writer.commit(mail=tuple(ref for ref in mail if ref != record.ref))
         await self._writer.later(None)
         return Outcome.PARKED
 
-    def _note(self, error: Magent2Error) -> None:
-        log.error("the log refused to end a run", extra={"owner": self._owner.token, "error": str(error)})
+    def _note_refusal(self, error: Magent2Error) -> None:
+        log.error("the bus refused the last append of a lane", extra={"owner": self._owner.token, "error": str(error)})
         self._writer.forget_refusal()
 
     def _receipts(
-        self, mail: LeavingMail, outcome: StopOutcome, plan: RunPlan, report: RunEvents | None = None
+        self, mail: LeavingMail, outcome: StopOutcome, plan: RunPlan, events: RunEvents | None = None
     ) -> tuple[NewRecord, ...]:
-        fields = report.fields if report is not None else {}
+        fields = events.fields if events is not None else {}
         return stop_receipts(self._owner.conversation, mail.stops, outcome, plan.parsed, fields)
 
-    def _complaints(self, consumed: ConsumedMail) -> tuple[NewRecord, ...]:
+    def _unknown_commands(self, consumed: ConsumedMail) -> tuple[NewRecord, ...]:
         """Return error events for unknown commands."""
         texts = (f"there is no command {(parsed.command or '')[:80]!r}" for parsed in consumed.unknown)
         conversation, agent = self._owner.conversation, self._owner.agent

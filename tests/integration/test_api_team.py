@@ -260,7 +260,7 @@ async def test_stop_after_turn_lets_the_turn_end_and_asks_no_more(bus: Engine) -
         await asyncio.wait_for(begun.wait(), 10)
         assert (await client.post("/api/sdk/session/s1/stop", json={"mode": "after_turn"})).status_code == 202
         await until(
-            lambda: service.lane_loop.by_lane["general", "s1"]._mail.commands_since
+            lambda: service.lane_loop.by_lane["general", "s1"]._mail.new_commands
         )  # a command is heard when it is heard
         go.set()
         answer = await asking

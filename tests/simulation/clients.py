@@ -15,7 +15,7 @@ from magent2.mail.delivery import SendOptions, deliver
 from magent2.models.address import stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.store import delete_session
-from magent2.worker.lane_plan import STOP
+from magent2.worker.cancellation import STOP
 from tests.simulation.calls import CALLS, KINDS, SUBAGENT_PLANS
 from tests.simulation.engine_recorder import EngineRecorder
 from tests.simulation.faulty_bus import FaultyBus

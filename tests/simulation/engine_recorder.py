@@ -12,7 +12,7 @@ from magent2.bus.records import AppendResult, ClaimedLane, ClaimResult, MailRef,
 from magent2.errors import Fenced
 from magent2.mail.headers import RELAY_JOB, TARGET_ENVELOPE
 from magent2.models.address import chat_topic, relay_agent
-from magent2.worker.lane_plan import STOP
+from magent2.worker.cancellation import STOP
 from magent2.worker.settlement import POSTPONED_S
 from tests.support.engine_wrappers import EngineWrapper
 

@@ -29,8 +29,7 @@ from magent2.sessions.approvals import Approval, ApprovalDecision, decision_enve
 from magent2.sessions.history import SendFacts
 from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.interface import CallScope, HeldSend
-from magent2.worker import lane_plan as plan
-from magent2.worker import retry
+from magent2.worker import lane_mail, retry
 from magent2.worker.control_feed import ControlFeed
 from tests.simulation import clients, world
 from tests.simulation.directory_fixture import SENDER
@@ -107,7 +106,7 @@ def test_the_audit_finds_a_worker_that_applies_commands_twice(monkeypatch: pytes
 
 
 def test_the_audit_finds_commands_that_are_ordered_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAIL_SEEN", "a header that is never written")
+    monkeypatch.setattr(lane_mail, "MAIL_SEEN", "a header that is never written")
     monkeypatch.setattr(clients, "STOPS", OFTEN)
     monkeypatch.setattr(world, "JUMPS_MAX", JUMPS)
 

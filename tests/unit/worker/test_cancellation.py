@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from magent2.worker.cancellation import InterruptReason, RunCancellation
-from magent2.worker.lane_plan import StopCommand
+from magent2.worker.cancellation import InterruptReason, RunCancellation, StopCommand
 from tests.support.worker_fixture import until
 
 LONG_S = 60.0

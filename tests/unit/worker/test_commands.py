@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magent2.worker.lane_plan import (
+from magent2.worker.cancellation import (
     CONNECTED,
     DISCONNECTED,
     GRACE_S,

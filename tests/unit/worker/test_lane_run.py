@@ -22,8 +22,7 @@ from magent2.runner.echo import EchoRunner
 from magent2.runner.run_stream import Event
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.stream import stream_record
-from magent2.worker.attempt import RunServices
-from magent2.worker.lane_run import LaneRun, Outcome
+from magent2.worker.lane_run import LaneRun, Outcome, RunServices
 from magent2.worker.retry import (
     ATTEMPTS_MAX,
     CRASHES_MAX,
@@ -296,12 +295,12 @@ async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus,
     send(bus, "innocent")
     crash(bus, SUSPECT_AFTER + 1)
 
-    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.POSTPONED
+    assert await work(bus, EchoRunner(), services=RunServices(HistoryCache(bus), quarantine)) is Outcome.POSTPONED
     assert stream(bus) == []
     quarantine.leave("another")
     clock.pass_s(POSTPONED_S)
 
-    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.ANSWERED
+    assert await work(bus, EchoRunner(), services=RunServices(HistoryCache(bus), quarantine)) is Outcome.ANSWERED
     assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
 
 
@@ -312,7 +311,7 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     crash(bus, SUSPECT_AFTER + 1)
     command(bus, "stop")
 
-    assert await work(bus, EchoRunner(), shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.STOPPED
+    assert await work(bus, EchoRunner(), services=RunServices(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
 async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualClock) -> None:
@@ -321,10 +320,10 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualC
     runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
-        assert await work(bus, runner, shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.RETRIED
+        assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.RETRIED
         clock.pass_s(RETRY_MAX_S)
 
-    assert await work(bus, runner, shared=RunServices(HistoryCache(bus), quarantine)) is Outcome.BURIED
+    assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.BURIED
     assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 
@@ -658,7 +657,7 @@ async def test_late_tokens_of_a_stopped_run_are_refused_and_stopped_is_its_last_
     working = asyncio.create_task(run.work())
     await until(lambda: "token" in kinds(stream(bus)))
     command(bus, "stop")
-    run.command(bus.call(Read("control:" + AGENT)).records[-1])
+    run.add_command(bus.call(Read("control:" + AGENT)).records[-1])
 
     assert await working is Outcome.STOPPED
     await runner.task
@@ -687,7 +686,7 @@ async def test_a_stop_after_a_run_has_its_answer_was_too_late(bus: MemoryBus) ->
     async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield output(envelope, "done")
         name.append(command(bus, "stop_after_turn"))
-        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+        lane_run.add_command(bus.read(f"control:{AGENT}")[-1])
 
     send(bus, "hello")
     lane_run = LaneRun(bus, claim_one(bus), AsyncRunner(script))
@@ -702,7 +701,7 @@ async def test_what_is_to_stop_after_its_turn_is_not_tried_again_when_that_fails
     async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield token(envelope, "half")
         name.append(command(bus, "stop_after_turn"))
-        lane_run.command(bus.read(f"control:{AGENT}")[-1])
+        lane_run.add_command(bus.read(f"control:{AGENT}")[-1])
         raise TransientError("busy")
 
     send(bus, "hello")
@@ -756,7 +755,7 @@ async def start(bus: MemoryBus, runner: GatedRunner, **fields: Any) -> tuple[Lan
 
 def told(bus: MemoryBus, lane_run: LaneRun, text: str) -> None:
     command(bus, text)
-    lane_run.command(bus.read(f"control:{AGENT}")[-1])
+    lane_run.add_command(bus.read(f"control:{AGENT}")[-1])
 
 
 async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
@@ -777,7 +776,7 @@ async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: Memory
     clock.pass_s(1)
     lane_run, working = await start(bus, runner)
 
-    lane_run.command(bus.read(f"control:{AGENT}")[-1])
+    lane_run.add_command(bus.read(f"control:{AGENT}")[-1])
     runner.gate.set()
 
     assert await working is Outcome.ANSWERED

@@ -95,7 +95,7 @@ async def test_a_run_that_was_stopped_leaves_no_call_open(bus: MemoryBus) -> Non
     await until(lambda: answers_recorded(bus))
     send(bus, "stop", type="control")
     (command,) = (record for record in bus.read("control:Ada", None, 1))
-    lane.command(command)
+    lane.add_command(command)
     assert await working is Outcome.STOPPED
     listener = Listener()
 

@@ -9,7 +9,8 @@ import pytest
 
 from magent2.bus.records import MailRef, Record
 from magent2.mail.headers import MAIL_SEEN, TARGET_ENVELOPE
-from magent2.worker.lane_plan import ConsumedMail, NothingToRun, RunPlan, StopCommand, UnreadablePlan, plan_lane
+from magent2.worker.cancellation import StopCommand
+from magent2.worker.lane_mail import ConsumedMail, NothingToRun, RunPlan, UnreadablePlan, plan_lane
 
 CHAT, CONTROL = "chat:Ada", "control:Ada"
 

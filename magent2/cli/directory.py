@@ -15,9 +15,8 @@ from magent2.cli.output import print_json, print_note, print_table, shortened
 if TYPE_CHECKING:
     from magent2.bus.interface import Engine
     from magent2.directory.channels import Channel, ChannelMember
-    from magent2.directory.friends import Friendship
     from magent2.directory.swarms import Swarm
-    from magent2.directory.users import User
+    from magent2.directory.users import Friendship, User
 
 
 def _user_id(bus: Engine, name: str) -> str:
@@ -144,7 +143,7 @@ def friends() -> None:
 @json_option
 def list_friends(user: str | None, bus: str | None, as_json: bool) -> None:
     """List the friendships of USER, or of all users."""
-    from magent2.directory.friends import list_friendships
+    from magent2.directory.users import list_friendships
 
     found = run_on_bus(bus, list_friendships, user)
     if as_json:
@@ -162,7 +161,7 @@ def _add_friend_command(name: str, help_text: str) -> None:
     @json_option
     def command(user: str, other: str, bus: str | None, as_json: bool) -> None:
         from magent2.bus.log import run_sync
-        from magent2.directory.friends import (
+        from magent2.directory.users import (
             accept_friendship,
             refuse_friendship,
             remove_friendship,

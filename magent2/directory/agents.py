@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.directory.entity import EntityKind, change_or_create_entity, list_entities, look_up_entity
 from magent2.errors import ConditionFailed, InvalidInput
 from magent2.models.address import check_name
+from magent2.models.json_types import JsonMapping
 
 ANCESTORS_MAX = 16
 
@@ -27,7 +27,8 @@ class AgentEntry:
     removed: bool = False
 
 
-def decide_role(name: str, role: str, parent: str | None) -> dict[str, Any]:
+def check_role(name: str, role: str, parent: str | None) -> AgentEntry:
+    """Return the entry of an agent with this role. Raises `InvalidInput` if the role or the parent is not valid."""
     check_name(name, "agent name")
     if role not in get_args(Role):
         raise InvalidInput(f"{role[:80]!r} is not a role; use one of {', '.join(get_args(Role))}")
@@ -35,14 +36,14 @@ def decide_role(name: str, role: str, parent: str | None) -> dict[str, Any]:
         raise InvalidInput("a sub-agent has a parent, and no other agent has one")
     if parent is not None:
         check_name(parent, "agent name")
-    return {"event": "placed", "role": role, "parent": parent}
+    return AgentEntry(name, cast(Role, role), parent)
 
 
 async def set_agent_role(log: Log, name: str, role: str, parent: str | None = None) -> AgentEntry:
     """Set the role of an agent."""
-    facts = decide_role(name, role, parent)
+    wanted = check_role(name, role, parent)
     await _check_ancestors(log, name, parent)
-    wanted = AgentEntry(name, facts["role"], parent)
+    facts = {"event": "placed", "role": role, "parent": parent}
     return await change_or_create_entity(log, AGENTS, name, lambda now: None if now == wanted else facts)
 
 
@@ -77,7 +78,7 @@ async def _check_ancestors(log: Log, name: str, parent: str | None) -> None:
     raise ConditionFailed(f"{name!r} would have more than {ANCESTORS_MAX} ancestors; choose another parent")
 
 
-def _read(entity: str, facts: Mapping[str, Any]) -> AgentEntry:
+def _read(entity: str, facts: JsonMapping) -> AgentEntry:
     return AgentEntry(entity, facts["role"], facts["parent"], facts["event"] == "removed")
 
 

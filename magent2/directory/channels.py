@@ -6,11 +6,11 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.directory.entity import (
+    EntityChange,
     EntityKind,
     EntitySnapshot,
     change_entity,
@@ -18,8 +18,7 @@ from magent2.directory.entity import (
     find_entity,
     list_entities,
 )
-from magent2.directory.nametags import parse_nametag
-from magent2.directory.users import check_user_id
+from magent2.directory.users import check_user_id, parse_nametag
 from magent2.errors import InvalidInput, NotAMember, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name
 
@@ -84,7 +83,7 @@ def channel_recipients(channel: Channel, speaker: ChannelMember, mentions: Seque
     return tuple(member for member in found if member is not None)
 
 
-def decide_join(channel: Channel, member: ChannelMember) -> Mapping[str, Any] | None:
+def decide_join(channel: Channel, member: ChannelMember) -> EntityChange:
     _check_there(channel)
     known = channel.member(member.username)
     if known is not None:
@@ -98,7 +97,7 @@ def decide_join(channel: Channel, member: ChannelMember) -> Mapping[str, Any] | 
     return {"event": "joined", "member": _facts(member)}
 
 
-def decide_leave(channel: Channel, username: str) -> Mapping[str, Any] | None:
+def decide_leave(channel: Channel, username: str) -> EntityChange:
     _check_there(channel)
     if channel.member(username) is None:
         return None
@@ -107,7 +106,7 @@ def decide_leave(channel: Channel, username: str) -> Mapping[str, Any] | None:
     return {"event": "left", "username": username}
 
 
-def decide_leader(channel: Channel, username: str) -> Mapping[str, Any] | None:
+def decide_leader(channel: Channel, username: str) -> EntityChange:
     _check_there(channel)
     if channel.member(username) is None:
         raise InvalidInput(f"@{username} is not in #{channel.name}; the leader must be a member")
@@ -177,16 +176,16 @@ async def read_channel(log: Log, name: str, before: int | None = None) -> tuple[
     return tuple(record for record in page.records if not record.erased)
 
 
-async def _change_channel(log: Log, name: str, decide: Callable[[Channel], Mapping[str, Any] | None]) -> Channel:
+async def _change_channel(log: Log, name: str, decide: Callable[[Channel], EntityChange]) -> Channel:
     await find_channel(log, name)
     return await change_entity(log, CHANNELS, parse_channel(name), decide)
 
 
-def _facts(member: ChannelMember) -> dict[str, Any]:
+def _facts(member: ChannelMember) -> dict[str, str]:
     return {"username": member.username, "user": member.user, "agent": member.agent, "room": member.room}
 
 
-def channel_snapshot(channel: Channel) -> Mapping[str, Any]:
+def channel_snapshot(channel: Channel) -> Mapping[str, object]:
     """Return one record with the whole state of a channel, so that earlier records can be erased."""
     members = [_facts(member) for member in channel.members]
     return {"event": "restated", "leader": channel.leader, "members": members, "removed": channel.removed}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, LastSeqIs
@@ -16,6 +14,7 @@ from magent2.directory.users import WEB
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, UnknownEntity
 from magent2.mail.registration import registration_append
 from magent2.models.address import entity_topic, relay_agent
+from magent2.models.json_types import JsonMapping
 
 CONNECTOR_MAX_CHARS = 64
 KEY_BYTES = 16
@@ -42,7 +41,7 @@ class ConnectorRegistration:
     id: str
     kind: str
     capabilities: Capabilities
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    config: JsonMapping = field(default_factory=dict, repr=False)
     key: str = field(default="", repr=False)  # makes the names of its lanes hard to guess
     removed: bool = False
 
@@ -52,12 +51,12 @@ WEB_CONNECTOR = ConnectorRegistration(WEB, WEB, Capabilities(text=True, files=Tr
 
 def parse_connector(text: str) -> str:
     if not _ID.fullmatch(text):
-        raise InvalidInput(f"{text[:80]!r} is no connector id: take 1 to {CONNECTOR_MAX_CHARS} of a–z, 0–9 and _ . -")
+        raise InvalidInput(f"{text[:80]!r} is not a connector id; use 1 to {CONNECTOR_MAX_CHARS} of a–z, 0–9 and _ . -")
     return text
 
 
 async def register_connector(
-    log: Log, entity: str, kind: str, capabilities: Capabilities, config: Mapping[str, Any] | None = None
+    log: Log, entity: str, kind: str, capabilities: Capabilities, config: JsonMapping | None = None
 ) -> ConnectorRegistration:
     """Register a connector, and reserve the name of its relay lane so that no conversation can take it."""
     if parse_connector(entity) == WEB:

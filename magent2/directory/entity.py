@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Append, LastSeqIs
@@ -20,6 +20,9 @@ from magent2.models.address import check_name, entity_topic
 PAGE = 500
 
 E = TypeVar("E")
+
+# The record to append to an entity: the name of the `event` and its fields. `None` means no change.
+EntityChange: TypeAlias = Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class EntitySnapshot(Generic[E]):
 
 
 async def create_entity(
-    log: Log, kind: EntityKind[E], entity: str, facts: Mapping[str, Any], reserving: Sequence[NewRecord] = ()
+    log: Log, kind: EntityKind[E], entity: str, facts: Mapping[str, object], reserving: Sequence[NewRecord] = ()
 ) -> E:
     """Create an entity. Raises `NameTaken` if the id exists.
 
@@ -59,16 +62,14 @@ async def create_entity(
     return found.state
 
 
-async def change_entity(
-    log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E], Mapping[str, Any] | None]
-) -> E:
-    """Append what `decide` returns for the current state, retrying on conflict. `None` means no change."""
+async def change_entity(log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E], EntityChange]) -> E:
+    """Append what `decide` returns for the current state, retrying on conflict."""
     await find_entity(log, kind, entity)  # raises `UnknownEntity`
     return await change_or_create_entity(log, kind, entity, lambda state: None if state is None else decide(state))
 
 
 async def change_or_create_entity(
-    log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E | None], Mapping[str, Any] | None]
+    log: Log, kind: EntityKind[E], entity: str, decide: Callable[[E | None], EntityChange]
 ) -> E:
     """Like `change_entity`, but `decide` gets `None` and creates the entity if it does not exist."""
     topic = kind.topic(entity)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, RECORDS_PER_APPEND_MAX, Append, Delete, LastSeqIs
@@ -16,13 +15,12 @@ from magent2.bus.retention import forget_records
 from magent2.bus.retry import retry_on_conflict
 from magent2.directory.channels import CHANNELS, Channel, channel_snapshot
 from magent2.directory.entity import PAGE, find_entity, list_entity_ids, look_up_entity
-from magent2.directory.friends import FRIENDSHIPS
 from magent2.directory.keys import KEYS, list_keys, revoke_key
-from magent2.directory.nametags import NAMETAGS
 from magent2.directory.swarms import CONTACTS, SWARMS, contact_id, remove_swarm
-from magent2.directory.users import PRINCIPAL_PREFIX, USERS, check_user_id, remove_user
+from magent2.directory.users import FRIENDSHIPS, NAMETAGS, PRINCIPAL_PREFIX, USERS, check_user_id, remove_user
 from magent2.errors import InvalidInput, TopicDeleted, UnknownEntity
 from magent2.models.address import channel_topic, check_name, checked_topic
+from magent2.models.json_types import JsonObject
 from magent2.sessions.store import delete_session
 
 
@@ -93,7 +91,7 @@ async def _leave_channels(log: Log, user: str) -> list[str]:
     return empty
 
 
-def _members_in(record: Record) -> list[dict[str, Any]]:
+def _members_in(record: Record) -> list[JsonObject]:
     """Return the members that a record of a channel names."""
     facts = record.payload
     found = [facts.get("leader"), facts.get("member"), *facts.get("members", ())]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.directory.entity import (
+    EntityChange,
     EntityKind,
     EntitySnapshot,
     change_entity,
@@ -23,8 +23,7 @@ from magent2.directory.entity import (
     list_entities,
     look_up_entity,
 )
-from magent2.directory.nametags import parse_nametag, reserve_nametag, resolve_nametag
-from magent2.directory.users import check_user_id
+from magent2.directory.users import check_user_id, parse_nametag, reserve_nametag, resolve_nametag
 from magent2.errors import InvalidInput, NotAContact, TopicDeleted, UnknownEntity
 from magent2.models.address import check_name
 
@@ -97,7 +96,7 @@ def check_may_answer(swarm: Swarm, user: str, contact: Contact | None) -> Contac
     return contact
 
 
-def contact_change(now: Contact | None, agent: str, conversation: str) -> Mapping[str, Any] | None:
+def contact_change(now: Contact | None, agent: str, conversation: str) -> EntityChange:
     """Return the record that notes where answers to this sender go, or `None` if it is already known."""
     if now is not None and (now.agent, now.conversation) == (agent, conversation):
         return None
@@ -129,7 +128,7 @@ async def set_swarm_open(log: Log, nametag: str, *, is_open: bool) -> Swarm:
 async def add_guest(log: Log, nametag: str, user: str) -> Swarm:
     guest = check_user_id(user)
 
-    def decide(swarm: Swarm) -> Mapping[str, Any] | None:
+    def decide(swarm: Swarm) -> EntityChange:
         if len(swarm.guests) >= GUESTS_MAX:
             raise InvalidInput(f"a swarm has at most {GUESTS_MAX} guests; open it to every user instead")
         return None if guest in swarm.guests else {"event": "let_in", "user": guest}
@@ -177,7 +176,7 @@ async def list_contacts(log: Log, nametag: str) -> list[Contact]:
     return await list_entities(log, CONTACTS, contact_id(parse_nametag(nametag), ""))
 
 
-async def _change_swarm(log: Log, nametag: str, decide: Callable[[Swarm], Mapping[str, Any] | None]) -> Swarm:
+async def _change_swarm(log: Log, nametag: str, decide: Callable[[Swarm], EntityChange]) -> Swarm:
     found = await find_swarm(log, nametag)
     return await change_entity(log, SWARMS, found.state.nametag, decide)
 

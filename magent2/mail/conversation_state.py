@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.errors import NotYours, TopicDeleted
@@ -13,6 +12,7 @@ from magent2.mail.addressing import name_taken_error
 from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonMapping
 
 ACTIVE_AGENTS_MAX = 10_000  # conversations in the cache
 
@@ -50,7 +50,7 @@ class ConversationState:
 
     active: str | None
     new: bool = False
-    head: Mapping[str, Any] | None = None
+    head: JsonMapping | None = None
 
     @property
     def guessed(self) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Erase, SetHead, Settle
 from magent2.bus.records import ID_MAX_CHARS, AppendResult, MailRef, NewRecord, Owner, Record
 from magent2.errors import UnknownCursor
 from magent2.models.address import dead_topic
+from magent2.models.json_types import JsonMapping
 
 DEAD_PAGE = 100
 RETRY_OF = "retry_of"  # header: the number of the dead letter that held this mail
@@ -25,7 +25,7 @@ class DeadLetter:
     conversation_id: str
     reason: str
     attempts: int
-    mail: Mapping[str, Any] = field(repr=False)
+    mail: JsonMapping = field(repr=False)
     buried_ms: int
 
     @classmethod

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from magent2.bus.log import Log
 from magent2.bus.operations import Append, Condition, HeadIs, LastSeqIs, SetHead
@@ -42,7 +41,7 @@ from magent2.mail.headers import (
 )
 from magent2.models.address import Address, agent_topic, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
-from magent2.models.json_types import JsonScalar
+from magent2.models.json_types import JsonMapping, JsonScalar
 
 HOPS_MAX = 16
 
@@ -204,7 +203,7 @@ async def plan_delivery(log: Log, envelope: MessageEnvelope, options: SendOption
     return append
 
 
-async def _command_headers(log: Log, agent: str, head: Mapping[str, Any], whole: bool) -> Mapping[str, JsonScalar]:
+async def _command_headers(log: Log, agent: str, head: JsonMapping, whole: bool) -> Mapping[str, JsonScalar]:
     """Headers of a command: the mail and the run that existed when it was sent.
 
     A command that arrives late must not stop mail or a run that its sender could not know of.
@@ -229,7 +228,7 @@ def mail_append(
     conversation = envelope.conversation_id
     own_log = stream_topic(conversation)
     conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *options.only_if]
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     if agent is not None or state.guessed:
         conditions.append(HeadIs(own_log, ACTIVE_AGENT, state.active))
     if state.guessed:
@@ -266,7 +265,7 @@ def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) 
     return None if begun else next((text for text in texts if isinstance(text, str)), None)
 
 
-def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, Any]) -> list[SetHead]:
+def _with_fields(heads: Sequence[SetHead], topic: str, fields: dict[str, object]) -> list[SetHead]:
     if not fields:
         return list(heads)
     others = [head for head in heads if head.topic != topic]

@@ -21,9 +21,8 @@ from magent2.directory.agents import remove_agent
 from magent2.directory.channels import leave_channel, remove_channel
 from magent2.directory.connectors import Capabilities, register_connector, unregister_connector
 from magent2.directory.erasure import erase_user
-from magent2.directory.friends import remove_friendship
 from magent2.directory.swarms import remove_swarm, set_contact_blocked, set_swarm_open
-from magent2.directory.users import change_user, remove_user
+from magent2.directory.users import change_user, remove_friendship, remove_user
 from magent2.models.address import conversation_topics
 from magent2.sandbox.monty import MontySandbox
 from magent2.tools.messaging import messaging_tools

@@ -23,9 +23,8 @@ from magent2.connectors.outbox import queue_records
 from magent2.directory.channels import create_channel, find_channel, join_channel, new_member
 from magent2.directory.connectors import Capabilities, find_connector, register_connector
 from magent2.directory.erasure import erase_user
-from magent2.directory.friends import request_friendship
 from magent2.directory.swarms import create_swarm
-from magent2.directory.users import change_user, create_user
+from magent2.directory.users import change_user, create_user, request_friendship
 from magent2.mail.addressing import envelope_digest
 from magent2.mail.dead_letters import list_dead_letters, retry_dead_letter
 from magent2.models.address import conversation_topics

@@ -12,8 +12,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.channels import create_channel, join_channel, new_member
 from magent2.directory.connectors import Capabilities, register_connector
-from magent2.directory.friends import accept_friendship, request_friendship
-from magent2.directory.users import create_user
+from magent2.directory.users import accept_friendship, create_user, request_friendship
 from magent2.sessions.store import create_session
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.definition import ToolDefinition

@@ -13,7 +13,7 @@ from magent2.bus.retry import retry_call
 from magent2.connectors.interface import OutgoingMessage
 from magent2.connectors.outbox import OPEN_STATES, OutboxItem, drop_item, queue_records, read_outbox, retry_item
 from magent2.directory.connectors import find_connector
-from magent2.directory.friends import remove_friendship
+from magent2.directory.users import remove_friendship
 from magent2.errors import IdConflict, InvalidInput
 from tests.simulation.directory_fixture import CONNECTORS, USERS
 from tests.simulation.engine_recorder import EngineRecorder

@@ -6,9 +6,8 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.bus.operations import OLDEST, GetBlob, Read
 from magent2.directory.channels import create_channel, join_channel, new_member
-from magent2.directory.friends import accept_friendship, request_friendship
 from magent2.directory.swarms import create_swarm
-from magent2.directory.users import create_user, find_user
+from magent2.directory.users import accept_friendship, create_user, find_user, request_friendship
 from magent2.models.address import channel_topic, chat_topic, stream_topic
 from magent2.sessions.store import create_session
 from tests.support.sending import Facts

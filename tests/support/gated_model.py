@@ -17,8 +17,7 @@ from agents.items import TResponseStreamEvent
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
-from magent2.directory.friends import accept_friendship, remove_friendship, request_friendship
-from magent2.directory.users import create_user
+from magent2.directory.users import accept_friendship, create_user, remove_friendship, request_friendship
 from magent2.errors import ModelRefused
 from magent2.models.principal import ADMIN
 from magent2.roster.agents_file import default_roster

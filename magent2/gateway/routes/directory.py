@@ -20,14 +20,6 @@ from magent2.directory.channels import (
     remove_channel,
     set_leader,
 )
-from magent2.directory.friends import (
-    Friendship,
-    accept_friendship,
-    list_friendships,
-    refuse_friendship,
-    remove_friendship,
-    request_friendship,
-)
 from magent2.directory.swarms import (
     Contact,
     Swarm,
@@ -43,14 +35,20 @@ from magent2.directory.swarms import (
 )
 from magent2.directory.users import (
     PRINCIPAL_PREFIX,
+    Friendship,
     User,
+    accept_friendship,
     change_user,
     check_user_id,
     create_user,
     find_user,
     find_user_by_nametag,
+    list_friendships,
     list_users,
+    refuse_friendship,
+    remove_friendship,
     remove_user,
+    request_friendship,
 )
 from magent2.errors import UnknownEntity
 from magent2.gateway.openapi import problems

@@ -12,7 +12,6 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, LastSeqIs, SetHead, Write
 from magent2.bus.records import NewRecord
 from magent2.directory.channels import CHANNELS, ChannelMember, channel_recipients, find_channel
-from magent2.directory.friends import FRIENDSHIPS, find_friendship, friendship_id
 from magent2.directory.swarms import (
     CONTACT,
     CONTACTS,
@@ -24,7 +23,15 @@ from magent2.directory.swarms import (
     find_contact,
     find_swarm,
 )
-from magent2.directory.users import USERS, User, find_user, find_user_by_nametag
+from magent2.directory.users import (
+    FRIENDSHIPS,
+    USERS,
+    User,
+    find_friendship,
+    find_user,
+    find_user_by_nametag,
+    friendship_id,
+)
 from magent2.errors import InvalidInput
 from magent2.models.address import channel_topic, stream_topic
 from magent2.models.json_types import JsonObject

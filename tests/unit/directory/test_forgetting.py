@@ -13,9 +13,16 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import OLDEST, Delete, Operation, Read
 from magent2.directory.channels import create_channel, find_channel, join_channel, leave_channel, new_member
 from magent2.directory.erasure import erase_user
-from magent2.directory.friends import accept_friendship, list_friendships, request_friendship
 from magent2.directory.swarms import create_swarm, list_contacts, list_swarms
-from magent2.directory.users import create_user, find_user, find_user_by_nametag, list_users
+from magent2.directory.users import (
+    accept_friendship,
+    create_user,
+    find_user,
+    find_user_by_nametag,
+    list_friendships,
+    list_users,
+    request_friendship,
+)
 from magent2.errors import BusUnavailable, NameTaken, NotFriends, UnknownEntity
 from magent2.tools.messaging.directory_messages import ChannelSend, FriendSend, SendUserMessage
 from magent2.tools.sending import definition_of

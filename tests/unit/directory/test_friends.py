@@ -6,7 +6,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
-from magent2.directory.friends import (
+from magent2.directory.users import (
     COOL_DOWN_S,
     Friendship,
     accept_friendship,

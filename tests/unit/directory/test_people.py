@@ -30,7 +30,6 @@ from magent2.directory.connectors import (
     register_connector,
     unregister_connector,
 )
-from magent2.directory.nametags import parse_nametag
 from magent2.directory.swarms import (
     Contact,
     Swarm,
@@ -39,7 +38,14 @@ from magent2.directory.swarms import (
     contact_change,
     create_swarm,
 )
-from magent2.directory.users import change_user, create_user, find_user, find_user_by_nametag, remove_user
+from magent2.directory.users import (
+    change_user,
+    create_user,
+    find_user,
+    find_user_by_nametag,
+    parse_nametag,
+    remove_user,
+)
 from magent2.errors import ConditionFailed, InvalidInput, NameTaken, NotAContact, NotAMember, UnknownEntity
 from magent2.sessions.store import create_session
 from tests.support.engines import ENGINES, new_engines

@@ -10,7 +10,7 @@ import pytest
 from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Delete, Describe, Operation
-from magent2.directory.friends import remove_friendship
+from magent2.directory.users import remove_friendship
 from magent2.errors import NameTaken, NotFriends
 from magent2.models.address import conversation_topics
 from magent2.tools.default_tools import standard_tools

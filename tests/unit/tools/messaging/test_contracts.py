@@ -12,9 +12,8 @@ from magent2.bus.log import run_sync
 from magent2.bus.memory import MemoryBus
 from magent2.directory.agents import remove_agent
 from magent2.directory.channels import leave_channel
-from magent2.directory.friends import remove_friendship
 from magent2.directory.swarms import set_swarm_open
-from magent2.directory.users import remove_user
+from magent2.directory.users import remove_friendship, remove_user
 from magent2.mail.registration import register_agent
 from magent2.tools.messaging.agent_messages import SendAgentMessage
 from magent2.tools.messaging.directory_messages import ChannelSend, FriendSend, SendUserMessage

@@ -18,9 +18,8 @@ from magent2.connectors.outbox import read_outbox
 from magent2.directory.agents import remove_agent, set_agent_role
 from magent2.directory.channels import leave_channel
 from magent2.directory.connectors import Capabilities, register_connector, unregister_connector
-from magent2.directory.friends import remove_friendship
 from magent2.directory.swarms import find_swarm, list_contacts, remove_swarm, set_contact_blocked, set_swarm_open
-from magent2.directory.users import change_user, remove_user
+from magent2.directory.users import change_user, remove_friendship, remove_user
 from magent2.errors import ArgumentsError, InvalidInput, NotAContact, NotFriends, WouldDeadlock
 from magent2.mail.headers import STEER
 from magent2.mail.registration import register_agent

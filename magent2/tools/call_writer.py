@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from magent2.bus.operations import Append, SetHead
-from magent2.sessions.history import SendFacts, SentRecord
+from magent2.sessions.history import SendFacts
 
 
 class CallWriter(Protocol):
@@ -15,7 +15,7 @@ class CallWriter(Protocol):
     Every append is made under the token of the run's owner: a worker that has lost the lane writes nothing.
     """
 
-    def earlier_send(self, position: int) -> SentRecord | None:
+    def earlier_send(self, position: int) -> SendFacts | None:
         """Return what an earlier attempt sent immediately at this position."""
         ...
 

@@ -251,12 +251,7 @@ async def _send_recorded(
         for _ in range(SEND_TRIES_MAX):
             append = await PlanCache().plan(log, prepared.plan, mark)
             sent = SendResult(mark.id, topics_of(append), held=False)
-            facts: SendFacts = {
-                "id": mark.id,
-                "tool": prepared.tool,
-                "digest": prepared.digest,
-                "topics": list(sent.topics),
-            }
+            facts = SendFacts(id=mark.id, tool=prepared.tool, digest=prepared.digest, topics=list(sent.topics))
             try:
                 await writer.send_now(position, facts, append)
             except (Refused, TopicDeleted):

@@ -21,9 +21,9 @@ from magent2.connectors.outbox import state_record
 from magent2.mail.addressing import relay_job
 from magent2.models.envelope import MessageEnvelope
 from magent2.runner.context import RunContext
-from magent2.runner.journal import agents as journal_graph
-from magent2.runner.journal import tool_calls as journal_tools
-from magent2.runner.journal.call_writer import JournalCallWriter
+from magent2.runner.journal import agents as journal_agents
+from magent2.runner.journal import tool_calls
+from magent2.runner.journal.tool_calls import JournalCallWriter
 from magent2.sessions import approvals, store
 from magent2.sessions.approvals import Approval, ApprovalDecision, decision_envelope
 from magent2.sessions.history import SendFacts
@@ -220,13 +220,13 @@ def test_the_audit_finds_an_immediate_send_that_is_sent_twice(monkeypatch: pytes
 
 
 def test_the_oracle_finds_a_call_that_is_made_before_its_approval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_graph, "asking", lambda journal, setting: False)
+    monkeypatch.setattr(journal_agents, "approval_check", lambda journal, needs_approval: False)
 
     assert first_red(Breakage(), in_minds()) is not None
 
 
 def test_the_oracle_finds_a_rejected_call_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_tools, "refusal_of", lambda journal, key: None)
+    monkeypatch.setattr(tool_calls, "rejection_text", lambda journal, key: None)
 
     assert first_red(Breakage(), in_minds()) is not None
 

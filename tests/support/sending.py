@@ -11,7 +11,7 @@ from magent2.bus.log import run_sync
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
 from magent2.errors import OutcomeUnknown, Refused, TopicDeleted
-from magent2.sessions.history import SendFacts, SentRecord
+from magent2.sessions.history import SendFacts
 from magent2.tools.interface import CallScope, FailedSend
 from magent2.tools.sending import plan_held_sends, replan_held_sends
 
@@ -40,9 +40,9 @@ class LogCallWriter:
     def topic(self) -> str:
         return f"call:{self.call}"
 
-    def earlier_send(self, position: int) -> SentRecord | None:
-        sent = {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}
-        return cast(SentRecord, sent[position]) if position in sent else None
+    def earlier_send(self, position: int) -> SendFacts | None:
+        sent = {record.payload["place"]: record.payload for record in self.bus.read(self.topic)}.get(position)
+        return None if sent is None else cast(SendFacts, sent)
 
     def earlier_positions(self) -> frozenset[int]:
         return frozenset(record.payload["place"] for record in self.bus.read(self.topic))

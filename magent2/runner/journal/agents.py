@@ -1,12 +1,11 @@
-"""The agents of a journalled run: copies of those that were given, whose models and tools go through the journal."""
+"""The agents of a journalled run: copies of the given agents, whose models and tools go through the journal."""
 
 from __future__ import annotations
 
 import copy
 import json
 import weakref
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 from agents import (
     Agent,
@@ -40,49 +39,56 @@ from magent2.errors import InvalidInput, ModelError
 from magent2.mail.headers import ACTIVE_AGENT
 from magent2.models.address import stream_topic
 from magent2.models.events import HandoffEvent
-from magent2.runner.journal.approvals import JournalledMcp, asking
+from magent2.runner.event_mapping import as_text
+from magent2.runner.journal.approvals import JournalledMcpTool, approval_check
 from magent2.runner.journal.journal import Journal
-from magent2.runner.journal.model import JournalModel, final_of
-from magent2.runner.journal.tool_calls import RecordedCall, call_tool, seen
+from magent2.runner.journal.model import JournalModel
+from magent2.runner.journal.tool_calls import RecordedCall, call_tool
 from magent2.sessions.folds import function_calls
-from magent2.tools.interface import call_scope
 
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 
 
 class JournalledAgents:
-    """Copies for one run, each made once, so that agents may hand off in circles."""
+    """Copies the agents of one run. Each agent is copied once, so that agents can hand off in circles."""
 
     def __init__(self, journal: Journal, provider: ModelProvider) -> None:
         self._journal = journal
         self._provider = provider
-        self._copies: dict[int, Agent[Any]] = {}
-        self._originals: list[Agent[Any]] = []  # kept, so that no id is used twice
+        self._copies: dict[int, Agent] = {}  # by `id` of the original
+        self._originals: list[Agent] = []  # referenced here, so that no `id` is used for another object
 
-    def copy_of(self, agent: Agent[Any]) -> Agent[Any]:
+    def copy_of(self, agent: object) -> Agent:
         if not isinstance(agent, Agent):
             raise InvalidInput(f"a journalled run needs an agent of the SDK, not {type(agent).__name__}")
         if id(agent) not in self._copies:
             self._originals.append(agent)
             made = self._copies[id(agent)] = copy.copy(agent)
-            made.model = JournalModel(self._model_of(agent), self._journal, agent.name)
+            model = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
+            made.model = JournalModel(model, self._journal, agent.name)
             made.tools = [self._tool(tool, agent.name) for tool in agent.tools]
             made.handoffs = [self._handoff(target, agent) for target in agent.handoffs]
             if agent.tool_use_behavior == "run_llm_again":
                 made.tool_use_behavior = self._after_tools
             if agent.mcp_servers or "get_mcp_tools" in vars(agent):
-                self._journal_mcp(made)
+                self._journal_mcp_tools(made)
         return self._copies[id(agent)]
 
-    def _model_of(self, agent: Agent[Any]) -> Model:
-        return agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
+    async def _after_tools(
+        self, context: RunContextWrapper, results: list[FunctionToolResult]
+    ) -> ToolsToFinalOutputResult:
+        """Make the last tool result the output of the run if every call of the turn says that the model can be skipped.
+
+        The records decide, not the calls of this attempt: a replayed call must have the same effect.
+        """
+        journal = self._journal
+        calls = function_calls(journal.last_output)
+        records = [journal.results.get((journal.last_turn, call["call_id"])) for call in calls]
+        if not records or not all(record is not None and record.get("skip_turn") for record in records):
+            return ToolsToFinalOutputResult(is_final_output=False)
+        return ToolsToFinalOutputResult(is_final_output=True, final_output=as_text(results[-1].output))
 
     # --- tools
-
-    async def _after_tools(
-        self, context: RunContextWrapper[Any], results: list[FunctionToolResult]
-    ) -> ToolsToFinalOutputResult:
-        return await final_of(self._journal, results)
 
     def _tool(self, tool: Tool, agent: str) -> Tool:
         if isinstance(tool, LOCAL_TOOLS) or (isinstance(tool, ShellTool) and tool.executor is not None):
@@ -91,114 +97,114 @@ class JournalledAgents:
                 " give the agent a function_tool that does the work"
             )
         if isinstance(tool, HostedMCPTool) and tool.on_approval_request is None:
-            return JournalledMcp(tool, self._journal)
+            return JournalledMcpTool(tool, self._journal)
         return self._function_tool(tool, agent) if isinstance(tool, FunctionTool) else tool
 
     def _function_tool(self, tool: FunctionTool, agent: str) -> FunctionTool:
-        journal, inner = self._journal, self._telling(tool)
+        journal, inner = self._journal, self._with_failure_reasons(tool)
 
-        async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+        async def invoke(context: ToolContext, arguments: str) -> object:
             return await call_tool(journal, inner, context, arguments, agent)
 
         outer = copy.copy(tool)
         outer.on_invoke_tool = invoke
-        outer.needs_approval = asking(journal, tool.needs_approval)
-        outer.timeout_seconds = None  # the inner one keeps the time: what comes after its end must not be cut off
+        outer.needs_approval = approval_check(journal, tool.needs_approval)
+        # The timeout of the inner tool applies. A timeout here could cancel the commit of the result.
+        outer.timeout_seconds = None
         return outer
 
-    def _telling(self, tool: FunctionTool) -> FunctionTool:
-        """A copy that tells why a call failed. The default wording is told by the run's own formatter."""
-        telling = copy.copy(tool)
+    def _with_failure_reasons(self, tool: FunctionTool) -> FunctionTool:
+        """Copy the tool so that the journal learns why a call failed.
+
+        The SDK's default text needs no wrapper: the formatter of the run (`run_config`) notes the reason.
+        """
+        copied = copy.copy(tool)
         formatter = resolve_function_tool_failure_error_function(tool)
         if formatter is not None and formatter is not default_tool_error_function:
-            set_function_tool_failure_error_function(telling, self._noting(formatter))
+            set_function_tool_failure_error_function(copied, self._note_reason(formatter))
         if tool.timeout_seconds is not None:
-            telling.timeout_error_function = self._noting(tool.timeout_error_function or _timed_out(tool))
-        return telling
+            message = default_tool_timeout_error_message(tool_name=tool.name, timeout_seconds=tool.timeout_seconds)
+            timeout_formatter = tool.timeout_error_function or (lambda context, error: message)
+            copied.timeout_error_function = self._note_reason(timeout_formatter)
+        return copied
 
-    def _noting(self, formatter: ToolErrorFunction) -> ToolErrorFunction:
+    def _note_reason(self, formatter: ToolErrorFunction) -> ToolErrorFunction:
         failures = self._journal.failures
 
-        def noting(context: RunContextWrapper[Any], error: Exception) -> Any:
+        def format_and_note(context: RunContextWrapper, error: Exception) -> str | Awaitable[str]:
             if isinstance(context, ToolContext):
                 failures[context.tool_call_id] = f"{type(error).__name__}: {error}"
             return formatter(context, error)
 
-        return noting
+        return format_and_note
 
-    def _journal_mcp(self, made: Agent[Any]) -> None:
-        """Tools of MCP servers are only known when a turn begins."""
-        listed: Callable[[RunContextWrapper[Any]], Awaitable[list[Tool]]] = made.get_mcp_tools
+    def _journal_mcp_tools(self, made: Agent) -> None:
+        """Wrap the listing of MCP tools: they are only known when a turn begins."""
+        list_tools = made.get_mcp_tools
 
-        async def get_mcp_tools(context: RunContextWrapper[Any]) -> list[Tool]:
-            return [self._tool(tool, made.name) for tool in await listed(context)]
+        async def get_mcp_tools(context: RunContextWrapper) -> list[Tool]:
+            return [self._tool(tool, made.name) for tool in await list_tools(context)]
 
         object.__setattr__(made, "get_mcp_tools", get_mcp_tools)
 
     # --- handoffs
 
-    def _handoff(self, target: Agent[Any] | Handoff[Any, Any], source: Agent[Any]) -> Handoff[Any, Any]:
+    def _handoff(self, target: Agent | Handoff, source: Agent) -> Handoff:
         original = handoff(target) if isinstance(target, Agent) else target
-        known = original._agent_ref() if original._agent_ref is not None else None
+        known_target = original._agent_ref() if original._agent_ref is not None else None
 
-        async def invoke(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
-            return await self._hand_over(original, known, source, context, arguments)
+        async def invoke(context: RunContextWrapper, arguments: str) -> Agent:
+            return await self._hand_off(original, known_target, source, context, arguments)
 
         made = copy.copy(original)
         made.on_invoke_handoff = invoke
-        if isinstance(known, Agent):
-            made._agent_ref = weakref.ref(self.copy_of(known))
+        if isinstance(known_target, Agent):
+            made._agent_ref = weakref.ref(self.copy_of(known_target))
         return made
 
-    async def _hand_over(
-        self, original: Handoff[Any, Any], known: Any, source: Agent[Any], context: RunContextWrapper[Any], text: str
-    ) -> Agent[Any]:
-        """Go on with the copy of the target. A recorded handoff emits no event again."""
-        call = self._call_of(original.tool_name, source.name, text)
-        if call.recorded is not None and isinstance(known, Agent):
-            return self.copy_of(known)
+    async def _hand_off(
+        self, original: Handoff, known_target: object, source: Agent, context: RunContextWrapper, arguments: str
+    ) -> Agent:
+        """Invoke the handoff and continue with the copy of its target. A recorded handoff is not invoked again.
+
+        If the target is not known before, the handoff has to be invoked to learn it, but its event is emitted once.
+        """
+        journal = self._journal
+        # The SDK does not say which call it is. It takes one handoff per response, the first call of that name.
+        calls = function_calls(journal.last_output)
+        call_id = next((call["call_id"] for call in calls if call["name"] == original.tool_name), original.tool_name)
+        call = RecordedCall(journal, journal.last_turn, call_id, original.tool_name, arguments, source.name)
+        recorded = call.result_record is not None
+        if recorded and isinstance(known_target, Agent):
+            return self.copy_of(known_target)
         call.observe()
-        with call_scope(call.scope()) as scope, seen(call.observed):
-            target = await original.on_invoke_handoff(context, text)
-        if call.recorded is None:
-            await self._journal.emit(self._event(call, source.name, target.name))
-            heads = self._heads(target.name)
-            await call.hand_over(original.get_transfer_message(target), scope.sends, heads)
+        with call.running() as scope:
+            target: Agent = await original.on_invoke_handoff(context, arguments)
+        if not recorded:
+            event = HandoffEvent(
+                conversation_id=journal.context.conversation_id,
+                source=source.name,
+                target=target.name,
+                reason=_reason(arguments),
+            )
+            await journal.emit(journal.event(event, call.turn, source.name))
+            heads = self._active_agent_heads(target.name)
+            await call.record_handoff(original.get_transfer_message(target), scope.sends, heads)
         return self.copy_of(target)
 
-    def _heads(self, target: str) -> tuple[SetHead, ...]:
-        """Mail goes to the target from now on, if it is an agent with a mailbox: one that the run's spec names."""
+    def _active_agent_heads(self, target: str) -> tuple[SetHead, ...]:
+        """The head that sends further mail to the target, if it has a mailbox: if the spec of the run names it."""
         context = self._journal.context
         if target not in context.run.spec.get("agents", ()):
             return ()
         return (SetHead(stream_topic(context.conversation_id), {ACTIVE_AGENT: target}),)
 
-    def _call_of(self, tool: str, source: str, text: str) -> RecordedCall:
-        """The SDK does not say which call it is: the first of this name, as it takes no other."""
-        journal = self._journal
-        calls = function_calls(journal.previous.get("output", ()))
-        found = next((call["call_id"] for call in calls if call["name"] == tool), tool)
-        return RecordedCall(journal, journal.turn - 1, found, tool, text, source)
-
-    def _event(self, call: RecordedCall, source: str, target: str) -> dict[str, Any]:
-        event = HandoffEvent(
-            conversation_id=self._journal.context.conversation_id,
-            source=source,
-            target=target,
-            reason=_reason(call.arguments),
-        )
-        return self._journal.event(event, call.turn, source)
-
 
 def _reason(arguments: str) -> str | None:
+    """The reason that the model gives for a handoff, if its arguments have one."""
     try:
-        given = json.loads(arguments) if arguments.strip() else None
+        parsed = json.loads(arguments) if arguments.strip() else None
     except ValueError:  # a model may write anything
         return None
-    reason = given.get("reason") if isinstance(given, dict) else None
+    reason = parsed.get("reason") if isinstance(parsed, dict) else None
     return reason if isinstance(reason, str) else None
-
-
-def _timed_out(tool: FunctionTool) -> ToolErrorFunction:
-    message = default_tool_timeout_error_message(tool_name=tool.name, timeout_seconds=tool.timeout_seconds or 0)
-    return lambda context, error: message

@@ -1,8 +1,10 @@
-"""Calls of a journalled run that need a person's approval.
+"""Tool calls of a journalled run that need a person's approval.
 
-The SDK is told that a call needs one until a decision is on the log; then it makes the call, and the journal gives the
-tool's result, or, where the call was rejected, the words that say so. Nothing of it has to be kept by the SDK. What a
-hosted MCP server wants approved is not called here: its provider is told what was decided, and makes the call.
+The SDK is told that a call needs approval until a decision is on the log. Then the SDK makes the call, and the journal
+runs the tool or, if the call was rejected, returns a text that says so. The SDK keeps no state of its own about it: an
+approval may take days, and another worker may continue the run.
+
+A call of a hosted MCP server is made by the provider. The provider is told the decision and makes the call.
 """
 
 from __future__ import annotations
@@ -11,82 +13,82 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from agents import HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
+from agents import HostedMCPTool, MCPToolApprovalFunction, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
 
+from magent2.models.json_types import JsonObject
 from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
 from magent2.runner.sdk_run import approval_unavailable
 from magent2.sessions.folds import approvable_calls, mcp_approval_requests
 
-Asks: TypeAlias = Callable[[Any, dict[str, Any], str], Awaitable[bool]]
+# `needs_approval` of a function tool, if it is a function
+ApprovalCheck: TypeAlias = Callable[[Any, JsonObject, str], Awaitable[bool]]
 
 
-def asking(journal: Journal, setting: bool | Callable[..., Any]) -> bool | Asks:
-    """Whether a person is to be asked about a call, as the SDK asks it; `setting` is the tool's own word."""
-    if setting is False:
+def approval_check(journal: Journal, needs_approval: bool | Callable[..., object]) -> bool | ApprovalCheck:
+    """Return the setting that makes the SDK ask for approval where the tool's own setting does, until it is decided."""
+    if needs_approval is False:
         return False
 
-    async def asks(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
-        key = journal.turn - 1, call_id
+    async def check(context: object, arguments: JsonObject, call_id: str) -> bool:
+        key = journal.last_turn, call_id
         if key in journal.decisions or key in journal.results:
             return False
-        answer = setting(context, arguments, call_id) if callable(setting) else setting
-        return bool(await answer if inspect.isawaitable(answer) else answer)
+        needed = needs_approval(context, arguments, call_id) if callable(needs_approval) else needs_approval
+        return bool(await needed if inspect.isawaitable(needed) else needed)
 
-    return asks
+    return check
 
 
-def waiting_calls(journal: Journal, interruptions: Sequence[Any]) -> list[WaitingCall]:
-    """The calls that the SDK would not make; `InvalidInput` for those that are not the journal's to make later."""
-    turn = journal.turn - 1
-    speaker = journal.speakers.get(turn, journal.context.agent)
-    calls = approvable_calls(journal.previous.get("output", ()))
-    found: list[WaitingCall] = []
+def waiting_calls(journal: Journal, interruptions: Sequence[object]) -> list[WaitingCall]:
+    """The calls for which the SDK has interrupted the run. Raises `InvalidInput` for a call that cannot be resumed."""
+    speaker = journal.speakers.get(journal.last_turn, journal.context.agent)
+    calls = approvable_calls(journal.last_output)
+    waiting: list[WaitingCall] = []
     for item in interruptions:
         call_id = _call_id(item)
         if call_id not in calls:
             raise approval_unavailable([item])
-        found.append(WaitingCall(turn, call_id, *calls[call_id], speaker))
-    return found
+        waiting.append(WaitingCall(journal.last_turn, call_id, *calls[call_id], speaker))
+    return waiting
 
 
-def _call_id(item: Any) -> str:
-    """A call has an id beside that of its item; a request of a hosted MCP server has that one alone."""
+def _call_id(item: object) -> str:
+    """The id of a call, which differs from that of its item. A request of a hosted MCP server has only the latter."""
     raw = getattr(item, "raw_item", None)
-    facts = raw if isinstance(raw, dict) else vars(raw) if raw is not None else {}
-    return str(facts.get("call_id") or facts.get("id") or "")
+    fields = raw if isinstance(raw, dict) else vars(raw) if raw is not None else {}
+    return str(fields.get("call_id") or fields.get("id") or "")
 
 
-class JournalledMcp(HostedMCPTool):
-    """A hosted MCP server whose requests are answered by what was decided, and wait while something is not.
-
-    The SDK asks the function of the server, if there is one, about each request of an answer, and else ends the run
-    with all of them open. So there is one when all of them are decided on.
-    """
+class JournalledMcpTool(HostedMCPTool):
+    """A hosted MCP server whose approval requests are answered from the recorded decisions."""
 
     def __init__(self, tool: HostedMCPTool, journal: Journal) -> None:
         self.tool_config = tool.tool_config
         self._journal = journal
 
     @property
-    def on_approval_request(self) -> Any:  # type: ignore[override]  # whether there is one changes from turn to turn
-        turn, output = self._journal.turn - 1, self._journal.previous.get("output", ())
-        decided = all((turn, str(item["id"])) in self._journal.decisions for item in mcp_approval_requests(output))
+    def on_approval_request(self) -> MCPToolApprovalFunction | None:  # type: ignore[override]  # it changes by turn
+        # With a function, the SDK calls it for each request of a response. Without one, it interrupts the run with all
+        # requests open. So there is a function only once every request of the last response is decided.
+        journal = self._journal
+        requests = mcp_approval_requests(journal.last_output)
+        decided = all((journal.last_turn, str(item["id"])) in journal.decisions for item in requests)
         return self._answer if decided else None
 
     def _answer(self, request: MCPToolApprovalRequest) -> MCPToolApprovalFunctionResult:
-        refusal = refusal_of(self._journal, (self._journal.turn - 1, request.data.id))
-        return {"approve": True} if refusal is None else {"approve": False, "reason": refusal}
+        rejection = rejection_text(self._journal, (self._journal.last_turn, request.data.id))
+        return {"approve": True} if rejection is None else {"approve": False, "reason": rejection}
 
 
-def refusal_of(journal: Journal, key: tuple[int, str]) -> str | None:
-    """What the model is told instead of a result, when its call was not approved."""
+def rejection_text(journal: Journal, key: tuple[int, str]) -> str | None:
+    """What the model sees in place of a result if the call was rejected or its approval expired; else `None`."""
     decision = journal.decisions.get(key)
     if decision is None or decision["status"] == "approved":
         return None
     if decision["status"] == "expired":
         return "The call was not made: it was not approved in time."
+    text = f"The call was not made: {decision['by']} has rejected it"
     reason = decision.get("reason")
-    told = f"The call was not made: {decision['by']} has rejected it"
-    return encodable(f"{told}: {reason}" if reason else f"{told}.")
+    return encodable(f"{text}: {reason}" if reason else f"{text}.")

@@ -1,22 +1,23 @@
-"""The journal of a run: what makes a turn a transaction.
+"""The journal of a run: records each turn on the log, so that another worker can continue the run.
 
-The SDK does the run. Its models and tools are wrapped (`model.py`, `tool_calls.py`) and tell the journal what happens.
-The journal writes events and commits straight into the lane's writer, in the order in which they happened.
+The SDK drives the run. Its models and tools are wrapped (`model.py`, `tool_calls.py`) and report to the journal. The
+journal writes events and commits into the lane's writer, in the order in which they happen.
 
-A model's answer is on the log, with the steers that it has seen, before any of its tools runs. A tool's result is on
-the log, with what the tool sent, before the model is asked again. The last answer needs no append of its own: it is
-part of the append that settles the run.
+Two orderings make a turn a transaction. A model response is on the log, with the steers that it has seen, before any of
+its tools runs. A tool result is on the log, with the messages that the tool sent, before the model is called again. The
+last response needs no append of its own: it is part of the append that settles the run.
 
-An attempt that takes over runs the SDK again from the start. The journal returns the recorded answers (by turn, counted
-from 0) and results (by turn and call id) without asking the model, running the tool or writing events again.
+After a takeover the SDK runs again from the start, and the journal replays what is recorded: responses by turn, counted
+from 0, and tool results by turn and call id. For these it calls no model, runs no tool and writes no event. The replay
+cannot diverge, because the SDK derives its tool calls from the recorded responses, even if instructions or tools have
+changed since. Only code inside a tool can (`errors.BlockDiverged`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from openai.types.responses import Response
 
@@ -25,54 +26,55 @@ from magent2.bus.records import MailRef, NewRecord
 from magent2.errors import PayloadError, Refused, TopicDeleted
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import MessageEvent
+from magent2.models.json_types import JsonObject
 from magent2.runner.context import ModelRequest, RunContext, Steer, SteerLedger, receipt
 from magent2.runner.run_stream import Event, EventSink, RunStream, end_task
-from magent2.runner.stored_response import answer_json, storable, store_images, text_of
+from magent2.runner.stored_response import StoredAnswer, answer_json, storable, store_images, text_of
 from magent2.sessions.folds import function_calls, mcp_approval_requests
-from magent2.sessions.history import BegunRecord, DecisionRecord, SentRecord, ToolRecord
+from magent2.sessions.history import SendFacts
 from magent2.sessions.stream import event_payload, stream_record
 
 RUN_ENDED = "the run has ended; it can write no more"
 
 
 @dataclass(slots=True, eq=False)
-class _FinalAnswer:
-    """An answer that called no tool: the last one, unless the model is asked again after all."""
+class _DeferredResponse:
+    """A response without tool calls, whose records wait for the append that settles the run."""
 
     records: tuple[NewRecord, ...]
-    mail: tuple[MailRef, ...] = ()
+    mail: tuple[MailRef, ...]
 
 
 class Journal:
-    """One attempt at one run."""
+    """Replays and records one attempt at one run.
+
+    `turn` is the index of the next model call. The dictionaries start with what earlier attempts recorded and grow with
+    this attempt. Their keys are a turn, a turn and a call id, or a turn, a call id and a position in the call.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-        self.turn = 0  # answers known so far: the turn that the next model call is
-        self.asking = False  # a model was asked and has not answered
-        self.answers: dict[int, Mapping[str, Any]] = {
-            turn: record["response"] for turn, record in context.run.answers.items()
-        }
-        self.speakers: dict[int, str] = {turn: record["speaker"] for turn, record in context.run.answers.items()}
-        self.results: dict[tuple[int, str], ToolRecord] = dict(context.run.tools)
-        self.sent: dict[tuple[int, str, int], SentRecord] = dict(context.run.sent)
-        self.begun: dict[tuple[int, str, int], BegunRecord] = dict(context.run.begun)
-        self.decisions: dict[tuple[int, str], DecisionRecord] = dict(context.run.decisions)
-        self.failures: dict[str, str] = {}  # call id → why it failed
+        self.turn = 0
+        self.model_called = False  # a model was called and has not responded yet
+        self.responses: dict[int, StoredAnswer] = {n: record["response"] for n, record in context.run.answers.items()}
+        self.speakers = {n: record["speaker"] for n, record in context.run.answers.items()}
+        self.results = dict(context.run.tools)
+        self.immediate_sends: dict[tuple[int, str, int], SendFacts] = dict(context.run.sent)
+        self.started_tools = set(context.run.begun)  # only tools that must not run twice
+        self.decisions = dict(context.run.decisions)
+        self.failures: dict[str, str] = {}  # call id → why the call failed
         self.steers = SteerLedger(context.run)
-        self.leaving = asyncio.Lock()  # held by the send that leaves at once
-        self._final: _FinalAnswer | None = None
-        self._sink: EventSink | None = None  # there is one while the run is under way
+        self.send_lock = asyncio.Lock()  # held while an immediate send is planned and written
+        self._deferred: _DeferredResponse | None = None
+        self._sink: EventSink | None = None  # set while the run is in progress
         self._write_error: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._ended = asyncio.Event()
 
-    # --- running and writing
-
-    def stream(self, work: Callable[[], Coroutine[Any, Any, None]]) -> RunStream:
+    def stream(self, work: Callable[[], Coroutine[object, object, None]]) -> RunStream:
         """Return the events of a run in which `work` drives the SDK. The run starts when the stream is used."""
         return RunStream(lambda sink: self._run(work, sink))
 
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]], sink: EventSink) -> None:
+    async def _run(self, work: Callable[[], Coroutine[object, object, None]], sink: EventSink) -> None:
         """Drive the SDK until it ends, or until a write fails. Raise what ended it.
 
         A failed write must not reach the code of a model or a tool: that code could swallow the error and go on with
@@ -81,17 +83,20 @@ class Journal:
         self._sink = sink
         sdk = asyncio.create_task(work(), name="sdk-run")
         try:
-            either: set[asyncio.Future[Any]] = {sdk, self._write_error}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sdk, self._write_error), return_when=asyncio.FIRST_COMPLETED)
             if self._write_error.done():
                 raise self._write_error.result()
             if sdk.cancelled():
                 raise RuntimeError("the run was cancelled from inside")
             sdk.result()
         finally:
+            # The order matters: no sink first, so that a tool which survives its cancellation cannot write. Writers
+            # that wait for the end are released last, when the task of the SDK is over.
             self._sink = None
             await end_task(sdk)
             self._ended.set()
+
+    # --- writes
 
     def offer(self, event: Event) -> bool:
         """Write the event if there is room. Return whether it was written; if not, `emit` it."""
@@ -100,7 +105,7 @@ class Journal:
             return False
         try:
             return sink.offer(event)
-        except Exception as error:  # noqa: BLE001  whatever a write raises ends the run
+        except Exception as error:  # noqa: BLE001  any error of a write ends the run
             self._write_error.set_result(error)
             return False
 
@@ -109,7 +114,10 @@ class Journal:
         await self._write(self._open_sink().write(event))
 
     async def put(self, *records: NewRecord, heads: tuple[SetHead, ...] = ()) -> None:
-        """Queue records behind the events so far."""
+        """Queue records behind the events so far, without waiting for the append.
+
+        For records that an attempt after a crash produces again by itself.
+        """
         await self._open_sink().drain()
         await self._write(self.context.writer.put(*records, heads=heads))
 
@@ -124,19 +132,21 @@ class Journal:
 
         With conditions, raises `Refused` or `TopicDeleted` when nothing was written; the run goes on.
         """
+        # Events go through the sink, records go to the writer. Without the drain, a record could overtake an event
+        # that a reader of the stream has not passed on yet.
         await self._open_sink().drain()
         commit = self.context.writer.commit(*records, mail=mail, heads=heads, conditions=conditions)
         await self._write(commit, (Refused, TopicDeleted) if conditions else ())
 
-    async def _write(self, write: Coroutine[Any, Any, None], raised: tuple[type[Exception], ...] = ()) -> None:
-        """Await a write. An error that is not one of `raised` ends the run, and the caller does not go on."""
+    async def _write(self, write: Coroutine[object, object, None], refusals: tuple[type[Exception], ...] = ()) -> None:
+        """Await a write. An error that is not one of `refusals` ends the run, and the caller does not go on."""
         if self._write_error.done():
             write.close()
         else:
             try:
                 await write
             except Exception as error:
-                if isinstance(error, raised) and self.context.writer.failure is None:
+                if isinstance(error, refusals) and self.context.writer.failure is None:
                     raise
                 if not self._write_error.done():
                     self._write_error.set_result(error)
@@ -150,102 +160,100 @@ class Journal:
             raise RuntimeError(RUN_ENDED)
         return self._sink
 
-    # --- what events and requests look like
-
-    def fields(self, turn: int, agent: str) -> dict[str, Any]:
-        """Where an event of the turn belongs."""
-        context = self.context
-        return {"run_id": context.run_id, "attempt": context.attempt, "agent": agent, "turn": turn}
-
-    def event(self, event: BaseStreamEvent, turn: int, agent: str) -> dict[str, Any]:
-        return {**event_payload(event), **self.fields(turn, agent)}
-
-    def rewind(self) -> None:
-        """The SDK is run once more from the start."""
-        self.turn = 0
-        self.asking = False
-        self.steers.rewind()
-
     # --- turns
 
     @property
-    def previous(self) -> Mapping[str, Any]:
-        """The answer whose tools run, or have run."""
-        return self.answers.get(self.turn - 1, {})
+    def last_turn(self) -> int:
+        """The turn of the last response: tools that run now belong to it."""
+        return self.turn - 1
 
-    def known_answer(self, asked: ModelRequest) -> Mapping[str, Any] | None:
-        """The recorded answer of the turn that begins, which is over with it."""
-        answer = self.answers.get(self.turn)
-        if answer is not None:
-            self.steers.pass_turn(self.turn, asked)
-            self.turn += 1
-        return answer
-
-    async def begin_turn(self) -> None:
-        """Before a model is asked. An answer that looked like the last one was not: it must be on the log first."""
-        if self._final is not None:
-            final, self._final = self._final, None
-            self._keep_back(final)
-            message = self._message_records(self.previous, self.turn - 1, self.speakers[self.turn - 1])
-            await self.commit(*final.records, *message, mail=final.mail)
-        self.steers.take(await self.context.steers())
-        self.asking = True
-
-    async def end_turn(self, response: Response, speaker: str) -> None:
-        """The model has answered."""
-        if self.context.observed is not None:
-            self.context.observed.end_model_call(response)
-        answer, pictures = await store_images(self.context, answer_json(response), self.fields(self.turn, speaker))
-        if pictures:
-            await self.put(*pictures)
-        steers = self.steers.end_turn(self.turn)
-        records = (self._answer_record(answer, speaker, steers), *self._receipts(steers, speaker))
-        mail = tuple(steer.ref for steer in steers)
-        if function_calls(answer["output"]) or mcp_approval_requests(answer["output"]):
-            await self.commit(*records, *self._message_records(answer, self.turn, speaker), mail=mail)
-        else:
-            self._final = _FinalAnswer(records, mail)
-            self.context.closing.extend(records)
-            self.context.closing_mail.extend(mail)
-        self.answers[self.turn] = answer
-        self.speakers[self.turn] = speaker
-        self.turn += 1
-        self.asking = False
-
-    def _keep_back(self, final: _FinalAnswer) -> None:
-        """What was to ride in the run's last append goes in one of its own."""
-        context = self.context
-        context.closing[:] = [record for record in context.closing if record not in final.records]
-        context.closing_mail[:] = [ref for ref in context.closing_mail if ref not in final.mail]
+    @property
+    def last_output(self) -> Sequence[JsonObject]:
+        """The output items of the last response."""
+        output: Sequence[JsonObject] = self.responses.get(self.last_turn, {}).get("output", ())
+        return output
 
     @property
     def output_turn(self) -> int:
-        """The turn whose text is the output: the last, or, when a tool's result is the output, one after it."""
-        return self.turn - 1 if self._final is not None else self.turn
+        """The turn whose text is the output of the run: the last, or one after it if a tool result is the output."""
+        return self.last_turn if self._deferred is not None else self.turn
 
-    def _answer_record(self, answer: Mapping[str, Any], speaker: str, steers: Sequence[Steer]) -> NewRecord:
-        key, seen = self.context.key, [steer.payload for steer in steers]
+    def replay_turn(self, request: ModelRequest) -> StoredAnswer | None:
+        """Return the recorded response of the next turn and pass the turn; `None` if the model must be called."""
+        response = self.responses.get(self.turn)
+        if response is not None:
+            self.steers.pass_turn(self.turn, request)
+            self.turn += 1
+        return response
+
+    async def begin_turn(self) -> None:
+        """Prepare a model call: collect the steers that the model will see."""
+        if self._deferred is not None:
+            # The SDK calls the model again although the last response called no tool here: its structured output has no
+            # text, for example. So it was not the final one. It must be on the log before the next response is.
+            deferred, self._deferred = self._deferred, None
+            context = self.context
+            context.closing[:] = [record for record in context.closing if record not in deferred.records]
+            context.closing_mail[:] = [ref for ref in context.closing_mail if ref not in deferred.mail]
+            message = self._message_records(self.responses[self.last_turn], self.last_turn)
+            await self.commit(*deferred.records, *message, mail=deferred.mail)
+        self.steers.take(await self.context.steers())
+        self.model_called = True
+
+    async def end_turn(self, response: Response, speaker: str) -> None:
+        """Record the response of the model, with the steers that it was the first to see."""
+        if self.context.observed is not None:
+            self.context.observed.end_model_call(response)
+        stored, images = await store_images(self.context, answer_json(response), self.fields(self.turn, speaker))
+        if images:
+            await self.put(*images)
+        steers = self.steers.end_turn(self.turn)
+        records = [self._response_record(stored, speaker, steers)]
+        if steers:
+            event = receipt(self.context.conversation_id, steers)
+            records.append(stream_record(self.event(event, self.turn, speaker)))
+        # The steers leave the lane in the append that records them. After a crash before it, they are still in the lane
+        # and the next attempt shows them again. After it, replay puts them where this response saw them.
+        mail = tuple(steer.ref for steer in steers)
+        self.speakers[self.turn] = speaker
+        if function_calls(stored["output"]) or mcp_approval_requests(stored["output"]):
+            await self.commit(*records, *self._message_records(stored, self.turn), mail=mail)
+        else:
+            self._deferred = _DeferredResponse(tuple(records), mail)
+            self.context.closing.extend(records)
+            self.context.closing_mail.extend(mail)
+        self.responses[self.turn] = stored
+        self.turn += 1
+        self.model_called = False
+
+    def rewind(self) -> None:
+        """Start the turns again, because the SDK is run once more from the start."""
+        self.turn = 0
+        self.model_called = False
+        self.steers.rewind()
+
+    # --- events and records
+
+    def fields(self, turn: int, agent: str) -> JsonObject:
+        """The fields that say which run, attempt, agent and turn an event belongs to."""
+        context = self.context
+        return {"run_id": context.run_id, "attempt": context.attempt, "agent": agent, "turn": turn}
+
+    def event(self, event: BaseStreamEvent, turn: int, agent: str) -> JsonObject:
+        return {**event_payload(event), **self.fields(turn, agent)}
+
+    def _response_record(self, response: StoredAnswer, speaker: str, steers: Sequence[Steer]) -> NewRecord:
+        key, seen_steers = self.context.key, [steer.payload for steer in steers]
         try:
-            return key.answer(self.turn, answer, speaker, seen)
-        except PayloadError:
-            return key.answer(self.turn, storable(answer), speaker, seen)
+            return key.answer(self.turn, response, speaker, seen_steers)
+        except PayloadError:  # it holds something that JSON cannot carry; this is rare, so it is not checked before
+            return key.answer(self.turn, storable(response), speaker, seen_steers)
 
-    def _receipts(self, steers: Sequence[Steer], speaker: str) -> list[NewRecord]:
-        if not steers:
-            return []
-        return [stream_record(self.event(receipt(self.context.conversation_id, steers), self.turn, speaker))]
-
-    def _message_records(self, answer: Mapping[str, Any], turn: int, speaker: str) -> list[NewRecord]:
-        """The text of a turn that goes on, which closes its tokens."""
-        text = text_of(answer)
+    def _message_records(self, response: StoredAnswer, turn: int) -> list[NewRecord]:
+        """The event with the text of a turn after which the run goes on. It closes the tokens of the turn."""
+        text = text_of(response)
         if not text:
             return []
         event = MessageEvent(conversation_id=self.context.conversation_id, text=text)
         named = {"message_id": self.context.message_id(turn)}
-        return [stream_record({**self.event(event, turn, speaker), **named})]
-
-
-def outputs_of(asked: object) -> Sequence[Mapping[str, Any]]:
-    """The results of calls in what a model is asked."""
-    items = asked if isinstance(asked, list) else []
-    return [item for item in items if isinstance(item, Mapping) and item.get("type") == "function_call_output"]
+        return [stream_record({**self.event(event, turn, self.speakers[turn]), **named})]

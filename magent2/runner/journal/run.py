@@ -1,21 +1,21 @@
-"""A run of the SDK through the journal, from what the agent remembers to the output.
+"""A run of the SDK through the journal, from the input of the model to the output.
 
-The model is shown the last runs of the conversation, whole ones. How many older ones it was not shown stands on the
-output as `history_left_out`. When the model says that the request is too long, the run is started over once with half
-of them, and a `run` event (`restarted`, reason `history shortened`) says so; recorded turns are not asked again.
+The input holds the last runs of the conversation, each of them whole. The field `history_left_out` of the output says
+how many older runs were left out. If the model refuses the request as too long, the run starts over once with half of
+the runs, and a `run` event (`restarted`, reason `history shortened`) says so. Recorded turns are replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from agents import ModelProvider
+from agents import ModelProvider, RunResultStreaming
 
 from magent2.context.block import bus_message_block
 from magent2.errors import ContextTooLong
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
+from magent2.models.json_types import JsonObject
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
@@ -37,10 +37,15 @@ SHORTENED = "history shortened"
 
 
 class JournalledRun:
-    """One attempt. `start` is the SDK's `Runner.run_streamed`."""
+    """One attempt at one run. `start` is the SDK's `Runner.run_streamed`."""
 
     def __init__(
-        self, context: RunContext, agent: Any, provider: ModelProvider, start: Callable[..., Any], max_turns: int
+        self,
+        context: RunContext,
+        agent: object,
+        provider: ModelProvider,
+        start: Callable[..., RunResultStreaming],
+        max_turns: int,
     ) -> None:
         self._context = context
         self._agent = agent
@@ -53,51 +58,51 @@ class JournalledRun:
         return self._journal.stream(lambda: self._work(history_max))
 
     async def _work(self, history_max: int) -> None:
-        shown = self._remember(history_max)
+        given = self._model_input(history_max)
         try:
-            result = await self._follow(shown)
+            result = await self._run_sdk(given)
         except ContextTooLong:
-            if not shown.runs:
+            if not given.runs:
                 raise
-            shown = self._remember(shown.runs // 2)
-            await self._tell_shortened(shown)
+            given = self._model_input(given.runs // 2)
+            await self._emit_restarted(given)
             self._journal.rewind()
-            result = await self._follow(shown)
+            result = await self._run_sdk(given)
         if not self._context.waiting:
-            await self._tell_output(result, shown)
+            await self._emit_output(result, given)
 
-    def _remember(self, runs_max: int) -> ModelInput:
+    def _model_input(self, runs_max: int) -> ModelInput:
         context = self._context
         return model_input(context.history, context.agent, context.run, runs_max, bus_message_block)
 
-    async def _follow(self, shown: ModelInput) -> Any:
-        """Run the SDK to its end. What happens in it reaches the reader through the journal."""
+    async def _run_sdk(self, given: ModelInput) -> RunResultStreaming:
+        """Run the SDK to its end. The journal writes the events, so those of the SDK are only consumed."""
         journal = self._journal
         config = run_config(journal.failures.__setitem__, self._provider)
         options = accepted_options(
             self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns}
         )
-        with translate_sdk_errors(lambda: journal.asking):
+        with translate_sdk_errors(lambda: journal.model_called):
             agent = JournalledAgents(journal, self._provider).copy_of(self._agent)
-            result = self._start(agent, input=shown.items, **options)
+            result = self._start(agent, input=given.items, **options)
             async with follow_events(result) as events:
                 async for _ in events:
                     pass
             self._context.waiting[:] = waiting_calls(journal, interruptions(result))
         return result
 
-    async def _tell_shortened(self, shown: ModelInput) -> None:
+    async def _emit_restarted(self, given: ModelInput) -> None:
         context = self._context
         event = RunEvent(
             conversation_id=context.conversation_id,
             status="restarted",
             envelope_id=context.envelope.id,
             reason=SHORTENED,
-            history_left_out=shown.left_out,
+            history_left_out=given.left_out,
         )
-        await self._journal.emit({**self._journal.event(event, self._journal.turn, context.agent)})
+        await self._journal.emit(self._journal.event(event, self._journal.turn, context.agent))
 
-    async def _tell_output(self, result: Any, shown: ModelInput) -> None:
+    async def _emit_output(self, result: RunResultStreaming, given: ModelInput) -> None:
         journal, context = self._journal, self._context
         event = OutputEvent(
             conversation_id=context.conversation_id,
@@ -106,7 +111,7 @@ class JournalledRun:
         )
         turn = journal.output_turn
         speaker = getattr(getattr(result, "last_agent", None), "name", context.agent)
-        facts: dict[str, Any] = {"message_id": context.message_id(turn)}
-        if shown.left_out:
-            facts["history_left_out"] = shown.left_out
-        await journal.emit({**journal.event(event, turn, speaker), **facts})
+        fields: JsonObject = {"message_id": context.message_id(turn)}
+        if given.left_out:
+            fields["history_left_out"] = given.left_out
+        await journal.emit({**journal.event(event, turn, speaker), **fields})

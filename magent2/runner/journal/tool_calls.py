@@ -1,13 +1,13 @@
-"""Calls of tools in a journalled run: run once, recorded in one append with what they sent."""
+"""Tool calls of a journalled run: each runs once, and its result is recorded in one append with what it sent."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agents import FunctionTool, ItemHelpers, ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool import invoke_function_tool
@@ -16,16 +16,17 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from magent2.bus.log import Log
-from magent2.bus.operations import SetHead, Write
+from magent2.bus.operations import Append, SetHead, Write
 from magent2.bus.records import NewRecord
-from magent2.errors import InvalidInput, Refused, TopicDeleted
-from magent2.models.envelope import BaseStreamEvent, ToolStepEvent
+from magent2.errors import InvalidInput, OutcomeUnknown, Refused, TopicDeleted
+from magent2.models.envelope import ToolStepEvent
+from magent2.models.json_types import JsonObject
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
-from magent2.runner.journal.approvals import refusal_of
-from magent2.runner.journal.call_writer import JournalCallWriter
+from magent2.runner.journal.approvals import rejection_text
 from magent2.runner.journal.journal import Journal
 from magent2.runner.stored_response import is_plain, storable
-from magent2.sessions.history import ToolRecord
+from magent2.sessions.folds import function_calls
+from magent2.sessions.history import SendFacts, ToolRecord
 from magent2.sessions.stream import stream_record
 from magent2.tools.interface import CallOutcome, CallScope, FailedSend, HeldSend, OutcomeBuilder, call_scope
 from magent2.tools.sending import plan_held_sends, replan_held_sends
@@ -33,13 +34,101 @@ from magent2.tools.sending import plan_held_sends, replan_held_sends
 if TYPE_CHECKING:
     from magent2.telemetry.observation import ObservedToolCall
 
-RESULT_MAX_BYTES = 512 << 10  # of a result on the log; a model is better off with less
-SEND_TRIES_MAX = 8  # how often the log may move on under the sends of one call
+RESULT_MAX_BYTES = 512 << 10  # of a result on the log; longer results do not help a model
+SEND_TRIES_MAX = 8  # how often the log may change while the sends of one call are planned and written
+
+CONTENT_TYPES = frozenset({"text", "image", "file", "input_text", "input_image", "input_file"})  # of the SDK
+
+StructuredOutput = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+
+
+async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext, arguments: str, agent: str) -> object:
+    """Run a tool that the model called, record its result and return it. A recorded result is returned at once."""
+    call = RecordedCall(journal, journal.last_turn, context.tool_call_id, tool.name, arguments, agent)
+    if (record := call.result_record) is not None:
+        return record.get("value", record["output"])
+    await call.start()
+    if (rejection := rejection_text(journal, call.key)) is not None:
+        return await call.finish(rejection, rejection, rejection)
+    try:
+        with call.running() as scope:
+            value = await _run_tool(tool, context, arguments)
+    except Exception as error:
+        await call.fail(f"{type(error).__name__}: {error}")
+        raise
+    # The SDK turns what a tool raises into text for the model; the wrapped formatters note the reason.
+    raised = journal.failures.pop(call.id, None)
+    call.skip_turn = scope.skip_turn and raised is None
+    if scope.outcome is not None and raised is None:
+        return await call.finish_with_outcome(scope.outcome, scope.sends)
+    failure = raised or failure_in(value, as_text(value))
+    value = _objects_as_json(value)
+    output = _output_for_model(context, tool, value, raised)
+    return await call.finish(value, output, failure, () if raised else scope.sends)
+
+
+async def _run_tool(tool: FunctionTool, context: ToolContext, arguments: str) -> object:
+    """Run the tool's code. The result has a form that is the same now and when it is read from the log."""
+    if tool.timeout_seconds is None:
+        # Called directly, because the SDK marks the context when it formats a failure itself. The mark must reach the
+        # SDK's own invocation, which is around this one.
+        result = await tool.on_invoke_tool(context, arguments)
+    else:
+        result = await invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
+    if isinstance(result, str):
+        return encodable(result)
+    if isinstance(result, StructuredOutput):
+        return result.model_dump(mode="json", exclude_none=True)
+    if isinstance(result, list | tuple) and result and all(isinstance(item, StructuredOutput) for item in result):
+        return [item.model_dump(mode="json", exclude_none=True) for item in result]
+    if isinstance(result, BaseModel) and tool.output_json_schema is not None:
+        return storable(result.model_dump(mode="json", by_alias=True))
+    return result if is_plain(result) else encodable(str(result))
+
+
+def _objects_as_json(value: object) -> object:
+    """Objects and lists as JSON text; the SDK would show their Python form. Content items of the SDK stay objects."""
+    items = value if isinstance(value, list) else [value]
+    is_content = any(isinstance(item, Mapping) and item.get("type") in CONTENT_TYPES for item in items)
+    return as_text(value) if isinstance(value, dict | list) and not is_content else value
+
+
+def _output_for_model(context: ToolContext, tool: FunctionTool, value: object, raised: str | None) -> object:
+    """The result as the SDK will show it to the model."""
+    call = context.tool_call or ResponseFunctionToolCall(
+        type="function_call", call_id=context.tool_call_id, name=tool.name, arguments=context.tool_arguments
+    )
+    schema = None if raised else tool.output_json_schema
+    return ItemHelpers.tool_call_output_item(call, value, output_json_schema=schema)["output"]
+
+
+async def record_sdk_outputs(journal: Journal, request: object, speaker: str) -> None:
+    """Record outputs in a request that are not those of the tools, so that later runs see the same as this model.
+
+    The SDK answers some calls itself: an unknown tool, a guardrail, a second handoff. A guardrail may also replace the
+    result of a tool after it was recorded.
+    """
+    calls = {call["call_id"]: call for call in function_calls(journal.last_output)}
+    for item in request if isinstance(request, list) else ():
+        if not isinstance(item, Mapping) or item.get("type") != "function_call_output":
+            continue
+        requested = calls.get(item.get("call_id"))
+        if requested is None:
+            continue
+        facts = requested["call_id"], requested["name"], requested["arguments"], speaker
+        call = RecordedCall(journal, journal.last_turn, *facts, tool_exists=False)
+        output = storable(item.get("output"))
+        record = call.result_record
+        if record is None:
+            await call.start()
+            await call.record_sdk_output(output, journal.failures.pop(call.id, as_text(output)))
+        elif isinstance(output, str) and record["output"] != output:
+            await call.record_sdk_output(output, as_text(output))
 
 
 @dataclass(slots=True)
 class RecordedCall:
-    """One call of a tool, from its start to its result."""
+    """One tool call or handoff, from its start to its recorded result."""
 
     journal: Journal
     turn: int
@@ -47,7 +136,7 @@ class RecordedCall:
     name: str
     arguments: str
     speaker: str
-    known: bool = True  # the name is that of a tool which exists
+    tool_exists: bool = True
     observed: ObservedToolCall | None = None
     skip_turn: bool = False
     started: float = field(default_factory=time.monotonic)
@@ -57,241 +146,240 @@ class RecordedCall:
         return self.turn, self.id
 
     @property
-    def recorded(self) -> ToolRecord | None:
+    def result_record(self) -> ToolRecord | None:
         return self.journal.results.get(self.key)
 
-    def scope(self) -> CallScope:
-        context = self.journal.context
-        key = f"{context.run_id}/{self.turn}/{self.id}"
-        call_writer = JournalCallWriter(self.journal, self.turn, self.id)
-        return CallScope(
-            run=context, key=key, observed=self.observed, call_writer=call_writer, wait_hooks=context.waits
-        )
-
     def observe(self) -> None:
-        """Start the observation of the call."""
+        """Start the trace span of the call."""
         run = self.journal.context.observed
         if run is not None:
-            self.observed = run.start_tool_call(self.turn, self.id, self.name, self.arguments, self.known)
-
-    def observe_end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
-        if self.observed is not None:
-            self.observed.end(failure, result, sent)
+            self.observed = run.start_tool_call(self.turn, self.id, self.name, self.arguments, self.tool_exists)
 
     async def start(self) -> None:
         self.observe()
-        await self.journal.emit(self._step(status="start", args=short_args(self.arguments)))
+        event = ToolStepEvent(
+            conversation_id=self.journal.context.conversation_id,
+            name=self.name,
+            tool_call_id=self.id,
+            status="start",
+            args=short_args(self.arguments),
+        )
+        await self.journal.emit(self.journal.event(event, self.turn, self.speaker))
+
+    @contextmanager
+    def running(self) -> Iterator[CallScope]:
+        """Open the scope of the call around the tool's own code."""
+        context = self.journal.context
+        scope = CallScope(
+            run=context,
+            key=f"{context.run_id}/{self.turn}/{self.id}",
+            observed=self.observed,
+            call_writer=JournalCallWriter(self.journal, self.turn, self.id),
+            wait_hooks=context.waits,
+        )
+        context.unfinished[self.key] = lambda: self._unfinished_records(scope)
+        span = nullcontext() if self.observed is None else self.observed.current()
+        with call_scope(scope), span:
+            try:
+                yield scope
+            except asyncio.CancelledError:
+                # The entry stays: if the run was stopped, the worker writes these records in its last append.
+                raise
+            except BaseException:
+                del context.unfinished[self.key]
+                raise
+        del context.unfinished[self.key]
+
+    def _unfinished_records(self, scope: CallScope) -> Sequence[NewRecord]:
+        """The records of a call whose run is stopped: what a block has done so far, without its held sends."""
+        return () if scope.outcome is None else self._outcome_records(scope.outcome.build((), ()), ())
+
+    # --- the ends of a call
 
     async def fail(self, reason: str) -> None:
-        """The call ends the run: it has no result."""
-        self.observe_end(reason)
-        await self.journal.emit(self._ended("", reason))
+        """Emit the failure of a call that has no result, because its error ends the run."""
+        self._observe_end(reason)
+        await self.journal.emit(self._end_event("", reason))
 
-    async def finish(self, value: Any, output: Any, failure: str | None, sends: Sequence[HeldSend] = ()) -> Any:
-        """Record the result and let the sends go, in one append; what the model is to see."""
-        record = self._record(value, output, sends)
+    async def finish(
+        self, value: object, output: object, failure: str | None, sends: Sequence[HeldSend] = ()
+    ) -> object:
+        """Record the result and send the held messages, all or nothing. Return what the model sees.
+
+        If the result is too large or a message is refused, the reason becomes the result and nothing is sent.
+        """
+        record = self._result_record(value, output, sends)
         if len(record.body) > RESULT_MAX_BYTES:
             refusal: str | None = (
                 f"the result takes {len(record.body)} bytes, the limit is {RESULT_MAX_BYTES}; ask for less of it"
             )
         else:
-            refusal = await self._commit((record, self._told(as_text(plain_text(value)), failure)), sends)
+            end = stream_record(self._end_event(as_text(plain_text(value)), failure))
+            refusal = await self._commit_all((record, end), sends)
         if refusal is None:
-            self.observe_end(failure, output, len(sends))
+            self._observe_end(failure, output, len(sends))
             return value
-        self.observe_end(refusal, refusal)
+        self._observe_end(refusal, refusal)
         self.skip_turn = False
-        await self._commit((self._record(refusal, refusal), self._told(refusal, refusal)), ())
+        end = stream_record(self._end_event(refusal, refusal))
+        await self._commit((self._result_record(refusal, refusal), end), ())
         return refusal
 
-    async def close(self, outcome: OutcomeBuilder, sends: Sequence[HeldSend]) -> Any:
-        """Record the result that `outcome` builds, and let those sends go that may: one append, all or nothing."""
-        asked = list(sends)
-        sends, failures = await plan_held_sends(Log(self.journal.context.bus), sends)
-        for _ in range(SEND_TRIES_MAX):
-            told = outcome.build(sends, failures)
-            if await self._closed(told, sends):
-                break
-            sends, more = await replan_held_sends(Log(self.journal.context.bus), sends)
-            failures = _in_order(asked, [*failures, *more])
-        else:
-            changing = [FailedSend(held, "the recipient keeps changing; send again") for held in sends]
-            told = outcome.build((), _in_order(asked, [*failures, *changing]))
-            await self._closed(told, ())
-        self.observe_end(told.failure, told.result, len(sends))
-        return told.result
+    async def finish_with_outcome(self, outcome: OutcomeBuilder, sends: Sequence[HeldSend]) -> object:
+        """Record the result that `outcome` builds and send the messages that are not refused. Return the result.
 
-    async def _closed(self, told: CallOutcome, sends: Sequence[HeldSend]) -> bool:
-        own = self._closing_records(told, sends)
-        write = Write(records=own).merge(*(held.append for held in sends))
+        All of it is one append: the result says which messages were sent, so none of them may be sent without it. When
+        the log refuses the append, because something that a plan depends on has changed, the messages are planned again
+        and the result is built again.
+        """
+        log = Log(self.journal.context.bus)
+        positions = {held.id: position for position, held in enumerate(sends)}
+
+        def position_of(failure: FailedSend) -> int:
+            return positions[failure.send.id]
+
+        sends, failures = await plan_held_sends(log, sends)
+        for _ in range(SEND_TRIES_MAX):
+            built = outcome.build(sends, failures)
+            if await self._commit(self._outcome_records(built, sends), sends):
+                break
+            sends, refused = await replan_held_sends(log, sends)
+            failures = sorted([*failures, *refused], key=position_of)
+        else:
+            refused = [FailedSend(held, "the recipient keeps changing; send again") for held in sends]
+            failures = sorted([*failures, *refused], key=position_of)
+            sends = []
+            built = outcome.build(sends, failures)
+            await self._commit(self._outcome_records(built, sends), sends)
+        self._observe_end(built.failure, built.result, len(sends))
+        return built.result
+
+    async def record_sdk_output(self, output: object, failure: str) -> None:
+        """Record what the SDK answered in place of the tool. A later attempt would get the same, so nothing waits."""
+        self._observe_end(failure, output)
+        record = self._result_record(output, output)
+        self._remember(record)
+        await self.journal.put(record, stream_record(self._end_event(as_text(output), failure)))
+
+    async def record_handoff(self, output: str, sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()) -> None:
+        """Record the result of a handoff.
+
+        A later attempt can repeat a handoff without effects outside the run, so its record waits for no append.
+        Messages that its callback sends must not be repeated, so with messages it is a commit.
+        """
+        record = self._result_record(output, output, sends)
+        if not sends:
+            self._remember(record)
+            await self.journal.put(record, heads=heads)
+        elif (refusal := await self._commit_all((record,), sends, heads)) is not None:
+            self._observe_end(refusal)
+            raise InvalidInput(f"{self.name}: {refusal}")
+        self._observe_end(None, output, len(sends))
+
+    # --- writing
+
+    async def _commit_all(
+        self, records: Sequence[NewRecord], sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()
+    ) -> str | None:
+        """Write the records and all of the sends, or nothing. Return why a send is refused."""
+        for _ in range(SEND_TRIES_MAX):
+            if await self._commit(records, sends, heads):
+                return None
+            sends, failures = await replan_held_sends(Log(self.journal.context.bus), sends)
+            if failures:
+                return f"nothing was sent: {failures[0].reason}"
+        return "nothing was sent: the recipients keep changing; send again"
+
+    async def _commit(
+        self, records: Sequence[NewRecord], sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()
+    ) -> bool:
+        """Write the records, the result first, and the sends in one append. Return False if the log refuses it.
+
+        A crash before this append leaves neither result nor messages, and the next attempt runs the tool again. A crash
+        after it leaves both, and the next attempt runs nothing.
+        """
+        # The own heads come last: `merge` drops conditions on head fields that an earlier part sets.
+        write = Write(records=tuple(records)).merge(*(held.append for held in sends), Write(heads=heads))
         try:
             await self.journal.commit(*write.records, heads=write.heads, conditions=write.conditions)
         except (Refused, TopicDeleted):
             return False
-        self._known(own[0])
+        self._remember(records[0])
         return True
 
-    def _closing_records(self, told: CallOutcome, sends: Sequence[HeldSend] = ()) -> tuple[NewRecord, ...]:
-        """The result comes first."""
-        result = self._record(told.result, told.result, sends)
-        event = () if told.event is None else (stream_record(self._placed(told.event)),)
-        return (result, self._told(as_text(told.result), told.failure), *event)
+    def _remember(self, record: NewRecord) -> None:
+        self.journal.results[self.key] = cast(ToolRecord, record.payload)
 
-    @contextmanager
-    def at_work(self) -> Iterator[CallScope]:
-        """Around the tool's own code. If the run is stopped meanwhile, there is something to tell of it."""
-        scope = self.scope()
-        unfinished = self.journal.context.unfinished
-        unfinished[self.key] = lambda: self._cut_off(scope)
-        with call_scope(scope), seen(self.observed):
-            try:
-                yield scope
-            except asyncio.CancelledError:
-                raise  # who has cancelled it may want to know
-            except BaseException:
-                del unfinished[self.key]
-                raise
-        del unfinished[self.key]
-
-    def _cut_off(self, scope: CallScope) -> Sequence[NewRecord]:
-        return () if scope.outcome is None else self._closing_records(scope.outcome.build((), ()))
-
-    def _placed(self, event: BaseStreamEvent) -> dict[str, Any]:
-        return {**self.journal.event(event, self.turn, self.speaker), "tool_call_id": self.id}
-
-    async def note(self, output: Any, failure: str) -> None:
-        """Record what the SDK answered in the tool's place: it would again, so this rides with the next append."""
-        self.observe_end(failure, output)
-        await self.journal.put(self._known(self._record(output, output)), self._told(as_text(output), failure))
-
-    async def hand_over(self, output: str, sends: Sequence[HeldSend], heads: tuple[SetHead, ...] = ()) -> None:
-        """Record a handoff, which is a call as well. It is done again at no cost, unless something was sent."""
-        record = self._record(output, output, sends)
-        if not sends:
-            await self.journal.put(self._known(record), heads=heads)
-        elif (refusal := await self._commit((record,), sends, heads)) is not None:
-            self.observe_end(refusal)
-            raise InvalidInput(f"{self.name}: {refusal}")
-        self.observe_end(None, output, len(sends))
-
-    async def _commit(
-        self, told: Sequence[NewRecord], sends: Sequence[HeldSend], own_heads: tuple[SetHead, ...] = ()
-    ) -> str | None:
-        """One append, the first record the result; or why its sends cannot be sent."""
-        for _ in range(SEND_TRIES_MAX):
-            write = Write(records=tuple(told)).merge(*(held.append for held in sends), Write(heads=own_heads))
-            try:
-                await self.journal.commit(*write.records, heads=write.heads, conditions=write.conditions)
-            except (Refused, TopicDeleted):
-                sends, failures = await replan_held_sends(Log(self.journal.context.bus), sends)
-                if failures:
-                    return f"nothing was sent: {failures[0].reason}"
-            else:
-                self._known(told[0])
-                return None
-        return "nothing was sent: the recipients keep changing; send again"
-
-    def _record(self, value: Any, output: Any, sends: Sequence[HeldSend] = ()) -> NewRecord:
-        more = {} if isinstance(value, str) else {"value": value}
+    def _result_record(self, value: object, output: object, sends: Sequence[HeldSend] = ()) -> NewRecord:
+        more: JsonObject = {} if isinstance(value, str) else {"value": value}
         if self.skip_turn:
             more["skip_turn"] = True
         ids = [held.id for held in sends]
         return self.journal.context.key.tool(self.turn, self.id, self.name, output, ids, **more)
 
-    def _known(self, record: NewRecord) -> NewRecord:
-        self.journal.results[self.key] = cast(ToolRecord, record.payload)
-        return record
+    def _outcome_records(self, outcome: CallOutcome, sends: Sequence[HeldSend]) -> Sequence[NewRecord]:
+        """The records of a call with an outcome, the result first."""
+        result = self._result_record(outcome.result, outcome.result, sends)
+        end = stream_record(self._end_event(as_text(outcome.result), outcome.failure))
+        if outcome.event is None:
+            return result, end
+        event = self.journal.event(outcome.event, self.turn, self.speaker)
+        return result, end, stream_record({**event, "tool_call_id": self.id})
 
-    def _told(self, text: str, failure: str | None) -> NewRecord:
-        return stream_record(self._ended(text, failure))
-
-    def _ended(self, text: str, failure: str | None) -> dict[str, Any]:
-        return self._step(
+    def _end_event(self, text: str, failure: str | None) -> JsonObject:
+        event = ToolStepEvent(
+            conversation_id=self.journal.context.conversation_id,
+            name=self.name,
+            tool_call_id=self.id,
             status="success" if failure is None else "error",
             result_summary=cut(text, RESULT_MAX_CHARS),
             error=None if failure is None else cut(encodable(failure), RESULT_MAX_CHARS),
             duration_ms=round((time.monotonic() - self.started) * 1000),
         )
-
-    def _step(self, **facts: Any) -> dict[str, Any]:
-        event = ToolStepEvent(
-            conversation_id=self.journal.context.conversation_id, name=self.name, tool_call_id=self.id, **facts
-        )
         return self.journal.event(event, self.turn, self.speaker)
 
-
-def _in_order(asked: Sequence[HeldSend], failures: Sequence[FailedSend]) -> list[FailedSend]:
-    places = {held.id: place for place, held in enumerate(asked)}
-    return sorted(failures, key=lambda failure: places[failure.send.id])
-
-
-def seen(observed: ObservedToolCall | None) -> AbstractContextManager[None]:
-    """Around the code of a tool: spans that it makes itself are parts of its call."""
-    return nullcontext() if observed is None else observed.current()
+    def _observe_end(self, failure: str | None, result: object = None, sent: int = 0) -> None:
+        if self.observed is not None:
+            self.observed.end(failure, result, sent)
 
 
-# --- The tools of a journalled run: each is asked once, and its answer put as the log keeps it and as a model sees it
+class JournalCallWriter:
+    """The `CallWriter` of one tool call: writes through the journal of its run."""
 
-CONTENT = frozenset({"text", "image", "file", "input_text", "input_image", "input_file"})  # of the SDK, by `type`
+    def __init__(self, journal: Journal, turn: int, call_id: str) -> None:
+        self._journal = journal
+        self._turn = turn
+        self._call_id = call_id
+        self._started = 0  # number of tools of this call that must not run twice and were started
 
-Structured = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+    def earlier_send(self, position: int) -> SendFacts | None:
+        return self._journal.immediate_sends.get((self._turn, self._call_id, position))
 
+    def earlier_positions(self) -> frozenset[int]:
+        own = (self._turn, self._call_id)
+        return frozenset(position for *call, position in self._journal.immediate_sends if tuple(call) == own)
 
-async def call_tool(journal: Journal, tool: FunctionTool, context: ToolContext[Any], arguments: str, agent: str) -> Any:
-    """What the tool answers: from the journal when it has answered already."""
-    call = RecordedCall(journal, journal.turn - 1, context.tool_call_id, tool.name, arguments, agent)
-    if call.recorded is not None:
-        return call.recorded.get("value", call.recorded["output"])
-    await call.start()
-    if (refusal := refusal_of(journal, call.key)) is not None:
-        return await call.finish(refusal, refusal, refusal)
-    try:
-        with call.at_work() as scope:
-            value = _settled(await _invoke(tool, context, arguments), tool)
-    except Exception as error:
-        await call.fail(f"{type(error).__name__}: {error}")
-        raise
-    failed = journal.failures.pop(call.id, None)
-    call.skip_turn = scope.skip_turn and failed is None
-    if scope.outcome is not None and failed is None:
-        return await call.close(scope.outcome, scope.sends)
-    told = failed or failure_in(value, as_text(value))
-    value = _worded(value)
-    output = _shown(context, tool, value, failed)
-    return await call.finish(value, output, told, () if failed else scope.sends)
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        return self._journal.send_lock
 
+    async def send_now(self, position: int, facts: SendFacts, append: Append) -> None:
+        record = self._journal.context.key.sent(self._turn, self._call_id, position, facts)
+        records = (record, *append.records)
+        await self._journal.commit(*records, heads=append.heads, conditions=append.conditions)
+        self._journal.immediate_sends[self._turn, self._call_id, position] = facts
 
-async def _invoke(tool: FunctionTool, context: ToolContext[Any], arguments: str) -> Any:
-    """The SDK leaves a mark on the context when it words a failure itself; it stays if nothing is put in between."""
-    if tool.timeout_seconds is None:
-        return await tool.on_invoke_tool(context, arguments)
-    return await invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
+    async def begin_once(self, tool: str, digest: str) -> None:
+        key = self._turn, self._call_id, self._started
+        self._started += 1
+        if key in self._journal.started_tools:
+            raise OutcomeUnknown(
+                f"{tool} was started before a crash, and it is unknown whether it was completed;"
+                " it is not run again: check what it did, then continue"
+            )
+        # On the log before the tool runs: after a crash in between, the tool counts as started although it never ran.
+        # The other order could run it twice.
+        await self._journal.commit(self._journal.context.key.begun(*key, tool, digest))
+        self._journal.started_tools.add(key)
 
-
-def _worded(value: Any) -> Any:
-    """Objects and lists as JSON: the SDK would show a model how Python prints them. Its own content stays as it is."""
-    blocks = value if isinstance(value, list) else [value]
-    is_content = any(isinstance(block, Mapping) and block.get("type") in CONTENT for block in blocks)
-    return as_text(value) if isinstance(value, dict | list) and not is_content else value
-
-
-def _settled(result: Any, tool: FunctionTool) -> Any:
-    """The result in a form that is the same now and when it is read from the log."""
-    if isinstance(result, str):
-        return encodable(result)
-    if isinstance(result, Structured):
-        return result.model_dump(mode="json", exclude_none=True)
-    if isinstance(result, list | tuple) and result and all(isinstance(item, Structured) for item in result):
-        return [item.model_dump(mode="json", exclude_none=True) for item in result]
-    if isinstance(result, BaseModel) and tool.output_json_schema is not None:
-        return storable(result.model_dump(mode="json", by_alias=True))
-    return result if is_plain(result) else encodable(str(result))
-
-
-def _shown(context: ToolContext[Any], tool: FunctionTool, value: Any, failed: str | None) -> Any:
-    """The result as the SDK will show it to the model."""
-    call = context.tool_call or ResponseFunctionToolCall(
-        type="function_call", call_id=context.tool_call_id, name=tool.name, arguments=context.tool_arguments
-    )
-    schema = None if failed else tool.output_json_schema
-    return ItemHelpers.tool_call_output_item(call, value, output_json_schema=schema)["output"]
+    async def set_head(self, head: SetHead) -> None:
+        await self._journal.put(heads=(head,))

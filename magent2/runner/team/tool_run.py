@@ -51,14 +51,15 @@ class ToolRun:
     async def _work(self) -> None:
         known = self._name in self._member.tools
         call = RecordedCall(self._journal, 0, CALL_ID, self._name, canonical(self._args), self._context.agent, known)
-        if call.recorded is not None:
-            text = str(call.recorded["output"])
+        record = call.result_record
+        if record is not None:
+            text = str(record["output"])
         else:
             await call.start()
             text, failure, scope = await self._do(call)
             sends = () if scope is None or failure else scope.sends
             if scope is not None and scope.outcome is not None:
-                text = str(await call.close(scope.outcome, sends))
+                text = str(await call.finish_with_outcome(scope.outcome, sends))
             else:
                 text = str(await call.finish(text, text, failure, sends))
         await self._tell(text)
@@ -69,7 +70,7 @@ class ToolRun:
             check_allowed(self._member, self._name)
             if not isinstance(self._args, Mapping):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
-            with call.at_work() as scope:
+            with call.running() as scope:
                 value = await self._run(dict(self._args))
         except NOT_OF_THE_TOOL:
             raise

@@ -174,7 +174,7 @@ async def test_what_must_not_be_run_twice_is_reported_as_unknown(bus: MemoryBus,
     await work(bus, blocks.made)
 
     assert runs == [3]
-    assert "pay was begun before a crash, and whether it was done is unknown" in blocks.text
+    assert "pay was started before a crash, and it is unknown whether it was completed" in blocks.text
     assert message_contents(bus, "chat:Bea") == []
 
 

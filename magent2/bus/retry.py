@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
+BUS_RETRY_FIRST_S, BUS_RETRY_MAX_S = 0.1, 5.0
 CONFLICT_TRIES_MAX = 8  # attempts at a conditional append before the caller is told
 
 PERMANENT_ERRORS = (StorageCorrupt, SchemaTooNew, UnsupportedServer)  # storage errors that do not go away by waiting
@@ -56,7 +56,7 @@ async def retry_call(ask: Callable[[], Awaitable[R]], who: str) -> R:
 
     `ask` must be safe to repeat, for example by running the same operation object each time. `who` is for the log.
     """
-    delay = RETRY_FIRST_S
+    delay = BUS_RETRY_FIRST_S
     while True:
         try:
             return await ask()
@@ -65,7 +65,7 @@ async def retry_call(ask: Callable[[], Awaitable[R]], who: str) -> R:
                 raise
             _warn(who, error)
             await asyncio.sleep(delay)
-            delay = min(delay * 2, RETRY_MAX_S)
+            delay = min(delay * 2, BUS_RETRY_MAX_S)
 
 
 def _warn(who: str, error: Magent2Error) -> None:

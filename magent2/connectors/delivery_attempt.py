@@ -32,7 +32,7 @@ from magent2.models.events import ErrorEvent
 from magent2.sessions.stream import stream_record
 
 ATTEMPTS_MAX = 8
-RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
+DELIVERY_RETRY_FIRST_S, DELIVERY_RETRY_MAX_S = 1.0, 300.0
 REASON_MAX_CHARS = 500
 
 FailedState: TypeAlias = Literal["dead", "unknown"]
@@ -68,7 +68,7 @@ def after_failed_delivery(
         return GiveUpDelivery("dead", reason)
     if attempt >= ATTEMPTS_MAX:
         return GiveUpDelivery("unknown" if unknown else "dead", f"gave up after {attempt} attempts: {reason}")
-    longest = min(RETRY_FIRST_S * 2 ** (attempt - 1), RETRY_MAX_S)
+    longest = min(DELIVERY_RETRY_FIRST_S * 2 ** (attempt - 1), DELIVERY_RETRY_MAX_S)
     return RetryDelivery(longest * (0.5 + chance / 2))
 
 

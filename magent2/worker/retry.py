@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from magent2.errors import TransientError
 
-ATTEMPTS_MAX = 8  # attempts that fail
+ATTEMPTS_MAX = 8  # failed attempts
 CRASHES_MAX = 8  # attempts during which the worker dies
 SUSPECT_AFTER = 2  # crashes; then the mail must not run beside other suspected mail
-RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
-ERROR_TEXT_MAX_CHARS = 500  # of an error, as the stream and the dead letter show it
+RUN_RETRY_FIRST_S, RUN_RETRY_MAX_S = 0.25, 30.0  # the delay doubles with every failed attempt
+ERROR_TEXT_MAX_CHARS = 500  # the longest error text in the stream and in a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def after_failure(error: Exception, attempt: int) -> Retry | Bury:
         return Bury(error_text(error))
     if attempt >= ATTEMPTS_MAX:
         return Bury(f"gave up after {attempt} attempts: {error_text(error)}")
-    return Retry(delay_s=min(RETRY_FIRST_S * 2 ** (attempt - 1), RETRY_MAX_S))
+    return Retry(delay_s=min(RUN_RETRY_FIRST_S * 2 ** (attempt - 1), RUN_RETRY_MAX_S))
 
 
 def after_crashes(crashes: int) -> Bury | None:
@@ -63,10 +63,11 @@ def bounded(text: str) -> str:
 
 
 class Quarantine:
-    """Lets one suspected mail of a worker run at a time. Lanes are named by their owner tokens.
+    """Lets a worker run only one suspected message at a time. Lanes are named by their owner tokens.
 
-    A lane with several lost attempts is expected at its claim, and decided when its mail was read. `enter` waits until
-    every expected lane is decided: otherwise a second suspect could already be running beside the first.
+    A lane whose earlier attempts were lost is expected at its claim. It is decided when its mail was read: only then is
+    it known how many of these attempts were crashes. `enter` waits until every expected lane is decided. Otherwise a
+    second suspect could already be running beside the first.
     """
 
     def __init__(self) -> None:

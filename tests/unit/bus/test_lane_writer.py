@@ -22,7 +22,7 @@ from magent2.bus.operations import (
     Settle,
 )
 from magent2.bus.records import ClaimedLane, NewRecord
-from magent2.bus.retry import RETRY_FIRST_S
+from magent2.bus.retry import BUS_RETRY_FIRST_S
 from magent2.errors import (
     BusUnavailable,
     ConditionFailed,
@@ -365,7 +365,7 @@ async def test_the_same_append_is_tried_again_until_the_bus_answers(
     assert len(lane.bus.writes) == 2
     assert lane.bus.writes[0] is lane.bus.writes[1]
     assert "waiting for the bus" in caplog.text
-    assert RETRY_FIRST_S <= 0.1
+    assert BUS_RETRY_FIRST_S <= 0.1
 
 
 async def test_a_lost_reply_doubles_nothing(lane: OwnedLane) -> None:

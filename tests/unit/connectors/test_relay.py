@@ -14,7 +14,7 @@ from magent2.bus.records import NewRecord
 from magent2.connectors import delivery_attempt as attempts
 from magent2.connectors.delivery_attempt import (
     ATTEMPTS_MAX,
-    RETRY_MAX_S,
+    DELIVERY_RETRY_MAX_S,
     GiveUpDelivery,
     RetryDelivery,
     after_failed_delivery,
@@ -54,8 +54,8 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(attempts, "RETRY_MAX_S", 0.002)
+    monkeypatch.setattr(attempts, "DELIVERY_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(attempts, "DELIVERY_RETRY_MAX_S", 0.002)
 
 
 def put(bus: Engine, text: str, target: str = "ann") -> str:
@@ -341,4 +341,4 @@ def test_waits_grow_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
         RetryDelivery(32.0),
         RetryDelivery(64.0),
     ]
-    assert RETRY_MAX_S == 300.0
+    assert DELIVERY_RETRY_MAX_S == 300.0

@@ -27,8 +27,8 @@ from magent2.worker.retry import (
     ATTEMPTS_MAX,
     CRASHES_MAX,
     ERROR_TEXT_MAX_CHARS,
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
+    RUN_RETRY_FIRST_S,
+    RUN_RETRY_MAX_S,
     SUSPECT_AFTER,
     Quarantine,
 )
@@ -321,7 +321,7 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualC
     send(bus, "hello")
     for _ in range(ATTEMPTS_MAX - 1):
         assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.RETRIED
-        clock.pass_s(RETRY_MAX_S)
+        clock.pass_s(RUN_RETRY_MAX_S)
 
     assert await work(bus, runner, services=RunServices(HistoryCache(bus), quarantine)) is Outcome.BURIED
     assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
@@ -332,7 +332,7 @@ async def test_a_crash_is_no_attempt_that_failed(bus: MemoryBus) -> None:
     crash(bus, CRASHES_MAX - 1)
 
     assert await work(bus, FailingRunner(TransientError("busy"))) is Outcome.RETRIED
-    assert errors(bus)[0]["retry_in_s"] == RETRY_FIRST_S
+    assert errors(bus)[0]["retry_in_s"] == RUN_RETRY_FIRST_S
 
 
 # --- a failure
@@ -373,11 +373,11 @@ async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, cl
 
     assert await work(bus, runner) is Outcome.RETRIED
     (error,) = errors(bus)
-    assert (error["message"], error["retry_in_s"]) == ("TransientError: the model is busy", RETRY_FIRST_S)
+    assert (error["message"], error["retry_in_s"]) == ("TransientError: the model is busy", RUN_RETRY_FIRST_S)
     (lane,) = bus.call(Lanes(AGENT))
     assert (lane.state, lane.attempt) == ("later", 1)
 
-    clock.pass_s(RETRY_FIRST_S)
+    clock.pass_s(RUN_RETRY_FIRST_S)
     assert await work(bus, runner) is Outcome.ANSWERED
     assert kinds(stream(bus)) == ["started", "token", "error", "restarted", "token", "output", "finished"]
     assert outputs(bus) == ["whole"]

@@ -9,8 +9,8 @@ from magent2.worker.retry import (
     ATTEMPTS_MAX,
     CRASHES_MAX,
     ERROR_TEXT_MAX_CHARS,
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
+    RUN_RETRY_FIRST_S,
+    RUN_RETRY_MAX_S,
     SUSPECT_AFTER,
     Bury,
     Retry,
@@ -23,7 +23,7 @@ from magent2.worker.retry import (
 
 @pytest.mark.parametrize("error", [TransientError("busy"), BusUnavailable("away"), TimeoutError("slow")])
 def test_what_may_go_better_next_time_is_tried_again(error: Exception) -> None:
-    assert after_failure(error, 1) == Retry(RETRY_FIRST_S)
+    assert after_failure(error, 1) == Retry(RUN_RETRY_FIRST_S)
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), InvalidInput("bad"), RuntimeError(), ConnectionError("no")])
@@ -42,8 +42,8 @@ def test_each_attempt_waits_twice_as_long_up_to_a_limit() -> None:
         if isinstance(decision := after_failure(TimeoutError(), n), Retry)
     ]
 
-    assert delays == [min(RETRY_FIRST_S * 2**n, RETRY_MAX_S) for n in range(ATTEMPTS_MAX - 1)]
-    assert max(delays) <= RETRY_MAX_S
+    assert delays == [min(RUN_RETRY_FIRST_S * 2**n, RUN_RETRY_MAX_S) for n in range(ATTEMPTS_MAX - 1)]
+    assert max(delays) <= RUN_RETRY_MAX_S
 
 
 def test_the_last_attempt_is_the_last() -> None:

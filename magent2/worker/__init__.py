@@ -1,1 +1,1 @@
-"""The worker: turns envelopes into runs, and runs into events."""
+"""The worker: claims mail of agents, runs a runner for each message, and writes the events of the run."""

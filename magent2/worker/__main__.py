@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_runner(model: str | None = None, config: RunnerConfig | None = None) -> Runner:
-    """The runner of one agent, for a `Worker`.
+    """Return the runner of one agent, for a `Worker`.
 
     Without OPENAI_API_KEY it echoes, else it runs the Agents SDK. The models `demo` and `local` need no key.
     """

@@ -1,8 +1,9 @@
-"""The events of a runner on the worker's loop, whichever way it gives them.
+"""Runs any runner on the worker's event loop.
 
-A runner with `astream_run(envelope, context)` runs on the loop itself. One with `stream_run(envelope)` alone is
-iterated in a thread of its own: what crosses is events in order, then an end that carries the error. The thread is
-never more than `QUEUE_MAX` events ahead. It cannot be interrupted: once the reader has left, its next event ends it.
+A runner with `astream_run(envelope, context)` runs on the loop itself. A runner with only `stream_run(envelope)` is
+iterated in a thread of its own. The thread passes its events through a bounded queue, then an end that carries the
+error, if there was one. It is never more than `QUEUE_MAX` events ahead. A thread cannot be interrupted: once the reader
+has left, the thread ends at its next event.
 """
 
 from __future__ import annotations
@@ -31,29 +32,28 @@ THREAD_NAME = "magent2-stream-run"
 class Runner(Protocol):
     """Turns an envelope into the events of a run: contract v1.
 
-    Events come in order; the last is an `output`. What goes wrong is raised, never told as an ordinary end.
+    It yields events in order; the last one is an `output`. A failed run raises; it does not just end.
     """
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterable[Event]: ...
 
 
 class AsyncRunner(Protocol):
-    """A runner that can do more: it is given the run's context, where it records and finds what was recorded."""
+    """A runner that gets the context of the run. There it records its progress and finds what was recorded before."""
 
     def astream_run(self, envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]: ...
 
 
 def check_event(event: object) -> Event:
     if not isinstance(event, BaseStreamEvent | Mapping):
-        raise InvalidInput(f"a runner yields events or dicts, not {type(event).__name__}")
+        raise InvalidInput(f"a runner must yield events or dicts, not {type(event).__name__}")
     return event
 
 
 async def write_run(runner: Runner, envelope: MessageEnvelope, context: RunContext, sink: EventSink) -> None:
     """Run the runner and write every event of the run into the sink. Cancelling this ends the run.
 
-    A journalled run writes its events itself, in one order with its commits. Those of any other runner are taken from
-    what it yields.
+    A journalled run writes its events itself, in one order with its commits. Any other runner yields them.
     """
     events = events_of(runner, envelope, context)
     if isinstance(events, RunStream):
@@ -75,7 +75,7 @@ def events_of(
 
 
 async def _closing(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
-    """Yield what a runner's own iterator gives, and close it at the end if it can be closed."""
+    """Yield the events of an iterator that is not a generator, and close it at the end if it has `aclose`."""
     try:
         async for event in events:
             yield event
@@ -90,36 +90,36 @@ def _is_async(runner: object) -> TypeGuard[AsyncRunner]:
 
 
 async def _events_of_thread(runner: Runner, envelope: MessageEnvelope) -> AsyncGenerator[Event, None]:
-    crossing = _ThreadQueue()
+    queue = _ThreadQueue()
     thread = threading.Thread(
         target=contextvars.copy_context().run,
-        args=(_iterate, runner, envelope, crossing),
+        args=(_iterate, runner, envelope, queue),
         name=THREAD_NAME,
         daemon=True,
     )
     thread.start()
     try:
-        while not isinstance(item := await crossing.take(), _ThreadEnd):
+        while not isinstance(item := await queue.take(), _ThreadEnd):
             yield item
         if item.error is not None:
             raise item.error
     finally:
-        crossing.leave()
+        queue.leave()
 
 
-def _iterate(runner: Runner, envelope: MessageEnvelope, crossing: _ThreadQueue) -> None:
-    """The thread: whatever happens here reaches the loop."""
+def _iterate(runner: Runner, envelope: MessageEnvelope, queue: _ThreadQueue) -> None:
+    """Run in the thread: put every event into the queue, then the end. Errors reach the loop through the end."""
     error: Exception | None = None
     try:
         events = iter(runner.stream_run(envelope))
         for event in events:
-            if not crossing.put(event):
+            if not queue.put(event):
                 _close(events)
                 return
-    except Exception as raised:  # noqa: BLE001  the loop gets it, whatever it is
+    except Exception as raised:  # noqa: BLE001  raised again on the loop
         error = raised
-    if not crossing.put(_ThreadEnd(error)) and error is not None:
-        log.error("a run failed after it had been ended", exc_info=error)
+    if not queue.put(_ThreadEnd(error)) and error is not None:
+        log.error("a run failed after its reader had left", exc_info=error)
 
 
 def _close(events: Iterator[Event]) -> None:
@@ -139,31 +139,32 @@ class _ThreadQueue:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._items: deque[Event | _ThreadEnd] = deque()
-        self._some = asyncio.Event()
-        self._free = threading.Semaphore(QUEUE_MAX)
+        self._has_items = asyncio.Event()
+        self._room = threading.Semaphore(QUEUE_MAX)
         self._left = False
 
     def put(self, item: Event | _ThreadEnd) -> bool:
         """Called on the thread: queue an item, waiting for room. Return whether the reader is still there."""
-        self._free.acquire()
+        self._room.acquire()
         if self._left:
-            self._free.release()
+            self._room.release()
             return False
         self._items.append(item)
         try:
-            self._loop.call_soon_threadsafe(self._some.set)
-        except RuntimeError:  # the loop was closed, and its task with it
+            self._loop.call_soon_threadsafe(self._has_items.set)
+        except RuntimeError:  # the loop is closed, so the reader is gone
             return False
         return True
 
     async def take(self) -> Event | _ThreadEnd:
         while not self._items:
-            self._some.clear()
-            if not self._items:  # the thread may have been quicker
-                await self._some.wait()
-        self._free.release()
+            self._has_items.clear()
+            if not self._items:  # the thread may have put an item between the check and the clear
+                await self._has_items.wait()
+        self._room.release()
         return self._items.popleft()
 
     def leave(self) -> None:
+        """Called on the loop: the reader is gone. A thread that waits for room is woken and finds out."""
         self._left = True
-        self._free.release()
+        self._room.release()

@@ -33,7 +33,7 @@ class ServedAgents:
     def __init__(self, bus: Engine, runners: Runners | CurrentRunners, worker: str) -> None:
         self._current = runners if callable(runners) else None
         self._runners = dict(runners() if callable(runners) else runners)
-        self._wanted: Runners = self._runners
+        self._wanted: Runners = self._runners  # another object while a change is pending
         self._last_seen = frozenset(self._runners)  # wanted at the last check, whether they can be served or not
         self._bus = bus
         self._worker = worker
@@ -57,8 +57,6 @@ class ServedAgents:
         """Register the agents. Raises `NameTaken` for the first one whose name is in use."""
         for agent in self.agents:
             await register_agent(Log(self._bus), agent)
-
-    # --- agents that join and leave
 
     def has_changed(self) -> bool:
         """Check which agents are wanted now. Return whether they differ from the last check and can be served."""
@@ -85,8 +83,8 @@ class ServedAgents:
         wanted = self._wanted
         joining = [agent for agent in wanted if agent not in self._runners and await self._register_joining(agent)]
         left = [agent for agent in self._runners if agent not in wanted]
-        known = {*self._runners, *joining}
-        self._wanted = self._runners = {agent: wanted[agent] for agent in wanted if agent in known}
+        served = {*self._runners, *joining}
+        self._wanted = self._runners = {agent: wanted[agent] for agent in wanted if agent in served}
         self.agents = tuple(self._runners)
         self.leaving = (self.leaving | frozenset(left)) - frozenset(self.agents)
         for topic in map(chat_topic, left):
@@ -109,8 +107,8 @@ class ServedAgents:
 
     def forget_idle(self, watch: Watch, busy: Collection[str]) -> None:
         """Forget agents that left and have no run in progress any more."""
-        gone = self.leaving - frozenset(busy)
-        self.leaving -= gone
-        for topic in map(control_topic, gone):
+        idle = self.leaving - frozenset(busy)
+        self.leaving -= idle
+        for topic in map(control_topic, idle):
             watch.discard(topic)
             self.controls.discard(topic)

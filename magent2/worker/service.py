@@ -21,10 +21,10 @@ from magent2.worker.lane_run import RUN_MAX_S, LaneRun, RunServices
 from magent2.worker.served_agents import CurrentRunners, Runners, ServedAgents
 from magent2.worker.settlement import DELAYED, Outcome
 
-CONCURRENCY = 256  # lanes at a time
+CONCURRENCY = 256  # lanes that are worked on at a time
 LEASE_S = 15.0
 DRAIN_S = 30.0
-TEAM_POLL_S = 0.5  # between two checks whether other agents are to be served
+TEAM_POLL_S = 0.5  # between two checks whether the agents to serve have changed
 
 
 def new_worker_id() -> str:
@@ -74,8 +74,8 @@ class WorkerService(LaneHandler[LaneRun]):
             on_claim=None if metrics is None else metrics.claimed,
         )
         self._services = RunServices(HistoryCache(bus), waits=(self.lane_loop.slot_released,))
-        self._commands: list[Record] = []  # read before the claim, for runs that are in progress
-        self._steered: set[LaneKey] = set()  # lanes for which steers were read before the claim
+        self._commands: list[Record] = []  # commands that were read before the claim
+        self._steered: set[LaneKey] = set()  # lanes with steers that were read before the claim
         self._more_mail = False  # the last claim left mail that is not in its lane yet
 
     async def run(self) -> None:
@@ -92,8 +92,6 @@ class WorkerService(LaneHandler[LaneRun]):
     @property
     def drain_s(self) -> float:
         return self.lane_loop.drain_s
-
-    # --- what is claimed
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -120,7 +118,8 @@ class WorkerService(LaneHandler[LaneRun]):
     async def _put_commands_into_lanes(self, claims_max: int) -> None:
         """Claim nothing until every command that was sent before is in its lane.
 
-        Otherwise a run could start although a stop for it is already on the log.
+        Each claim of 0 lanes puts a bounded number of records into lanes. Otherwise a run could start although a stop
+        for it is already on the log.
         """
         for _ in range(claims_max):
             result = await self.lane_loop.claim(0)
@@ -152,7 +151,11 @@ class WorkerService(LaneHandler[LaneRun]):
             self._served.forget_idle(watch, busy)
 
     async def after_claim(self, more: bool) -> None:
-        """Pass commands and steers to the runs that they are for."""
+        """Pass commands and steers to the runs that they are for.
+
+        Not before the claim: it puts them into their lanes, and a run settles them from there. A command that is not
+        in the lane of the run any more belonged to an earlier run.
+        """
         for record in self._commands:
             agent = record.topic.partition(":")[2]
             run = self.lane_loop.by_lane.get((agent, str(record.payload.get("conversation_id", ""))))
@@ -165,8 +168,6 @@ class WorkerService(LaneHandler[LaneRun]):
                 run.note_steer()
         self._more_mail = more
         self._steers.mark_passed_on()
-
-    # --- runs
 
     def create_work(self, lane: ClaimedLane) -> LaneRun:
         runner = self._served.runner_of(lane.owner.agent)

@@ -1,11 +1,11 @@
-"""The library face of a run: an agent in this process, streamed, and steered while it works.
+"""Run an agent in this process: stream its events and steer it while it works.
 
     runtime = create_agent("openai:gpt-4o")
     async with stream_agent(runtime, "Analyze this codebase") as streamer:
         async for event in streamer:
             ...
 
-There is no log and no worker: everything ends with the process. The SDK is imported when a name is first used.
+There is no log and no worker: all state is lost when the process ends. The SDK is imported when a name is first used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "stream_agent",
 ]
 
-_HOMES = {
+_MODULES = {
     "AgentRuntime": "magent2.agents.create",
     "RemoteContext": "magent2.agents.remote",
     "StreamEvent": "magent2.events",
@@ -42,6 +42,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,10 +1,10 @@
-"""An agent that is ready to run in this process."""
+"""Create an agent that runs in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast, get_args, get_origin
+from typing import TypeAlias, cast, get_args, get_origin
 
 from agents import Agent, Model, ModelSettings, Tool, function_tool
 
@@ -22,14 +22,14 @@ MODELS = f"'{OPENAI}:NAME', '{DEMO}', '{LOCAL}', or a model object of the SDK"
 
 SDK_TOOLS = tuple(get_origin(kind) or kind for kind in get_args(Tool))
 
-AnyTool: TypeAlias = Tool | ToolSpec | Callable[..., Any]
+AnyTool: TypeAlias = Tool | ToolSpec | Callable[..., object]
 
 
 @dataclass(slots=True)
 class AgentRuntime:
-    """An agent, its context and its models. It has mail from the start, and runs one stream at a time."""
+    """An agent, its context and its models. Receives messages from its creation on. Runs one stream at a time."""
 
-    agent: Agent[Any]
+    agent: Agent
     ctx: AgentContext
     provider: LoopProvider
     max_turns: int = MAX_TURNS
@@ -41,40 +41,40 @@ def create_agent(
     *,
     instructions: str | None = None,
     tools: Iterable[AnyTool] = (),
-    handoffs: Iterable[Agent[Any] | AgentRuntime] = (),
+    handoffs: Iterable[Agent | AgentRuntime] = (),
     model_settings: ModelSettings | None = None,
     name: str = DEFAULT_AGENT,
     ctx: AgentContext | None = None,
     max_turns: int = MAX_TURNS,
 ) -> AgentRuntime:
-    """An agent on a model: `openai:NAME` (the server is `OPENAI_BASE_URL`'s), `demo`, `local`, or a model object.
+    """Create an agent. The model is `openai:NAME` (the server is `OPENAI_BASE_URL`), `demo`, `local` or an SDK object.
 
-    Tools are functions, tools of the SDK or `ToolSpec`s; the SDK hands them the agent's context. `handoffs` are agents
-    that it may hand the conversation over to; they read this agent's mail from then on. `ctx` is its place on a bus
-    that there is already, a subagent's for one; without it the agent is the main one of a run of its own. A stream asks
-    the model at most `max_turns` times.
+    Tools are functions, tools of the SDK or `ToolSpec`s. The SDK passes them the agent's context. `handoffs` are agents
+    that it may hand the conversation off to; from then on they receive the messages to this agent. `ctx` is an existing
+    context, for example that of a subagent; by default the agent is the main one of a new run. A stream calls the model
+    at most `max_turns` times.
     """
     if max_turns < 1:
         raise InvalidInput(f"max_turns must be at least 1, not {max_turns}")
-    chosen, provider = _chosen(model)
-    agent: Agent[Any] = Agent(
+    sdk_model, provider = _resolve_model(model)
+    agent = Agent(
         name=check_name(name, "agent name"),
         instructions=instructions,
-        model=chosen,
+        model=sdk_model,
         tools=[_tool(given) for given in tools],
         handoffs=[given.agent if isinstance(given, AgentRuntime) else given for given in handoffs],
     )
-    if model_settings is not None:  # else the SDK's for this model
+    if model_settings is not None:  # else the SDK's defaults for this model
         agent.model_settings = model_settings
     context = AgentContext() if ctx is None else ctx
     context.subscribe()
     return AgentRuntime(agent, context, provider, max_turns)
 
 
-def _chosen(model: str | Model) -> tuple[str | Model, LoopProvider]:
+def _resolve_model(model: str | Model) -> tuple[str | Model, LoopProvider]:
     if not isinstance(model, str):
         if not isinstance(model, Model):
-            raise InvalidInput(f"a model is {MODELS}, not a {type(model).__name__}")
+            raise InvalidInput(f"the model must be {MODELS}, not a {type(model).__name__}")
         return model, LoopProvider()
     if model == DEMO:
         from magent2.runner.demo.model import DemoModel
@@ -85,15 +85,11 @@ def _chosen(model: str | Model) -> tuple[str | Model, LoopProvider]:
 
         server = local_server()
         return MODEL_NAME, LoopProvider(server.api_key, server.url)
-    return _openai_name(model), LoopProvider()
-
-
-def _openai_name(model: str) -> str:
-    """The name that the SDK knows the model by. In its names a slash ends a provider."""
-    provider, colon, name = model.partition(":")
-    if provider != OPENAI or not colon or not name.strip():
-        raise InvalidInput(f"model {model[:80]!r} is not known: use {MODELS}")
-    return f"{OPENAI}/{name}" if "/" in name else name
+    prefix, colon, name = model.partition(":")
+    if prefix != OPENAI or not colon or not name.strip():
+        raise InvalidInput(f"unknown model {model[:80]!r}: use {MODELS}")
+    # The SDK reads what is before a slash as the provider.
+    return f"{OPENAI}/{name}" if "/" in name else name, LoopProvider()
 
 
 def _tool(given: AnyTool) -> Tool:
@@ -103,4 +99,4 @@ def _tool(given: AnyTool) -> Tool:
         return cast(Tool, given)
     if callable(given):
         return function_tool(given)
-    raise InvalidInput(f"a tool is a function, a tool of the SDK or a ToolSpec, not a {type(given).__name__}")
+    raise InvalidInput(f"a tool must be a function, a tool of the SDK or a ToolSpec, not a {type(given).__name__}")

@@ -1,9 +1,9 @@
-"""A conversation's runs from another process, with the face of `AgentContext`.
+"""Send messages to the runs of a conversation from another process, like `AgentContext` does within one.
 
 with connect("redis://…") as bus:
     context = RemoteContext(bus, "c-1a2b")
-    said = context.send_message(BusMessage(content="in Celsius, please", source="user:ann"))
-    print(context.receipt(said.id, wait_s=30).status)
+    message = context.send_message(BusMessage(content="in Celsius, please", source="user:ann"))
+    print(context.receipt(message.id, wait_s=30).status)
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from magent2.sessions.receipts import MessageProgress, find_message_progress
 from magent2.sessions.steering import steer
 from magent2.sessions.store import with_user_message
 
-SWEEP_S = 30.0  # who waits looks again this often, woken or not
+SWEEP_S = 30.0  # a waiting call reads the log again after this time, even without a notification
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteContext:
-    """Speaks to the agents at work in a conversation, wherever they are: what is sent is a steer on the log.
+    """Sends steers to the running agents of a conversation, on whichever worker they run.
 
-    `principal` is for whom it speaks; `None` is trusted code. `require_active`: never begin a run by it.
+    `principal` is the user it sends for; `None` is trusted code. `require_active`: never start a new run.
     """
 
     bus: Engine
@@ -39,9 +39,9 @@ class RemoteContext:
     require_active: bool = False
 
     def send_message(self, message: BusMessage) -> BusMessage:
-        """Put a message before its target, or before every agent at work; one whose id is known is not sent again.
+        """Send a message to its target, or to all running agents. A message with a known id is not sent again.
 
-        `NoActiveRun`, `QueueFull`, `TextTooLong`, `TemplateRefused` and `IdConflict` say why it was not sent.
+        Raises `NoActiveRun`, `QueueFull`, `TextTooLong`, `TemplateRefused` or `IdConflict` if it was not sent.
         """
         target = None if message.target is None else check_name(message.target, "target")
         envelope = MessageEnvelope(
@@ -57,16 +57,18 @@ class RemoteContext:
         return message
 
     def receipt(self, message_id: str, wait_s: float = 0.0) -> MessageProgress:
-        """What became of a message of the conversation; with `wait_s`, once every agent that it went to has seen it,
-        or when that time is up. It blocks this thread, and no other."""
+        """The progress of a message. With `wait_s`, waits until all its recipients have seen it, at most that long.
+
+        Blocks this thread.
+        """
         deadline = time.monotonic() + wait_s
-        reading = HistoryCache(self.bus).read_with  # what was read is not read again
+        read_history = HistoryCache(self.bus).read_with  # later reads fetch new records only
         with self.bus.watch([history_topic(self.conversation_id)]) as watch:
             while True:
-                fate = run_sync(self.bus, find_message_progress, self.conversation_id, message_id, reading)
-                if fate is None:
+                progress = run_sync(self.bus, find_message_progress, self.conversation_id, message_id, read_history)
+                if progress is None:
                     raise InvalidInput(f"conversation {self.conversation_id!r} has no message {message_id[:80]!r}")
                 left_s = deadline - time.monotonic()
-                if not fate.waiting or left_s <= 0:
-                    return fate
+                if not progress.waiting or left_s <= 0:
+                    return progress
                 watch.wait(min(left_s, SWEEP_S))

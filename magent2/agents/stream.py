@@ -65,7 +65,9 @@ class Streamer:
 
     def __init__(self, runtime: AgentRuntime, prompt: str | Sequence[InputItem], history: Sequence[InputItem]) -> None:
         if not isinstance(prompt, Sequence):
-            raise InvalidInput(f"a prompt is text, or items as the SDK takes them, not a {type(prompt).__name__}")
+            raise InvalidInput(
+                f"the prompt must be text or a sequence of the SDK's input items, not a {type(prompt).__name__}"
+            )
         prompt_items = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         self.output: Any = None
         self._runtime = runtime

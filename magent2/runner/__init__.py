@@ -1,4 +1,4 @@
-"""Runners: what turns an envelope into the events of a run.
+"""Runners: they answer an envelope with the events of a run.
 
-Importing this package is cheap; the SDK comes in with the module that needs it.
+Importing this package is cheap. Only the modules that use the SDK import it.
 """

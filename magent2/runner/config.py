@@ -1,15 +1,15 @@
-"""What the environment says about the agent: the variables that seed the runner, read once.
+"""The environment variables that configure the agent. They are read once.
 
 | variable | meaning |
 |---|---|
-| `OPENAI_API_KEY` | without it the echo runner answers |
-| `OPENAI_BASE_URL` | another server that speaks the same API |
-| `AGENT_NAME` | the agent's name and mailbox, `assistant` when not set |
-| `AGENT_MODEL` | the model's name; the SDK's default when not set |
+| `OPENAI_API_KEY` | the API key; without it the echo runner answers |
+| `OPENAI_BASE_URL` | the URL of another server with the same API |
+| `AGENT_NAME` | the agent's name and mailbox; default `assistant` |
+| `AGENT_MODEL` | the model's name; default: the SDK's |
 | `AGENT_INSTRUCTIONS`, `AGENT_INSTRUCTIONS_FILE` | the instructions, or the file that holds them; not both |
-| `AGENT_TOOLS` | names of tools, separated by commas: any that needs no line in a file of agents |
-| `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model is shown, 50 when not set |
-| `AGENT_MAX_TURNS` | how often a run may ask the model before it is given up, 25 when not set |
+| `AGENT_TOOLS` | names of tools, separated by commas: any tool that needs no entry in an agents file |
+| `AGENT_HISTORY_MAX` | how many earlier runs of the conversation the model sees; default 50 |
+| `AGENT_MAX_TURNS` | how often a run may call the model before it fails; default 25 |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from magent2.models.address import NAME_MAX_CHARS, is_name
 
 DEFAULT_AGENT = "assistant"
 INSTRUCTIONS_MAX_BYTES = 1 << 20
-HISTORY_MAX = 50  # runs; what is older stays on the log and out of the request
+HISTORY_MAX = 50  # runs; older ones stay on the log but are not sent to the model
 HISTORY_MAX_CHOICES = range(100_001)
 MAX_TURNS = 25
 MAX_TURNS_CHOICES = range(1, 1001)
@@ -32,7 +32,7 @@ MAX_TURNS_CHOICES = range(1, 1001)
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """One agent, as the environment describes it. The key does not print, nor does the URL, which may hold one."""
+    """The configuration of one agent. `repr` omits the key, and the URL, which may contain one."""
 
     agent_name: str = DEFAULT_AGENT
     model: str | None = None
@@ -59,7 +59,7 @@ class RunnerConfig:
 
 
 def _value(variables: Mapping[str, str], name: str) -> str | None:
-    """A variable that is empty or blank counts as not set."""
+    """The value of a variable. An empty or blank one counts as not set."""
     return variables.get(name, "").strip() or None
 
 
@@ -67,7 +67,9 @@ def _agent_name(name: str | None) -> str:
     if name is None:
         return DEFAULT_AGENT
     if not is_name(name):
-        raise SettingsError(f"AGENT_NAME {name[:80]!r} cannot be used: take 1 to {NAME_MAX_CHARS} printable characters")
+        raise SettingsError(
+            f"AGENT_NAME {name[:80]!r} is not a valid name: use 1 to {NAME_MAX_CHARS} printable characters"
+        )
     return name
 
 
@@ -97,16 +99,15 @@ def _number(variables: Mapping[str, str], name: str, default: int, choices: rang
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal()) or int(text) not in choices:
-        raise SettingsError(f"{name} {text[:80]!r} cannot be used: take a number from {choices[0]} to {choices[-1]}")
+        raise SettingsError(f"{name} {text[:80]!r} is not valid: use a number from {choices[0]} to {choices[-1]}")
     return int(text)
 
 
 def _tools(text: str | None) -> tuple[str, ...]:
-    names = [name.strip() for name in (text or "").split(",")]
-    chosen = tuple(dict.fromkeys(name for name in names if name))
+    chosen = tuple(dict.fromkeys(name for part in (text or "").split(",") if (name := part.strip())))
     if not chosen:
         return ()
-    from magent2.tools.default_tools import known_tools  # only an agent that has tools needs them
+    from magent2.tools.default_tools import known_tools  # a slow import that only agents with tools need
 
     known = known_tools()
     unknown = [name for name in chosen if name not in known]

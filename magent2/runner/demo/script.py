@@ -1,16 +1,16 @@
-"""What the demo model does about a message. Pure: no SDK, no clock, no chance.
+"""The script of the demo model: what it answers to a message. Pure functions, deterministic.
 
-What it understands (all else it echoes, to the last character):
-- `use TOOL {"argument": "value"}`, one or more lines of them: calls those tools, together;
-- `what time is it`: calls a tool that tells the time;
+It understands these messages and echoes all others, character by character:
+- `use TOOL {"argument": "value"}`, one or more lines: calls these tools in one turn;
+- `what time is it`: calls a tool that returns the time;
 - `tell agent:NAME something`: calls `chat_send`;
-- `talk to NAME`: hands the conversation over;
+- `talk to NAME`: hands the conversation off;
 - `run a block` and `run a block that fails`: run Python that sends messages, and Python that fails after two of them;
 - a message that is one fenced block of Python: runs it;
 - `weather in CITY`, `search for THINGS`, `echo context SOMETHING`: call `weather`, `product_search`, `echo_context`;
-- `refund order NUMBER`: calls `refund`, which needs a person's approval;
-- `compare the weather in CITY, CITY and CITY`: one after the other, and slowly (`demo_tour.py`).
-It does so only where such a tool or such an agent exists.
+- `refund order NUMBER`: calls `refund`, which needs approval;
+- `compare the weather in CITY, CITY and CITY`: calls `weather` for one city after another, slowly.
+It does so only if the agent has the tool or the handoff.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from magent2.models.json_types import JsonObject
 
 CLOCKS = ("current_time", "get_time", "now", "time", "clock")
 
@@ -45,8 +47,8 @@ print("two messages wait")
 
 _BLOCKS = {"run a block": BLOCK, "run a block that fails": FAILING_BLOCK}
 
-# Tool → what asks for it; its groups are the arguments.
-_ASKED = {
+# Tool → the message that asks for it. The groups of the pattern are the arguments.
+_REQUESTS = {
     "weather": re.compile(r"(?:what(?:'s| is) the )?weather (?:like )?in (?P<city>\S.*)", re.IGNORECASE),
     "product_search": re.compile(r"(?:search|look) for (?P<query>\S.*)", re.IGNORECASE),
     "refund": re.compile(r"(?:please )?refund (?:order )?(?P<order>\S.*)", re.IGNORECASE),
@@ -56,34 +58,49 @@ _ASKED = {
 
 @dataclass(frozen=True, slots=True)
 class ScriptedText:
+    """An answer without tool calls."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A tool call; a handoff is one too."""
+    """A tool call. A handoff is one too."""
 
     tool: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedStep:
-    """Words, said slowly, and the call that they announce."""
+    """Text, streamed slowly, and the tool call that it announces."""
 
     text: str
-    use: ScriptedCall
+    call: ScriptedCall
 
 
 Line: TypeAlias = ScriptedText | ScriptedStep | tuple[ScriptedCall, ...]
+Items: TypeAlias = Sequence[Mapping[str, object]]  # of a model request, as the SDK defines them
+
+
+# --- The answer to a request.
+
+
+def next_line(items: Items, tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
+    """The next answer of a conversation: a report of the last tool results, else the script's line for the message."""
+    results = _last_results(items)
+    if results:
+        return ScriptedText("\n".join(report(result) for result in results))
+    messages = (text_of(item.get("content")) for item in reversed(items) if item.get("role") == "user")
+    return script(next(messages, ""), tools, handoffs)
 
 
 def script(text: str, tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
-    """What to do about a message. `handoffs`: an agent's name → the tool that hands over to it."""
-    asked = text.strip()
-    question = asked.rstrip("?!.")
-    calls = _use(asked, tools) or _tell(asked, tools) or _clock(question, tools) or _talk(question, handoffs)
-    return calls or _block(asked, question, tools) or _asked(question, tools) or ScriptedText(text)
+    """The answer to a message. `handoffs`: an agent's name → the tool that hands off to it."""
+    message = text.strip()
+    question = message.rstrip("?!.")
+    calls = _use(message, tools) or _tell(message, tools) or _clock(question, tools) or _talk(question, handoffs)
+    return calls or _block(message, question, tools) or _request(question, tools) or ScriptedText(text)
 
 
 def _use(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
@@ -99,7 +116,7 @@ def _one_use(text: str) -> ScriptedCall | None:
         return None
     try:
         return ScriptedCall(match["tool"], json.loads(match["arguments"] or "{}"))
-    except (ValueError, RecursionError):  # not a call after all: it will be echoed
+    except (ValueError, RecursionError):  # not a call: the text is echoed
         return None
 
 
@@ -115,101 +132,86 @@ def _clock(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
     return (ScriptedCall(clock),) if clock is not None and _TIME.fullmatch(text) else ()
 
 
-def _block(text: str, question: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
-    fenced = _FENCED.fullmatch(text)
-    code = fenced["code"] if fenced else _BLOCKS.get(question.casefold())
-    return (ScriptedCall("run_python", {"code": code}),) if code and "run_python" in tools else ()
-
-
-def _asked(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
-    for tool, pattern in _ASKED.items():
-        match = pattern.fullmatch(text) if tool in tools else None
-        if match is not None:
-            return (ScriptedCall(tool, {name: value.strip() for name, value in match.groupdict().items() if value}),)
-    return ()
-
-
 def _talk(text: str, handoffs: Mapping[str, str]) -> tuple[ScriptedCall, ...]:
     match = _TALK.fullmatch(text)
     wanted = match["name"].strip().casefold() if match else ""
     return tuple(ScriptedCall(tool) for name, tool in handoffs.items() if name.casefold() == wanted)[:1]
 
 
-def next_line(items: Sequence[Mapping[str, Any]], tools: Collection[str], handoffs: Mapping[str, str]) -> Line:
-    """What comes next in a conversation: report what tools have said, else follow the script."""
-    results = _last_results(items)
-    if results:
-        return ScriptedText("\n".join(report(result) for result in results))
-    return script(_last_text(items), tools, handoffs)
+def _block(text: str, question: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
+    fenced = _FENCED.fullmatch(text)
+    code = fenced["code"] if fenced else _BLOCKS.get(question.casefold())
+    return (ScriptedCall("run_python", {"code": code}),) if code and "run_python" in tools else ()
 
 
-def _last_results(items: Sequence[Mapping[str, Any]]) -> list[str]:
-    found: list[str] = []
+def _request(text: str, tools: Collection[str]) -> tuple[ScriptedCall, ...]:
+    for tool, pattern in _REQUESTS.items():
+        match = pattern.fullmatch(text) if tool in tools else None
+        if match is not None:
+            return (ScriptedCall(tool, {name: value.strip() for name, value in match.groupdict().items() if value}),)
+    return ()
+
+
+# --- Reports of tool results.
+
+
+def _last_results(items: Items) -> list[str]:
+    """The results at the end of the conversation, in order."""
+    results: list[str] = []
     for item in reversed(items):
         if item.get("type") != "function_call_output":
             break
-        found.append(text_of(item.get("output")))
-    return found[::-1]
-
-
-def report(result: str) -> str:
-    """A handoff's result names the agent that has taken over, an example tool's is put in words; others are quoted."""
-    try:
-        told = json.loads(result)
-    except ValueError:  # plain text, which is what most tools return
-        return result
-    if not isinstance(told, dict):
-        return result
-    name = told.get("assistant") if len(told) == 1 else None
-    return f"{name} here. What can I do for you?" if name is not None else worded(told) or result
-
-
-def _last_text(items: Sequence[Mapping[str, Any]]) -> str:
-    return next((text_of(item.get("content")) for item in reversed(items) if item.get("role") == "user"), "")
+        results.append(text_of(item.get("output")))
+    return results[::-1]
 
 
 def text_of(content: object) -> str:
+    """The text of a message or of a result: a string, or parts with a `text`."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
-# --- How the demo model puts the results of the example tools, as a model would: in a sentence, with its source.
+def report(result: str) -> str:
+    """A sentence about a result of a handoff or of an example tool. Any other result is repeated as it is."""
+    try:
+        value = json.loads(result)
+    except ValueError:  # plain text, which is what most tools return
+        return result
+    if not isinstance(value, dict):
+        return result
+    if len(value) == 1 and value.get("assistant") is not None:  # the result of a handoff
+        return f"{value['assistant']} here. What can I do for you?"
+    sentence = next((describe for fields, describe in _SENTENCES.items() if fields <= value.keys()), None)
+    return result if sentence is None else sentence(value)
 
 
-def worded(result: Mapping[str, Any]) -> str | None:
-    """The result as a sentence; nothing where it is not one of those known here."""
-    for fields, words in _WORDS.items():
-        if fields <= result.keys():
-            return words(result)
-    return None
-
-
-def _weather(result: Mapping[str, Any]) -> str:
+def _weather(result: JsonObject) -> str:
     return f"In {result['city']} it is {result['temperature_c']} °C with {result['sky']} ({result['source']})."
 
 
-def _products(result: Mapping[str, Any]) -> str:
-    found, source = result["found"], result["source"]
-    if not found:
+def _products(result: JsonObject) -> str:
+    count, source = result["found"], result["source"]
+    if not count:
         return f"I found nothing ({source})."
     lines = [f"- **{product['title']}**, {product['price_eur']:.2f} €" for product in result["products"]]
-    return "\n".join([f"I found {found} ({source}):", "", *lines])
+    return "\n".join([f"I found {count} ({source}):", "", *lines])
 
 
-def _refund(result: Mapping[str, Any]) -> str:
+def _refund(result: JsonObject) -> str:
     return f"Order {result['order']} is paid back ({result['source']})."
 
 
-_WORDS: dict[frozenset[str], Callable[[Mapping[str, Any]], str]] = {
+# Fields of a result → the function that describes it.
+_SENTENCES: dict[frozenset[str], Callable[[JsonObject], str]] = {
     frozenset({"city", "temperature_c", "sky", "source"}): _weather,
     frozenset({"products", "found", "source"}): _products,
     frozenset({"order", "refunded", "source"}): _refund,
 }
 
 
-# --- A demo run that takes its time, so that there is something to steer and to stop: one city after another.
+# --- The weather tour: a run that takes long enough to be steered or stopped, one city after another.
 
 TOOL = "weather"
 
@@ -220,50 +222,48 @@ _STEER = re.compile(r"<bus-message [^>]*>\n(?P<text>.*)\n</bus-message>", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class DemoTour:
-    """Where to go, where it has been, what was told there, and what was said meanwhile."""
+    """The progress of a tour: its cities, the visited ones, the results there, and the steers since its start."""
 
     cities: tuple[str, ...]
     visited: tuple[str, ...]
-    told: tuple[str, ...]
+    results: tuple[str, ...]
     steers: tuple[str, ...]
 
     @property
-    def left_out(self) -> list[str]:
-        said = "\n".join(self.steers).casefold()
-        return [city for city in self.cities if city not in self.visited and city.casefold() in said]
+    def skipped(self) -> list[str]:
+        """The cities that a steer names before they are visited."""
+        text = "\n".join(self.steers).casefold()
+        return [city for city in self.cities if city not in self.visited and city.casefold() in text]
 
     @property
     def next(self) -> str | None:
-        done = {*self.visited, *self.left_out}
+        done = {*self.visited, *self.skipped}
         return next((city for city in self.cities if city not in done), None)
 
 
-def tour_line(items: Sequence[Mapping[str, Any]], tools: Collection[str]) -> Line | None:
-    """The next line of a tour, where one is under way."""
+def tour_line(items: Items, tools: Collection[str]) -> Line | None:
+    """The next answer of a tour. `None` if the last message of the user did not start one."""
     tour = _tour(items) if TOOL in tools else None
     if tour is None:
         return None
     if tour.next is not None:
-        return ScriptedStep(
-            f"Looking at {tour.next}. Write to me meanwhile, or stop me.", ScriptedCall(TOOL, {"city": tour.next})
-        )
-    return ScriptedText("\n\n".join([*map(report, tour.told), *_remarks(tour)]))
+        call = ScriptedCall(TOOL, {"city": tour.next})
+        return ScriptedStep(f"Looking at {tour.next}. Write to me meanwhile, or stop me.", call)
+    if tour.skipped:
+        remarks = [f"Left out, as you said meanwhile: {', '.join(tour.skipped)}."]
+    else:
+        remarks = [f"You said meanwhile: {steer}" for steer in tour.steers]
+    return ScriptedText("\n\n".join([*map(report, tour.results), *remarks]))
 
 
-def _remarks(tour: DemoTour) -> list[str]:
-    if tour.left_out:
-        return [f"Left out, as you said meanwhile: {', '.join(tour.left_out)}."]
-    return [f"You said meanwhile: {steer}" for steer in tour.steers]
-
-
-def _tour(items: Sequence[Mapping[str, Any]]) -> DemoTour | None:
-    """What has happened since a tour was asked for, if that was the last that a person asked for."""
+def _tour(items: Items) -> DemoTour | None:
+    """Read the progress of a tour from the conversation, backwards to the message that started it."""
     visited: list[str] = []
-    told: list[str] = []
+    results: list[str] = []
     steers: list[str] = []
     for item in reversed(items):
         if item.get("type") == "function_call_output":
-            told.insert(0, text_of(item.get("output")))
+            results.insert(0, text_of(item.get("output")))
         elif item.get("type") == "function_call" and item.get("name") == TOOL:
             visited.insert(0, _city_of(str(item.get("arguments"))))
         elif item.get("role") == "user":
@@ -271,7 +271,7 @@ def _tour(items: Sequence[Mapping[str, Any]]) -> DemoTour | None:
             steer = _STEER.fullmatch(text)
             if steer is None:
                 cities = _cities(text)
-                return DemoTour(cities, tuple(visited), tuple(told), tuple(steers)) if cities else None
+                return DemoTour(cities, tuple(visited), tuple(results), tuple(steers)) if cities else None
             steers.insert(0, unescape(steer["text"]))
     return None
 
@@ -279,11 +279,11 @@ def _tour(items: Sequence[Mapping[str, Any]]) -> DemoTour | None:
 def _city_of(arguments: str) -> str:
     try:
         return str(json.loads(arguments)["city"])
-    except (ValueError, KeyError, TypeError):  # another model's call, in a conversation that it began
+    except (ValueError, KeyError, TypeError):  # a call of another model earlier in the conversation
         return ""
 
 
 def _cities(text: str) -> tuple[str, ...]:
-    asked = _TOUR_REQUEST.fullmatch(text.rstrip("?!."))
-    named = _BETWEEN.split(asked["cities"]) if asked else []
-    return tuple(dict.fromkeys(city.strip() for city in named if city.strip()))
+    match = _TOUR_REQUEST.fullmatch(text.rstrip("?!."))
+    names = _BETWEEN.split(match["cities"]) if match else []
+    return tuple(dict.fromkeys(city.strip() for city in names if city.strip()))

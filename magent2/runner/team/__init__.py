@@ -1,1 +1,1 @@
-"""The runner that serves every agent of a team."""
+"""The runner that serves all agents of a team."""

@@ -1,20 +1,19 @@
-"""A run of kind `route`: the supervisor of a scenario says who answers, by a call of the function `route`.
+"""A run of kind `route`: the supervisor of a scenario decides which agent answers, by calling the function `route`.
 
-Its mail holds the person's text; its metadata may name the scenario (`scenario_id`) and who has the conversation
-(`current`). Its output is the choice as JSON. It always has one: a model that is not there, says something else, fails
-or takes too long leaves the choice to the keywords.
+Its mail has the user's text. The metadata may name the scenario (`scenario_id`) and the agent that has the conversation
+(`current`). The output is the decision as JSON. There always is one: if there is no model, or if it answers without the
+call, fails or takes too long, the keywords decide.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any
 
-from agents import Agent, FunctionTool, ModelProvider, ModelSettings
+from agents import Agent, FunctionTool, Model, ModelProvider, ModelSettings
 from agents import Runner as SDKRunner
 from agents.exceptions import ModelTimeoutError
 from agents.tool_context import ToolContext
@@ -38,8 +37,8 @@ from magent2.runner.run_stream import Event
 from magent2.runner.team.spec import TeamMember
 from magent2.sessions.stream import event_payload
 
-ROUTE_MAX_S = 15.0  # what the model may take
-HISTORY_MAX = 10  # earlier decisions that the supervisor is shown
+ROUTE_MAX_S = 15.0  # how long the model may take
+HISTORY_MAX = 10  # earlier decisions that the supervisor sees
 NO_MODEL, MODEL_FAILED = "no_model", "model_failed"
 
 log = logging.getLogger(__name__)
@@ -60,62 +59,61 @@ class RouteRun:
         self._current = current if isinstance(current, str) else None
 
     async def without_model(self) -> AsyncGenerator[Event, None]:
-        yield self._fallen_back(NO_MODEL)
+        yield self._keyword_output(NO_MODEL)
 
     async def stream(
-        self, instructions: str | None, model: Any, provider: ModelProvider
+        self, instructions: str | None, model: Model | str | None, provider: ModelProvider
     ) -> AsyncGenerator[Event, None]:
         agent = self._agent(instructions, model)
         run = JournalledRun(self._context, agent, provider, SDKRunner.run_streamed, max_turns=1)
         try:
             async with aclosing(run.stream(HISTORY_MAX)) as events:
                 async for event in events:
-                    yield self._decided(event)
+                    yield self._ensure_decision(event)
         except (ModelUnavailable, ModelError) as error:
-            log.warning("a supervisor did not decide", extra={"run_id": self._context.run_id, "error": str(error)})
-            yield self._fallen_back(TIMED_OUT if isinstance(error.__cause__, ModelTimeoutError) else MODEL_FAILED)
+            log.warning("a supervisor made no decision", extra={"run_id": self._context.run_id, "error": str(error)})
+            yield self._keyword_output(TIMED_OUT if isinstance(error.__cause__, ModelTimeoutError) else MODEL_FAILED)
 
-    def _agent(self, instructions: str | None, model: Any) -> Agent[Any]:
+    def _agent(self, instructions: str | None, model: Model | str | None) -> Agent:
         return Agent(
             name=self._member.name,
             instructions=instructions,
             model=model,
-            tools=[self._route()],
+            tools=[self._route_tool()],
             tool_use_behavior="stop_on_first_tool",
             model_settings=ModelSettings(tool_choice=ROUTE, timeout=self._timeout_s),
         )
 
-    def _route(self) -> FunctionTool:
-        async def invoke(context: ToolContext[Any], arguments: str) -> str:
-            return choice_json(decision_from_call(self._scenario, self._text, self._current, arguments))
+    def _route_tool(self) -> FunctionTool:
+        async def invoke(context: ToolContext, arguments: str) -> str:
+            return _to_json(decision_from_call(self._scenario, self._text, self._current, arguments))
 
         return FunctionTool(
             ROUTE, route_description(self._scenario, self._current), route_schema(self._scenario), invoke
         )
 
-    def _decided(self, event: Event) -> Event:
-        """The output as it is when it is a choice; the keywords' choice when the model has only talked."""
+    def _ensure_decision(self, event: Event) -> Event:
+        """Replace the output by the keywords' decision if it is not a decision. Leave other events as they are."""
         payload = event_payload(event)
-        if payload.get("event") != "output" or self._is_choice(payload["text"]):
+        if payload.get("event") != "output" or self._is_decision(payload["text"]):
             return event
-        return {
-            **payload,
-            "text": choice_json(fall_back_to_keywords(self._scenario, self._text, self._current, NO_CALL)),
-        }
+        decision = fall_back_to_keywords(self._scenario, self._text, self._current, NO_CALL)
+        return {**payload, "text": _to_json(decision)}
 
-    def _is_choice(self, text: str) -> bool:
+    def _is_decision(self, text: str) -> bool:
         try:
-            choice = json.loads(text)
-        except ValueError:  # words, where a call was wanted
+            value = json.loads(text)
+        except ValueError:  # the model has answered with text
             return False
-        return isinstance(choice, Mapping) and choice.get("agent") in self._scenario.route_targets and "by" in choice
+        return isinstance(value, dict) and value.get("agent") in self._scenario.route_targets and "by" in value
 
-    def _fallen_back(self, why: str) -> Event:
+    def _keyword_output(self, reason: str) -> Event:
+        """The output event of a run that the keywords decide. `reason`: why the model did not."""
         context = self._context
-        choice = fall_back_to_keywords(self._scenario, self._text, self._current, why)
-        event = OutputEvent(conversation_id=context.conversation_id, text=choice_json(choice))
+        decision = fall_back_to_keywords(self._scenario, self._text, self._current, reason)
+        event = OutputEvent(conversation_id=context.conversation_id, text=_to_json(decision))
         return {**event_payload(event), "message_id": context.message_id(0)}
 
 
-def choice_json(choice: RouteDecision) -> str:
-    return json.dumps(asdict(choice), ensure_ascii=False)
+def _to_json(decision: RouteDecision) -> str:
+    return json.dumps(asdict(decision), ensure_ascii=False)

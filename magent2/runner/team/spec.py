@@ -1,21 +1,25 @@
-"""What a run of a team goes by, as one value: pinned when the run starts, the same for every attempt. Pure."""
+"""The specification of a team run: its agents as one value. Pure.
+
+It is pinned when the run starts and is the same for every attempt.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from magent2.bus.records import canonical
+from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.roster.spec import AgentSpec, Roster, Scenario
+from magent2.sessions.history import AgentSettings, SessionSettings
 
-MESSAGE, TOOL, ROUTE = "message", "tool", "route"  # the sorts of runs, as the header of their mail names them
+MESSAGE, TOOL, ROUTE = "message", "tool", "route"  # kinds of runs, as the header of their mail names them
 
 
 @dataclass(frozen=True, slots=True)
 class TeamMember:
-    """An agent as a run has it: what the roster says, with what the session says instead."""
+    """An agent of a run: its entry in the roster, changed by the settings of the session."""
 
     name: str
     role: str = ""
@@ -25,32 +29,38 @@ class TeamMember:
     handoffs: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     subagents: tuple[str, ...] = ()
-    approval: tuple[str, ...] = ()  # of the tools: those that a person is asked about
+    approval: tuple[str, ...] = ()  # the tools that need approval
 
-    def payload(self) -> dict[str, Any]:
-        return {key: _plain(value) for key, value in asdict(self).items() if value and key != "name"}
+    def payload(self) -> JsonObject:
+        """The fields as JSON, without the name and without empty ones."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if value and key != "name"
+        }
 
     @classmethod
-    def of(cls, name: str, payload: Mapping[str, Any]) -> TeamMember:
+    def from_payload(cls, name: str, payload: JsonMapping) -> TeamMember:
+        """Read what `payload` wrote. Fields that another release wrote and this one does not know are ignored."""
         known = {item.name for item in fields(cls)} - {"name"}
-        given: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in payload.items()
+        values: JsonObject = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in payload.items() if key in known
         }
-        return cls(name, **{key: value for key, value in given.items() if key in known})
+        return cls(name, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class TeamSpec:
-    """The agents that a run can reach, by name, and what is said to all of them."""
+    """The agents that a run can reach, by name, and the instructions that all of them get (`overlay`)."""
 
     scenario_id: str
     members: Mapping[str, TeamMember]
     overlay: str = ""
     kind: str = MESSAGE
 
-    def payload(self) -> dict[str, Any]:
-        """As JSON, without what is not said."""
-        payload: dict[str, Any] = {
+    def payload(self) -> JsonObject:
+        """The specification as JSON, without fields that have their default value."""
+        payload: JsonObject = {
             "scenario_id": self.scenario_id,
             "agents": {name: member.payload() for name, member in self.members.items()},
         }
@@ -61,12 +71,12 @@ class TeamSpec:
         return payload
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> TeamSpec:
-        members = {name: TeamMember.of(name, given) for name, given in payload["agents"].items()}
+    def from_payload(cls, payload: JsonMapping) -> TeamSpec:
+        members = {name: TeamMember.from_payload(name, member) for name, member in payload["agents"].items()}
         return cls(payload["scenario_id"], members, payload.get("overlay", ""), payload.get("kind", MESSAGE))
 
     def instructions_of(self, name: str) -> str | None:
-        """The agent's own, then the overlay as its own paragraph."""
+        """The agent's own instructions, then the overlay as a separate paragraph."""
         parts = (self.members[name].instructions, self.overlay)
         return "\n\n".join(text for part in parts if (text := part.strip())) or None
 
@@ -75,26 +85,22 @@ class TeamSpec:
         return hashlib.blake2b(canonical(self.payload()).encode(), digest_size=16).hexdigest()
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def resolve(
-    roster: Roster, agent: str, settings: Mapping[str, Any], *, kind: str = MESSAGE, model: str | None = None
+    roster: Roster, agent: str, settings: SessionSettings, *, kind: str = MESSAGE, model: str | None = None
 ) -> TeamSpec:
-    """What a run of this agent goes by as things stand. `model` is for agents that name none.
+    """The specification of a run of this agent that starts now. `model` is for agents that name none.
 
-    The session's settings are for the agents of its scenario; one from elsewhere comes as it is.
+    The settings of the session apply to the agents of its scenario. They do not apply to an agent of another scenario.
     """
     scenario = scenario_of(roster, agent, settings.get("scenario_id"))
-    own = settings if settings.get("scenario_id") in (None, scenario.id) else {}
+    own = settings if settings.get("scenario_id") in (None, scenario.id) else SessionSettings()
     names = reachable(scenario, agent) if kind == MESSAGE else (agent,)
     changes = own.get("agents") or {}
     members = {name: _member(scenario.agents[name], changes.get(name) or {}, model) for name in names}
     return TeamSpec(scenario.id, members, own.get("overlay") or "", kind)
 
 
-def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> TeamMember:
+def _member(agent: AgentSpec, changes: AgentSettings, model: str | None) -> TeamMember:
     return TeamMember(
         agent.name,
         role=agent.role,
@@ -109,19 +115,19 @@ def _member(agent: AgentSpec, changes: Mapping[str, Any], model: str | None) -> 
 
 
 def scenario_of(roster: Roster, agent: str, wanted: str | None) -> Scenario:
-    """The session's scenario if the agent is in it; else the default one, else the first that has the agent."""
+    """The wanted scenario if it has the agent; else the default one, else the first one that has the agent."""
     preferred = [
         roster.scenarios[key] for key in (wanted, roster.default) if key is not None and key in roster.scenarios
     ]
     for scenario in (*preferred, *roster.scenarios.values()):
         if agent in scenario.agents:
             return scenario
-    roster.agent(None, agent)  # says who there is
-    raise AssertionError("an agent of the default scenario was found above")
+    roster.agent(None, agent)  # raises an error that names the known agents
+    raise AssertionError("the loop above finds every agent that the roster has")
 
 
 def reachable(scenario: Scenario, start: str) -> tuple[str, ...]:
-    """Return the agent and all agents that it can hand the conversation to, directly or indirectly."""
+    """The agent and all agents that it can hand the conversation off to, directly or indirectly."""
     found: dict[str, None] = {}
     waiting: list[str] = [start]
     while waiting:

@@ -61,7 +61,7 @@ def test_tools_are_functions_tools_of_the_sdk_or_of_the_registry() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tools": [7]}, "a tool is a function"),
+        ({"tools": [7]}, "a tool must be a function"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"name": ""}, "agent name"),
     ],

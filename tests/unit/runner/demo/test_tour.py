@@ -28,7 +28,7 @@ def line(*items: dict[str, Any]) -> Line | None:
 
 def city_of(line: Line | None) -> object:
     assert isinstance(line, ScriptedStep)
-    return line.use.arguments["city"]
+    return line.call.arguments["city"]
 
 
 def test_one_city_comes_after_the_other_and_all_are_told_at_the_end() -> None:

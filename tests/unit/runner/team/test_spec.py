@@ -9,33 +9,34 @@ import pytest
 from magent2.errors import UnknownAgent
 from magent2.roster.agents_file import default_roster
 from magent2.runner.team.spec import TeamSpec, reachable, resolve, scenario_of
+from magent2.sessions.history import SessionSettings
 from tests.support.team import CHIEF, DESK, SHOP, roster
 
-NOTHING: dict[str, object] = {}
+NO_SETTINGS = SessionSettings()
 
 
 def test_it_survives_the_log() -> None:
     spec = resolve(roster(), "desk", {"scenario_id": "house", "overlay": "Be kind."}, model="m")
 
-    assert TeamSpec.of(spec.payload()) == spec
-    assert spec.digest == TeamSpec.of(spec.payload()).digest
+    assert TeamSpec.from_payload(spec.payload()) == spec
+    assert spec.digest == TeamSpec.from_payload(spec.payload()).digest
 
 
-def test_it_has_whoever_can_be_reached_and_nobody_else() -> None:
+def test_it_has_exactly_the_agents_that_can_be_reached() -> None:
     lonely = replace(SHOP, handoffs=())
 
     assert reachable(roster().scenario(), "chief") == ("chief", "desk", "shop")
-    assert list(resolve(roster(), "desk", NOTHING).members) == ["desk", "shop"]
-    assert list(resolve(roster(CHIEF, DESK, lonely), "shop", NOTHING).members) == ["shop"]
-    assert list(resolve(roster(), "desk", NOTHING, kind="tool").members) == ["desk"]
+    assert list(resolve(roster(), "desk", NO_SETTINGS).members) == ["desk", "shop"]
+    assert list(resolve(roster(CHIEF, DESK, lonely), "shop", NO_SETTINGS).members) == ["shop"]
+    assert list(resolve(roster(), "desk", NO_SETTINGS, kind="tool").members) == ["desk"]
 
 
-def test_the_sessions_word_counts_before_the_rosters_and_that_before_the_runners() -> None:
-    settings = {"scenario_id": "house", "agents": {"desk": {"model": "mine"}}}
+def test_a_model_of_the_session_overrides_the_rosters_and_that_the_runners() -> None:
+    settings: SessionSettings = {"scenario_id": "house", "agents": {"desk": {"model": "mine"}}}
 
     members = resolve(roster(), "desk", settings, model="fallback").members
     assert (members["desk"].model, members["shop"].model) == ("mine", "shop-model")
-    assert resolve(roster(), "desk", NOTHING, model="fallback").members["desk"].model == "fallback"
+    assert resolve(roster(), "desk", NO_SETTINGS, model="fallback").members["desk"].model == "fallback"
 
 
 def test_an_overlay_is_a_paragraph_of_its_own_for_everybody() -> None:
@@ -63,7 +64,7 @@ def test_a_changed_spec_has_another_digest() -> None:
 
 
 def test_the_default_team_is_small_on_the_log() -> None:
-    spec = resolve(default_roster(), "general", NOTHING)
+    spec = resolve(default_roster(), "general", NO_SETTINGS)
 
     assert set(spec.members) == {"general", "sales", "support"}
     assert len(str(spec.payload())) < 4000

@@ -18,7 +18,7 @@ import httpx2
 
 from bench.support.redis_server import redis_server
 from bench.support.report import Connect
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.models.envelope import MessageEnvelope, OutputEvent
 from magent2.runner.context import RunContext

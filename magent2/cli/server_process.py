@@ -24,7 +24,7 @@ from magent2.connectors.relay import running_relay
 from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.server import Gateway, choose_access, choose_proxy_settings, listen
 from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop

@@ -13,19 +13,14 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.v1_adapter import V1BusAdapter, is_engine
 from magent2.gateway import openapi, problems
 from magent2.gateway.access.auth import Access
-from magent2.gateway.access.middleware import (
-    AccessMiddleware,
-    MetricsMiddleware,
-    is_open,
-    with_security_headers,
-)
+from magent2.gateway.access.middleware import AccessMiddleware, is_open
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.instrumentation import MetricsMiddleware, RequestSpans, with_security_headers
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits.queue_depth import QueuedSessions
 from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.proxy import ProxySettings, route_path
 from magent2.gateway.reply_waiter import ReplyWaiter
-from magent2.gateway.request_spans import RequestSpans
 from magent2.gateway.routes import all_routes
 from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
 from magent2.gateway.services import Services, UnknownPresence, WorkerPresence

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from magent2 import errors
 from magent2.bus.v1_adapter import EngineRequired
-from magent2.gateway.limits.limits import RETRY_AFTER_S
+from magent2.gateway.limits import RETRY_AFTER_S
 from magent2.gateway.streaming.sse import BadCursor, UnknownKind
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from magent2.errors import SettingsError
 from magent2.gateway.access.auth import Access, parse_hosts
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import DESCRIPTORS_KEPT, GatewayLimits
-from magent2.gateway.limits.protocol import protocol_with_limits
+from magent2.gateway.limits import DESCRIPTORS_KEPT, GatewayLimits
+from magent2.gateway.limits.http import protocol_with_limits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.services import Services
 from magent2.machine import raise_open_files

@@ -11,7 +11,7 @@ from magent2.bus.operations import Workers
 from magent2.bus.records import WorkerInfo
 from magent2.errors import TransientError
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits.rate_limits import RequestRates
 from magent2.gateway.reply_waiter import ReplyWaiter
 from magent2.gateway.streaming.open_streams import OpenStreams

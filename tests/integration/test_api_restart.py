@@ -6,7 +6,7 @@ from typing import Any
 
 from magent2.bus.connect import connect
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.roster.registry import Registry
 from tests.support.api.sessions import (
     answer_to,

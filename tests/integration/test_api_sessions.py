@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from magent2.bus.interface import Engine
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from tests.support.api.sessions import answer_to, api, create, events, say, team_at_work, types
 from tests.support.audit import whole_log
 from tests.support.engines import ENGINES, new_engines

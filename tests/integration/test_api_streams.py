@@ -13,7 +13,7 @@ import pytest
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.memory import MemoryBus
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from tests.support.api.sessions import (
     answer_to,
     api_on_socket,

@@ -12,7 +12,7 @@ import pytest
 
 from magent2.bus.interface import Engine
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.mail.delivery import SendOptions
 from magent2.models.envelope import MessageEnvelope
 from magent2.roster.agents_file import default_roster

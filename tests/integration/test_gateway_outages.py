@@ -16,7 +16,7 @@ from magent2.bus.operations import Append
 from magent2.bus.records import NewRecord
 from magent2.bus.redis_adapter import RedisBus
 from magent2.gateway.access.auth import Access
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.token import TokenFile
 from tests.support.gateway import ServedGateway, last_id, message, parse_frames, serve_gateway
 from tests.support.redis_server import RedisServer, skip_if_left_out

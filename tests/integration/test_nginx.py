@@ -16,7 +16,7 @@ import pytest
 from magent2.bus.connect import connect
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Append
-from magent2.gateway.limits.limits import BODY_MAX_BYTES
+from magent2.gateway.limits import BODY_MAX_BYTES
 from magent2.models.envelope import TokenEvent
 from magent2.sessions.stream import stream_record
 from tests.integration.test_bus_tls import make_certificate

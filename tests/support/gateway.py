@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from magent2.bus.interface import Bus
 from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from tests.support.worker_fixture import until
 

@@ -14,7 +14,7 @@ PROGRAM = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({SOFT}, {HARD}))
 from magent2.telemetry import setup_logging
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.server import fit_open_files
 setup_logging("json", "info")
 limits = fit_open_files(GatewayLimits())

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from bench.support.report import run
-from magent2.gateway.limits.limits import GatewayLimits
-from magent2.gateway.limits.protocol import protocol_with_limits
+from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits.http import protocol_with_limits
 from magent2.gateway.server import BACKLOG, listen
 
 

@@ -19,7 +19,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.log import run_sync
 from magent2.directory.keys import create_key
 from magent2.gateway.access.auth import Access
-from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from magent2.gateway.server import Gateway, listen
 from magent2.runner.echo import EchoRunner
 from magent2.worker.service import WorkerService

@@ -17,8 +17,8 @@ from magent2.bus.watch import Watch
 from magent2.directory.entity import EntitySnapshot, find_entity
 from magent2.directory.keys import KEYS, ApiKey, split_key
 from magent2.errors import Magent2Error, TopicDeleted, UnknownEntity
-from magent2.gateway.access import audit
-from magent2.gateway.access.identity import Identity
+from magent2.gateway.access.auth import Identity
+from magent2.gateway.instrumentation import log_key_revoked, log_key_used
 from magent2.gateway.limits.rate_limits import UnknownKeyLimit
 from magent2.models.address import entity_topic
 
@@ -108,7 +108,7 @@ class KeyCache:
             self._misses.count(client)
             self._forget(key)
         elif first and known.key.revoked_ms is None:
-            audit.log_key_used(key, known.identity.principal.name)
+            log_key_used(key, known.identity.principal.name)
         return known
 
     async def _read(self, key: str) -> KnownKey | None:
@@ -177,7 +177,7 @@ class KeyCache:
             if known is None or known.key.revoked_ms is not None:
                 ended = self._end_streams(key)
                 if was_good or ended:
-                    audit.log_key_revoked(key, ended)
+                    log_key_revoked(key, ended)
 
     async def _sweep(self) -> None:
         """Look whether news were lost on the way; one question for many keys."""

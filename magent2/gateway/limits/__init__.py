@@ -1,1 +1,78 @@
-"""Limits of a gateway: rates, sizes, depths and connections."""
+"""The limits of a gateway, each with a name and a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from magent2.settings import PAYLOAD_MAX_BYTES
+
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES + (64 << 10)  # a payload that the bus just takes, and what JSON adds to it
+TEXT_MAX_CHARS = 500_000
+STREAMS_MAX = 5_000
+STREAMS_PER_PRINCIPAL_MAX = 100
+QUEUE_MAX_MESSAGES = 1_000  # that wait in one conversation
+CONNECTIONS_MAX = 8_000
+DESCRIPTORS_KEPT = 128  # open files reserved for the bus and other uses
+HEADERS_MAX_S = 10.0
+BODY_MAX_S = 30.0
+SEND_MAX_S = 30.0
+KEEP_ALIVE_S = 30.0
+HEARTBEAT_S = 15.0
+DRAIN_S = 10.0
+WAIT_MAX_S = 60.0  # for the answer to a message, before its sender is told to look for it
+ROUTE_MAX_S = 20.0  # for a supervisor's decision, before the keywords decide
+RETRY_AFTER_S = 1  # what a client is told to wait when it may try again
+
+RouteKind: TypeAlias = Literal["send", "write", "read", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRate:
+    """A rate limit: requests per second on average, and how many at once after a pause."""
+
+    per_s: float
+    burst: int
+
+
+DEFAULT_RATES: Mapping[RouteKind, RequestRate] = {
+    "send": RequestRate(per_s=20.0, burst=100),  # messages and tool runs: each is work for a model
+    "write": RequestRate(per_s=10.0, burst=50),  # all else that changes something
+    "read": RequestRate(per_s=50.0, burst=200),
+    "stream": RequestRate(per_s=5.0, burst=50),  # streams that are begun
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """The limits of one gateway."""
+
+    body_max_bytes: int = BODY_MAX_BYTES
+    text_max_chars: int = TEXT_MAX_CHARS
+    streams_max: int = STREAMS_MAX
+    streams_per_principal_max: int = STREAMS_PER_PRINCIPAL_MAX
+    queue_max_messages: int = QUEUE_MAX_MESSAGES
+    connections_max: int = CONNECTIONS_MAX
+    headers_max_s: float = HEADERS_MAX_S
+    body_max_s: float = BODY_MAX_S
+    send_max_s: float = SEND_MAX_S
+    keep_alive_s: float = KEEP_ALIVE_S
+    heartbeat_s: float = HEARTBEAT_S
+    drain_s: float = DRAIN_S
+    wait_max_s: float = WAIT_MAX_S
+    route_max_s: float = ROUTE_MAX_S
+    rates: Mapping[RouteKind, RequestRate] = field(default_factory=lambda: DEFAULT_RATES)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> GatewayLimits:
+        """Return the limits of the agents file or the environment. Limits of other components are ignored."""
+        own = {one.name for one in fields(cls)} - {"rates"}
+        rates = {
+            kind: RequestRate(float(values.get(f"{kind}_per_s", rate.per_s)), values.get(f"{kind}_burst", rate.burst))
+            for kind, rate in DEFAULT_RATES.items()
+        }
+        return cls(**{name: value for name, value in values.items() if name in own}, rates=rates)
+
+    def with_connections(self, connections_max: int) -> GatewayLimits:
+        return replace(self, connections_max=connections_max)

@@ -21,7 +21,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Append, Trim
 from magent2.bus.records import NewRecord
 from magent2.errors import Magent2Error
-from magent2.gateway.limits.limits import RequestRate, RouteKind
+from magent2.gateway.limits import RequestRate, RouteKind
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
 

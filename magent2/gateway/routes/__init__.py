@@ -11,12 +11,10 @@ from magent2.gateway.routes import (
     events,
     messages,
     moved,
-    multi_stream,
     page,
-    probes,
     send,
     sessions,
-    stream,
+    streams,
     team,
     tools,
 )
@@ -24,8 +22,7 @@ from magent2.gateway.services import Services
 
 # Order matters within /api/sdk/session/{id:path}: routes with a fixed last word come before the route of the id alone.
 MODULES = (
-    send, stream, moved, probes, page,
-    messages, team, multi_stream, tools, directory, administration, control, events, sessions,
+    send, moved, page, messages, team, streams, tools, directory, administration, control, events, sessions,
 )  # fmt: skip
 
 

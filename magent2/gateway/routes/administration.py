@@ -1,19 +1,20 @@
-"""`/api/workers`, `/api/dead`, `/api/connectors` and `/api/outbox`, for administrators; `/api/me`."""
+"""`/health`, `/ready` and `/metrics`; `/api/workers`, `/api/dead`, `/api/connectors` and `/api/outbox`; `/api/me`."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import Response
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
-from magent2.bus.operations import OLDEST, Lanes, Read, Topics, Workers
+from magent2.bus.operations import OLDEST, Info, Lanes, Read, Topics, Workers
 from magent2.bus.records import LaneInfo, Page, TopicList, WorkerInfo
 from magent2.connectors.builtin import capabilities_of
 from magent2.connectors.outbox import OutboxItem, drop_item, read_outbox, retry_item
@@ -24,9 +25,9 @@ from magent2.directory.connectors import (
     register_connector,
     unregister_connector,
 )
-from magent2.errors import UnknownCursor
+from magent2.errors import Magent2Error, UnknownCursor
 from magent2.gateway.openapi import problems
-from magent2.gateway.problems import Problem
+from magent2.gateway.problems import RETRY_HEADERS, Problem
 from magent2.gateway.routes.dependencies import (
     ACCESS_ERRORS,
     API,
@@ -37,7 +38,7 @@ from magent2.gateway.routes.dependencies import (
     parse_body,
 )
 from magent2.gateway.routes.directory import ADMINS, Name
-from magent2.gateway.services import Services, served_agents
+from magent2.gateway.services import Services, UnknownPresence, served_agents
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, drop_dead_letter, retry_dead_letter
 from magent2.models.address import NAME_MAX_CHARS, check_name, dead_topic
@@ -49,13 +50,71 @@ from magent2.models.api.administration import (
     ConnectorRequest,
     DeadLetterInfo,
     DeadLetterPage,
+    HealthResponse,
     LaneCounts,
     OutboxItemInfo,
     OutboxItemList,
     PrincipalInfo,
+    ReadyResponse,
 )
 from magent2.models.api.base import OkResponse
 from magent2.models.principal import ADMIN_SCOPE
+from magent2.telemetry import METRICS_MEDIA_TYPE
+
+log = logging.getLogger(__name__)
+
+LOOK_MAX_S = 2.0  # a scraper does not wait long
+
+PLAIN_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}
+}
+
+
+def _probe_routes(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["probes"])
+
+    @routes.get("/health")
+    async def health() -> HealthResponse:
+        """Check that the process answers."""
+        return HealthResponse()
+
+    @routes.get("/ready", responses=problems(503))
+    async def ready() -> ReadyResponse:
+        """Check that the bus answers and that the process is not shutting down."""
+        if services.streams.draining:
+            raise Problem.draining()
+        try:
+            found = await services.bus.acall(Info())
+        except Magent2Error as error:
+            raise Problem(503, "not_ready", f"the bus does not answer: {error}", RETRY_HEADERS) from error
+        return ReadyResponse(engine=found.engine)
+
+    @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403, 429)})
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        await _look_at_lanes(services)
+        return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
+
+    return routes
+
+
+async def _look_at_lanes(services: Services) -> None:
+    """Figures that only the bus knows. One that does not answer leaves them as they were; it shows elsewhere."""
+    if isinstance(services.presence, UnknownPresence):
+        return
+    try:
+        async with asyncio.timeout(LOOK_MAX_S):
+            workers = await services.bus.acall(Workers())
+            names = await known_agents(services.bus, workers)
+            found = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
+    except (Magent2Error, TimeoutError) as error:
+        log.warning("the bus was not asked for its lanes", extra={"error": str(error)})
+        return
+    states = Counter(lane.state for lanes in found for lane in lanes)
+    for state in LaneCounts.model_fields:
+        services.metrics.lanes.labels(state).set(states[state])
+    services.metrics.workers.set(sum(worker.lease_s > 0 for worker in workers))
+
 
 AGENTS_MAX = 1000
 AGENT_PREFIX = "agent:"
@@ -263,6 +322,6 @@ def _me_routes(_: Services) -> APIRouter:
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter()
-    for family in (_workers_routes, _dead_routes, _outbox_routes, _me_routes):
+    for family in (_probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes):
         routes.routes.extend(family(services).routes)
     return routes

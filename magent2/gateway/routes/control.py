@@ -14,8 +14,8 @@ from magent2.bus.log import Log
 from magent2.bus.operations import OLDEST, Find, Read
 from magent2.bus.records import ID_MAX_CHARS, Page, Record
 from magent2.errors import UnknownCursor
-from magent2.gateway.access import audit
-from magent2.gateway.access.identity import check_sender
+from magent2.gateway.access.auth import check_sender
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -81,7 +81,7 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
             type="control",
             content=COMMANDS[wanted.mode],
         )
-        audit.add_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
+        add_audit_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
         delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
         if response_format == "record":
             return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
@@ -112,7 +112,7 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
         principal = caller(request)
         session = await get_session(services, session_id, principal)
         run = await _run_of(services, session_id, wanted.message_id)
-        audit.add_ids(request.scope, envelope_id=run.envelope.get("id"))
+        add_audit_ids(request.scope, envelope_id=run.envelope.get("id"))
         revived: Record | None = await services.bus.acall(Find(stream_topic(session_id), _mark(run)))
         if revived is not None:
             return _accepted(session_id, str(run.envelope.get("id")), revived.seq)
@@ -246,7 +246,7 @@ def _decision_route(routes: APIRouter, services: Services) -> None:
             options=SendOptions(principal=principal.bound),
             history_reader=services.histories.read_with,
         )
-        audit.add_ids(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)
+        add_audit_ids(request.scope, session_id=session_id, agent=approval.agent, envelope_id=approval.decision_id)
         return _approval_info(approval)
 
 

@@ -9,8 +9,8 @@ from fastapi import Path, Query, Request
 from pydantic import BaseModel, ValidationError
 
 from magent2.bus.operations import OLDEST
-from magent2.gateway.access.identity import principal_of
-from magent2.gateway.limits.body import check_json, read_body
+from magent2.gateway.access.auth import principal_of
+from magent2.gateway.limits.http import check_json, read_body
 from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import parse_cursor

@@ -28,11 +28,10 @@ from magent2.gateway.routes.dependencies import (
     parse_since,
     unknown,
 )
-from magent2.gateway.routes.stream import resume_cursor
+from magent2.gateway.routes.streams import resume_cursor
 from magent2.gateway.services import Services
-from magent2.gateway.streaming.response import EventStream
-from magent2.gateway.streaming.session_frames import EVENT_FORMAT
-from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, StreamRequest
+from magent2.gateway.streaming.open_streams import EventStream
+from magent2.gateway.streaming.sse import EVENT_FORMAT, MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, RecordPage, Transcript
 from magent2.models.principal import Principal
@@ -81,7 +80,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
         await get_session(services, session_id, caller(request))
         after = resume_cursor(since, last_event_id)
         return EventStream(
-            services.streams, StreamRequest(session_id, after, max_events=max_events, rendering=EVENT_FORMAT)
+            services.streams, StreamRequest(session_id, after, max_events=max_events, frame_format=EVENT_FORMAT)
         )
 
 

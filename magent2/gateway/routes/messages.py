@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from magent2.bus.log import Log
 from magent2.bus.records import ID_MAX_CHARS, Record
-from magent2.gateway.access import audit
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -76,7 +76,7 @@ def _messages_routes(services: Services) -> APIRouter:
         text = check_text(wanted.user_input, services)
         session = await get_session(services, wanted.session_id, principal)
         delivered = await _post(services, session, principal, text, wanted.client_message_id)
-        audit.add_ids(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
+        add_audit_ids(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
         exchange = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
         max_s = services.limits.wait_max_s if wanted.wait else 0.0
@@ -194,7 +194,7 @@ def _steering(routes: APIRouter, services: Services) -> None:
         principal = caller(request)
         session = await get_session(services, session_id, principal)
         envelope = _steer_envelope(session, principal, wanted)
-        audit.add_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
+        add_audit_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
         delivered = await services.sessions.steer(
             envelope,
             send_options(services, session, principal),

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from magent2.errors import Magent2Error
-from magent2.gateway.access import audit
-from magent2.gateway.access.identity import check_sender, principal_of
-from magent2.gateway.limits.body import check_json, read_body
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.access.auth import check_sender, principal_of
+from magent2.gateway.instrumentation import add_audit_ids
+from magent2.gateway.limits import GatewayLimits
+from magent2.gateway.limits.http import check_json, read_body
 from magent2.gateway.openapi import SEND_RESPONSE, envelope_body, problems
 from magent2.gateway.problems import Problem, bad_body, internal_error, logged_problem
 from magent2.gateway.services import Services, WorkerPresence
@@ -75,7 +75,7 @@ async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
     check_json(scope)
     principal = principal_of(scope)
     envelope = parse_envelope(await read_body(scope, receive, services.limits), services.limits, principal)
-    audit.add_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
+    add_audit_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
     asking = services.presence.refresh()
     delivered = await services.sessions.post(
         envelope, None if principal.admin else SendOptions(principal=principal.bound)

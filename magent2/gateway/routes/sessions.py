@@ -12,7 +12,7 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from magent2.gateway.access import audit
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -83,8 +83,8 @@ def _creating(routes: APIRouter, services: Services) -> None:
         principal = caller(request)
         change = await _change(services, session_id, principal, wanted)
         made = await services.sessions.configure(session_id, principal, change)
-        services.session_lists.look()
-        audit.add_ids(request.scope, session_id=session_id)
+        services.session_lists.refresh()
+        add_audit_ids(request.scope, session_id=session_id)
         own = made.settings["agents"].get(change.agent, {})
         agent = services.catalogue.roster.agent(change.scenario_id, change.agent)
         return SessionSettings(
@@ -212,7 +212,7 @@ def _one(routes: APIRouter, services: Services) -> None:
         """Delete a session permanently: its logs, copies in other logs and its messages."""
         await get_session(services, session_id, caller(request))
         await services.sessions.delete(session_id)
-        services.session_lists.look()
+        services.session_lists.refresh()
         return Response(status_code=204)
 
 
@@ -221,9 +221,15 @@ async def session_info(services: Services, session: Session) -> SessionInfo:
     head = session.head
     status = head.get("run_status")
     run = LastRun(status=str(status), agent_id=head.get("run_agent"), message_id=head.get("run_envelope"))
-    item = session_summary(session)
+    entry = session_summary(session)
     return SessionInfo(
-        **{name: item[name] for name in SessionInfo.model_fields if name in item},
+        session_id=entry["session_id"],
+        active_agent_id=entry["active_agent_id"],
+        scenario_id=entry["scenario_id"],
+        title=entry["title"],
+        last_seq=entry["last_seq"],
+        last_active_ms=entry["last_active_ms"],
+        owner=entry["owner"],
         state="running" if status == "running" else "idle",
         last_run=None if status is None else run,
         overlay=history.settings.get("overlay"),

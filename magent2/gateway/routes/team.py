@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from magent2.bus.operations import Delete, Read, SetHead
 from magent2.bus.records import Page
 from magent2.errors import Magent2Error, NotYours
-from magent2.gateway.access import audit
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem, log
 from magent2.gateway.routes.dependencies import (
@@ -129,7 +129,7 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
         text = wanted.last_user_text
         if text is None:
             text = "" if session is None else await _last_text(services, session)
-        audit.add_ids(request.scope, session_id=wanted.session_id)
+        add_audit_ids(request.scope, session_id=wanted.session_id)
         choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
         return await _apply_decision(services, session, choice)
 
@@ -265,7 +265,7 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
         session = await get_session(services, wanted.session_id, caller(request))
         agent = services.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
         switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
-        audit.add_ids(request.scope, session_id=session.session_id, agent=agent.name)
+        add_audit_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
 
 

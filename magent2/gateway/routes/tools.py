@@ -12,8 +12,8 @@ from starlette.responses import Response
 from magent2.bus.operations import OLDEST, Find
 from magent2.bus.records import AppendResult, Record, canonical
 from magent2.errors import IdConflict
-from magent2.gateway.access import audit
 from magent2.gateway.catalogue import used_by
+from magent2.gateway.instrumentation import add_audit_ids
 from magent2.gateway.openapi import problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import (
@@ -106,7 +106,7 @@ def _executing(routes: APIRouter, services: Services) -> None:
         principal = caller(request)
         session = await get_session(services, wanted.session_id, principal)
         call = await _called(services, session, wanted) or await _call(services, session, principal, wanted)
-        audit.add_ids(
+        add_audit_ids(
             request.scope,
             session_id=session.session_id,
             envelope_id=call.delivered.envelope_id,

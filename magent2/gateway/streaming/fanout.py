@@ -1,4 +1,4 @@
-"""Follow the conversations that have open streams: read and encode each record once for all their readers."""
+"""Follow the conversations that have open streams: read and encode each record once for all readers of one format."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from magent2.models.address import stream_topic
 
 log = logging.getLogger(__name__)
 
-SWEEP_PAGE = 1000  # topics per question of the sweep
+SWEEP_PAGE = 1000  # topics per `Describe` of the sweep
 
 
 class Fanout:
-    """Follows every conversation that has a reader, and none other. It begins with the first reader, on its loop."""
+    """Follows every conversation that has a reader. The first reader starts it, on its own event loop."""
 
-    def __init__(self, bus: Engine, rendering: FrameFormat = RECORD_FORMAT) -> None:
-        self.rendering = rendering
+    def __init__(self, bus: Engine, frame_format: FrameFormat = RECORD_FORMAT) -> None:
+        self.frame_format = frame_format
         self._bus = bus
         self._tails: dict[str, StreamTail] = {}  # by topic
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._pumps: set[asyncio.Task[None]] = set()
-        self._troubled: set[str] = set()  # topics that the bus did not answer for
+        self._failed: set[str] = set()  # topics whose last read failed
 
     @property
     def followed(self) -> int:
         return len(self._tails)
 
-    def join(self, conversation: str, sleeper: Wakeable) -> StreamTail:
-        """Return the tail of the conversation's stream, and wake the reader when it grows."""
+    def join(self, conversation: str, reader: Wakeable) -> StreamTail:
+        """Return the tail of a conversation's stream. From now on, the reader is woken when the tail grows."""
         topic = stream_topic(conversation)
         tail = self._tails.get(topic)
         if tail is None:
             self._follow(topic)
             tail = self._tails[topic] = StreamTail(conversation, topic)
-        tail.sleepers.add(sleeper)
+        tail.readers.add(reader)
         return tail
 
-    def leave(self, tail: StreamTail, sleeper: Wakeable) -> None:
-        tail.sleepers.discard(sleeper)
-        if not tail.sleepers and self._tails.pop(tail.topic, None) is not None:
-            self._troubled.discard(tail.topic)
+    def leave(self, tail: StreamTail, reader: Wakeable) -> None:
+        tail.readers.discard(reader)
+        if not tail.readers and self._tails.pop(tail.topic, None) is not None:
+            self._failed.discard(tail.topic)
             if self._watch is not None:
                 self._watch.discard(tail.topic)
         if not self._tails:
             self._stop()
 
-    # --- one watch, one task
+    # --- one watch and one task for all conversations
 
     def _follow(self, topic: str) -> None:
         if self._watch is None:
@@ -77,18 +77,18 @@ class Fanout:
     async def _run(self, watch: Watch) -> None:
         while True:
             try:
-                changed = await watch.changed(FOLLOW_RETRY_S if self._troubled else FOLLOW_SWEEP_S)
+                changed = await watch.changed(FOLLOW_RETRY_S if self._failed else FOLLOW_SWEEP_S)
             except Magent2Error as error:
-                log.warning("streams wait for the bus", extra={"error": str(error)})
+                log.warning("cannot read the log for open streams; will retry", extra={"error": str(error)})
                 await asyncio.sleep(FOLLOW_RETRY_S)
                 continue
-            if changed or self._troubled:
-                self._advance(watch, changed | self._troubled)
+            if changed or self._failed:
+                self._advance(watch, changed | self._failed)
             else:
                 await self._sweep(watch)
 
     async def _sweep(self, watch: Watch) -> None:
-        """Look whether news were lost on the way; one question for many topics."""
+        """Find topics whose change notification was lost. One `Describe` covers many topics."""
         topics = list(self._tails)
         for start in range(0, len(topics), SWEEP_PAGE):
             try:
@@ -96,7 +96,7 @@ class Fanout:
                     Describe(tuple(topics[start : start + SWEEP_PAGE]))
                 )
             except Magent2Error as error:
-                log.warning("the streams' sweep waits for the bus", extra={"error": str(error)})
+                log.warning("cannot check streams for missed changes; will retry", extra={"error": str(error)})
                 return
             self._advance(watch, [info.topic for info in found if self._is_behind(info)])
 
@@ -104,7 +104,7 @@ class Fanout:
         tail = self._tails.get(info.topic)
         return tail is not None and tail.begun and (info.deleted != tail.deleted or info.last != tail.last)
 
-    # --- one reader per tail
+    # --- at most one read per tail at a time
 
     def _advance(self, watch: Watch, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -116,26 +116,28 @@ class Fanout:
                 self.pump(tail, watch)
 
     def pump(self, tail: StreamTail, watch: Watch | None = None) -> None:
-        """Read what is new, in a task of its own; what comes meanwhile is read in the next round."""
-        around = watch or self._watch
-        if around is None or tail.reading or not tail.changed:
+        """Start a task that reads new records. Records that arrive meanwhile are read in its next round."""
+        current = watch or self._watch
+        if current is None or tail.reading or not tail.changed:
             return
         tail.reading = True
-        task = asyncio.create_task(self._pump(tail, around))
+        task = asyncio.create_task(self._pump(tail, current))
         self._pumps.add(task)
         task.add_done_callback(self._pumps.discard)
 
     async def _pump(self, tail: StreamTail, watch: Watch) -> None:
         try:
-            while tail.changed and tail.sleepers:
+            while tail.changed and tail.readers:
                 tail.changed = False
                 await self._read_on(tail, watch)
                 tail.wake()
-            self._troubled.discard(tail.topic)
+            self._failed.discard(tail.topic)
         except Magent2Error as error:
-            if not self._troubled:
-                log.warning("streams wait for the bus", extra={"topic": tail.topic, "error": str(error)})
-            self._troubled.add(tail.topic)
+            if not self._failed:
+                log.warning(
+                    "cannot read the log for open streams; will retry", extra={"topic": tail.topic, "error": str(error)}
+                )
+            self._failed.add(tail.topic)
         finally:
             tail.reading = False
 
@@ -143,28 +145,31 @@ class Fanout:
         try:
             page = await self._bus.next_page(watch, tail.topic, tail.last)
         except UnknownCursor:
-            await self._begin_again(tail)
+            await self._restart(tail)
             return
         except MalformedRecord as error:
-            tail.add([self.rendering.malformed(tail.conversation, error.seq)])
+            tail.add([self.frame_format.malformed(tail.conversation, error.seq)])
             tail.changed = True
             return
         if page.deleted:
             tail.deleted = True
         elif page.records:
-            tail.add([self.rendering.record(record) for record in page.records])
+            tail.add([self.frame_format.record(record) for record in page.records])
             tail.changed |= tail.last < page.last
         else:
             tail.last = max(tail.last, page.last)
 
-    async def _begin_again(self, tail: StreamTail) -> None:
-        """The log was cut off, or lost what it had: readers look for themselves and are told of the gap."""
+    async def _restart(self, tail: StreamTail) -> None:
+        """Restart the tail after the log was trimmed or lost records.
+
+        The new epoch makes each reader check its cursor on the bus, which reports the gap.
+        """
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((tail.topic,)))
         tail.deleted = found[0].deleted
         tail.begin(found[0].last)
 
 
-TAIL_MAX_FRAMES = 2048
+TAIL_MAX_FRAMES = 2048  # of one conversation
 TAIL_MAX_BYTES = 1 << 20
 
 
@@ -177,7 +182,7 @@ class Wakeable(Protocol):
 class StreamTail:
     """The tail of a conversation's stream: every record after `start` up to `last`, as frames.
 
-    A reader whose cursor is older reads from the bus until it has come up to `start`.
+    A reader whose cursor is before `start` reads from the bus until it has caught up.
     """
 
     __slots__ = (
@@ -190,8 +195,8 @@ class StreamTail:
         "deleted",
         "epoch",
         "last",
+        "readers",
         "reading",
-        "sleepers",
         "start",
         "topic",
     )
@@ -199,19 +204,19 @@ class StreamTail:
     def __init__(self, conversation: str, topic: str) -> None:
         self.conversation = conversation
         self.topic = topic
-        self.sleepers: set[Wakeable] = set()
+        self.readers: set[Wakeable] = set()
         self.begun = False
         self.deleted = False
-        self.changed = False  # there may be more on the bus than was read
+        self.changed = False  # the bus may have records that were not read yet
         self.reading = False
-        self.epoch = 0  # how often the tail began anew: cursors from before have to be checked
+        self.epoch = 0  # number of restarts; a cursor of an earlier epoch must be checked on the bus
         self.start = self.last = 0
         self._seqs: list[int] = []
         self._frames: list[EventFrame] = []
         self._bytes = 0
 
     def begin(self, last: int) -> None:
-        """Nothing is kept of what came before; the first reader says where the topic stood."""
+        """Start an empty tail after the seq that the first reader found as the last of the topic."""
         self.begun = True
         self.epoch += 1
         self.start = self.last = last
@@ -233,7 +238,7 @@ class StreamTail:
         del self._frames[:count], self._seqs[:count]
 
     def after(self, cursor: int) -> list[EventFrame] | None:
-        """The frames after the cursor; `None` when they have to be read from the bus."""
+        """Return the frames after the cursor, or `None` if they must be read from the bus."""
         if not self.begun or cursor < self.start:
             return None
         if cursor >= self.last:
@@ -241,5 +246,5 @@ class StreamTail:
         return self._frames[bisect_right(self._seqs, cursor) :]
 
     def wake(self) -> None:
-        for sleeper in self.sleepers:
-            sleeper.wake()
+        for reader in self.readers:
+            reader.wake()

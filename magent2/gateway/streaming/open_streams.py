@@ -1,23 +1,38 @@
-"""The open streams of a process: their number, heartbeats and end."""
+"""The open streams of a process (limits, heartbeats, end), and the response that writes one to its client."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from magent2.bus.base import FOLLOW_RETRY_S
 from magent2.bus.interface import Engine
-from magent2.gateway.access.auth import Access
-from magent2.gateway.access.identity import TOKEN_IDENTITY, Identity
+from magent2.errors import NotYours, TransientError, UnknownCursor
+from magent2.gateway.access.auth import TOKEN_IDENTITY, Access, Identity, identity_of
 from magent2.gateway.access.keys import KeyCache
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.fanout import Fanout
 from magent2.gateway.streaming.reader import Reader
-from magent2.gateway.streaming.sse import EndReason, FrameFormat, StreamRequest
+from magent2.gateway.streaming.sse import HEARTBEAT, RETRY, EndReason, FrameBatch, FrameFormat, StreamRequest
 from magent2.telemetry import Metrics
 
-BEATS = 15  # heartbeats are spread over this many moments of their interval
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SLOTS = 15  # heartbeats are spread over this many moments of their interval
+ABORT = "magent2.abort"  # extension of our server: close the connection without waiting for unsent data
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class OpenStream(Protocol):
@@ -34,11 +49,11 @@ class OpenStream(Protocol):
     def is_idle(self) -> bool: ...
 
 
-G = TypeVar("G", bound=OpenStream)
+S = TypeVar("S", bound=OpenStream)
 
 
 class OpenStreams:
-    """The readers of a process. One timer for all their heartbeats; an idle reader costs no other."""
+    """The readers of a process. One timer serves all heartbeats, so that an idle reader has no timer of its own."""
 
     def __init__(self, bus: Engine, limits: GatewayLimits, access: Access, metrics: Metrics) -> None:
         self.limits = limits
@@ -46,28 +61,28 @@ class OpenStreams:
         self._bus = bus
         self._access = access
         self._fanouts: dict[FrameFormat, Fanout] = {}
-        self._wheel: list[set[OpenStream]] = [set() for _ in range(BEATS)]
-        self._next = 0  # where the next reader goes
-        self._now = 0
+        self._slots: list[set[OpenStream]] = [set() for _ in range(HEARTBEAT_SLOTS)]
+        self._next_slot = 0  # of the next reader
+        self._current_slot = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._pass = access.token
-        self._by_name: Counter[str] = Counter()  # streams of those who are not admins
+        self._token = access.token
+        self._by_name: Counter[str] = Counter()  # streams by principal, administrators aside
         self._by_key: dict[str, set[OpenStream]] = {}
         self.keys = KeyCache(bus, self.revoke, self._by_key.__contains__)
         self.open = 0
         self.draining = False
 
-    def enter(self, wanted: StreamRequest, identity: Identity = TOKEN_IDENTITY) -> Reader:
-        """A new reader, if there is room."""
+    def enter(self, request: StreamRequest, identity: Identity = TOKEN_IDENTITY) -> Reader:
+        """Open a reader, if the limits allow one more."""
         self.check(identity)
-        return self.admit(Reader(self._bus, self.fanout(wanted.rendering), wanted, identity))
+        return self.admit(Reader(self._bus, self.fanout(request.frame_format), request, identity))
 
-    def fanout(self, rendering: FrameFormat) -> Fanout:
-        """The one follower of all who read in this rendering."""
-        return self._fanouts.setdefault(rendering, Fanout(self._bus, rendering))
+    def fanout(self, frame_format: FrameFormat) -> Fanout:
+        """Return the fan-out that all streams of this format share."""
+        return self._fanouts.setdefault(frame_format, Fanout(self._bus, frame_format))
 
     def check(self, identity: Identity) -> None:
-        """Whether there is room for one more, before anything is opened for it."""
+        """Raise a problem if no stream can be opened for this identity."""
         if self.draining:
             raise Problem.draining()
         if self.open >= self.limits.streams_max:
@@ -75,29 +90,26 @@ class OpenStreams:
         if self.keys.has_ended(identity.key):
             raise Problem.unauthorized()
 
-    def admit(self, reader: G) -> G:
-        self._note(reader)
-        self.open += 1
-        self.metrics.streams_open.set(self.open)
-        reader.slot = self._next = (self._next + 1) % BEATS
-        self._wheel[reader.slot].add(reader)
-        if self._timer is None:
-            self._pass = self._access.token
-            self._arm()
-        return reader
-
-    def _note(self, reader: OpenStream) -> None:
-        identity = reader.identity
-        name = identity.principal.bound
+    def admit(self, reader: S) -> S:
+        """Register a reader. Closes it and raises a problem if its principal has too many streams."""
+        name, key = reader.identity.principal.bound, reader.identity.key
         if name is not None:
             if self._by_name[name] >= self.limits.streams_per_principal_max:
                 reader.close()
                 raise Problem.too_many_of_yours(self.limits.streams_per_principal_max)
             self._by_name[name] += 1
-        if identity.key is not None:
-            self._by_key.setdefault(identity.key, set()).add(reader)
+        if key is not None:
+            self._by_key.setdefault(key, set()).add(reader)
+        self.open += 1
+        self.metrics.streams_open.set(self.open)
+        reader.slot = self._next_slot = (self._next_slot + 1) % HEARTBEAT_SLOTS
+        self._slots[reader.slot].add(reader)
+        if self._timer is None:
+            self._token = self._access.token
+            self._start_timer()
+        return reader
 
-    def _strike(self, reader: OpenStream) -> None:
+    def leave(self, reader: OpenStream) -> None:
         name, key = reader.identity.principal.bound, reader.identity.key
         if name is not None:
             self._by_name[name] -= 1
@@ -107,50 +119,153 @@ class OpenStreams:
             self._by_key[key].discard(reader)
             if not self._by_key[key]:
                 del self._by_key[key]
-
-    def revoke(self, key: str) -> int:
-        """End the streams that were opened by this key."""
-        readers = self._by_key.get(key, set())
-        for reader in readers:
-            reader.end("revoked")
-        return len(readers)
-
-    def leave(self, reader: OpenStream) -> None:
-        self._strike(reader)
         self.open -= 1
         self.metrics.streams_open.set(self.open)
-        self._wheel[reader.slot].discard(reader)
+        self._slots[reader.slot].discard(reader)
         reader.close()
         if not self.open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def revoke(self, key: str) -> int:
+        """End the streams of an API key. Return how many there were."""
+        readers = self._by_key.get(key, set())
+        for reader in readers:
+            reader.end("revoked")
+        return len(readers)
+
     def close(self) -> None:
-        """Stop listening for what becomes of keys."""
+        """Stop following the API keys."""
         self.keys.close()
 
     def drain(self) -> None:
-        """End every stream so that its client comes back to another gateway."""
+        """End all streams. Their clients reconnect to another gateway."""
         self.draining = True
         for reader in self.readers():
             reader.end("drain")
 
-    # --- the timer
+    def readers(self) -> list[OpenStream]:
+        return [reader for slot in self._slots for reader in slot]
 
-    def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.limits.heartbeat_s / BEATS, self._tick)
+    def _start_timer(self) -> None:
+        delay_s = self.limits.heartbeat_s / HEARTBEAT_SLOTS
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
-        self._arm()
-        self._now = (self._now + 1) % BEATS
-        for reader in self._wheel[self._now]:
+        self._start_timer()
+        self._current_slot = (self._current_slot + 1) % HEARTBEAT_SLOTS
+        for reader in self._slots[self._current_slot]:
             reader.beat = True
             reader.wake()
-        if self._access.token != self._pass:
-            self._pass = self._access.token
+        if self._access.token != self._token:
+            self._token = self._access.token
             for reader in self.readers():
                 if reader.identity.key is None:
                     reader.end("revoked")
 
-    def readers(self) -> list[OpenStream]:
-        return [reader for slot in self._wheel for reader in slot]
+
+class StreamSource(OpenStream, Protocol):
+    """The reader behind one streaming response."""
+
+    gone: bool
+
+    @property
+    def last_frame(self) -> bytes | None: ...
+    @property
+    def is_deleted(self) -> bool: ...
+    def leave(self) -> None: ...
+    async def wait(self) -> None: ...
+    async def read(self) -> Iterator[FrameBatch]: ...
+    async def check_allowed(self) -> bool: ...
+    async def find_gap(self) -> bytes: ...
+
+
+class EventStream(Response):
+    """Streams a conversation until the client leaves, the stream ends, or the client reads too slowly.
+
+    Plain ASGI: events that are ready together go out in one write.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, streams: OpenStreams, request: StreamRequest) -> None:
+        super().__init__()
+        self._streams = streams
+        self._request = request
+
+    def _enter(self, scope: Scope) -> StreamSource:
+        return self._streams.enter(self._request, identity_of(scope))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reader = self._enter(scope)
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
+        try:
+            await self._stream(reader, send)
+        except TimeoutError:
+            log.info("closed a stream whose client reads too slowly", extra={"topic": self._request.conversation})
+            self._streams.metrics.cut_off.inc()
+            abort = scope.get("extensions", {}).get(ABORT)
+            if abort is not None:  # another server sees that the response has no end
+                abort["now"]()
+                await disconnect
+        finally:
+            disconnect.cancel()
+            self._streams.leave(reader)
+
+    async def _stream(self, reader: StreamSource, send: Send) -> None:
+        first = await self._first(reader)
+        if first is None:
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await self._write(send, RETRY + first)
+        while not reader.gone:
+            end = reader.last_frame
+            if end is not None:
+                await self._write(send, end, last=True)
+                return
+            await reader.wait()
+            if reader.beat:
+                reader.beat = False
+                await self._write(send, HEARTBEAT)
+            await self._send_new(reader, send)
+
+    async def _first(self, reader: StreamSource) -> bytes | None:
+        """Read before the status is sent: an unavailable bus can still be a 503, a deleted conversation a 204."""
+        await reader.check_allowed()
+        try:
+            batches = await reader.read()
+        except UnknownCursor:
+            return await reader.find_gap()
+        if reader.is_deleted:
+            return None
+        # Checked again: a conversation that did not exist at the first check may have got another owner since.
+        return b"".join([batch.data for batch in batches]) if await reader.check_allowed() else b""
+
+    async def _send_new(self, reader: StreamSource, send: Send) -> None:
+        """Send the frames after the reader's cursor, if the caller may read the conversation."""
+        try:
+            batches = await reader.read()
+            if not await reader.check_allowed():
+                return
+            for batch in batches:
+                self._streams.metrics.events_sent.inc(batch.shown)
+                await self._write(send, batch.data)
+        except NotYours:
+            reader.end("revoked")
+        except UnknownCursor:
+            await self._write(send, await reader.find_gap())
+        except TransientError as error:
+            log.warning("cannot read the log for a stream; will retry", extra={"error": str(error)})
+            await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        async with asyncio.timeout(self._streams.limits.send_max_s):
+            await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+
+async def _wait_for_disconnect(receive: Receive, reader: StreamSource) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    reader.leave()

@@ -1,8 +1,8 @@
-"""The list of sessions as it changes, for everybody in this process who looks at one.
+"""Live lists of sessions, shared by all streams of this process that show the same list.
 
-The bus tells when a topic changes, and not that a new one has begun. So each list watches the sessions that it shows
-and the inboxes of the agents, where every new conversation leaves its first mail; what begins without any is seen at
-the next sweep, or at once when this process began it.
+The bus reports that a topic has changed, but not that a new one was created. So each list watches its sessions and the
+inboxes of all agents, which get the first message of every new conversation. A session that was created without a
+message is found by the next sweep, or at once if this process created it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any
+from typing import TypedDict
 
 import orjson
 
@@ -20,21 +20,36 @@ from magent2.bus.records import TopicInfo, TopicList
 from magent2.bus.watch import Watch
 from magent2.errors import Magent2Error
 from magent2.gateway.streaming.fanout import Wakeable
+from magent2.gateway.streaming.sse import notice_frame
 from magent2.mail.headers import FIRST_TEXT, LAST_TEXT, PAUSED
 from magent2.models.address import chat_topic, stream_topic
 from magent2.sessions.store import HIDDEN, Session
 
 SHOWN_MAX = 100  # sessions of one list
-AGENTS_MAX = 1000
+AGENTS_MAX = 1000  # whose inboxes one list watches
 SWEEP_S = 5.0
-PAUSE_S = 0.1  # what changes together is told together
-CHANGES_KEPT = 64  # who is further behind is given the whole list again
+PAUSE_S = 0.1  # changes within this time become one event
+CHANGES_KEPT = 64  # a reader that is further behind gets the whole list again
 
 log = logging.getLogger(__name__)
 
 
-def session_summary(session: Session) -> dict[str, Any]:
-    """Return a session as an entry of a list."""
+class SessionEntry(TypedDict):
+    """A session as an entry of a list. The fields are those of `SessionSummary`."""
+
+    session_id: str
+    title: str | None
+    last_text: str | None
+    active_agent_id: str | None
+    scenario_id: str | None
+    run_status: str | None
+    approvals: int
+    last_seq: int
+    last_active_ms: int
+    owner: str | None
+
+
+def session_summary(session: Session) -> SessionEntry:
     head = session.head
     return {
         "session_id": session.session_id,
@@ -57,71 +72,71 @@ class LiveSessionLists:
         self._bus = bus
         self._lists: dict[str | None, LiveSessionList] = {}
 
-    def join(self, owner: str | None, sleeper: Wakeable) -> LiveSessionList:
+    def join(self, owner: str | None, reader: Wakeable) -> LiveSessionList:
+        """Return the list of an owner, and wake the reader when it changes."""
         if owner not in self._lists:
             self._lists[owner] = LiveSessionList(self._bus, owner)
-        shown = self._lists[owner]
-        shown.sleepers.add(sleeper)
-        return shown
+        joined = self._lists[owner]
+        joined.readers.add(reader)
+        return joined
 
-    def leave(self, shown: LiveSessionList, sleeper: Wakeable) -> None:
-        shown.sleepers.discard(sleeper)
-        if not shown.sleepers and self._lists.get(shown.owner) is shown:
-            del self._lists[shown.owner]
-            shown.close()
+    def leave(self, left: LiveSessionList, reader: Wakeable) -> None:
+        left.readers.discard(reader)
+        if not left.readers and self._lists.get(left.owner) is left:
+            del self._lists[left.owner]
+            left.close()
 
-    def look(self) -> None:
-        """Note that this process created or deleted a session, so that lists need not wait for the sweep."""
-        for shown in self._lists.values():
-            shown.look()
+    def refresh(self) -> None:
+        """Read all lists again: this process has created or deleted a session."""
+        for one in self._lists.values():
+            one.refresh()
 
 
 class LiveSessionList:
-    """The most recently active sessions of one owner, and what has changed of late."""
+    """The most recently active sessions of one owner, and the last changes of the list."""
 
     def __init__(self, bus: Engine, owner: str | None) -> None:
         self.owner = owner
-        self.sleepers: set[Wakeable] = set()
-        self.version = 0  # 0 until it was read for the first time
+        self.readers: set[Wakeable] = set()
+        self.version = 0  # 0 until the first read
         self._bus = bus
-        self._items: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, SessionEntry] = {}
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=CHANGES_KEPT)
         self._watched: set[str] = set()
-        self._told = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._run(), name="magent2-session-list")]
+        self._refresh_requested = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="magent2-session-list")
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._task.cancel()
 
-    def look(self) -> None:
-        self._told.set()
+    def refresh(self) -> None:
+        self._refresh_requested.set()
 
     def after(self, version: int) -> bytes:
-        """What a reader who has seen this version has to be sent; the whole list to one who has seen none."""
+        """Return the events that bring a reader from this version to the current one. Version 0 is no list at all."""
         oldest = self._changes[0][0] if self._changes else self.version + 1
         if not self.version or version == self.version:
             return b""
         if not version or version + 1 < oldest:
-            return _frame("sessions", {"sessions": list(self._items.values())})
+            return notice_frame("sessions", orjson.dumps({"sessions": list(self._entries.values())}))
         return b"".join(frame for number, frame in self._changes if number > version)
 
-    # --- looking
+    # --- following the log
 
     async def _run(self) -> None:
         with self._bus.watch() as watch:
             while True:
-                self._told.clear()
+                self._refresh_requested.clear()
                 try:
-                    while await self._look(watch):
-                        pass  # what was added to the watch may have changed before it was
+                    while await self._read(watch):
+                        pass  # a topic that was just added to the watch may have changed before that
                 except Magent2Error as error:
-                    log.warning("a list of sessions waits for the bus", extra={"error": str(error)})
+                    log.warning("cannot read the list of sessions; will retry", extra={"error": str(error)})
                 await self._wait(watch)
                 await asyncio.sleep(PAUSE_S)
 
     async def _wait(self, watch: Watch) -> None:
-        waits = [asyncio.ensure_future(watch.changed(SWEEP_S)), asyncio.ensure_future(self._told.wait())]
+        waits = [asyncio.ensure_future(watch.changed(SWEEP_S)), asyncio.ensure_future(self._refresh_requested.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -129,23 +144,18 @@ class LiveSessionList:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _look(self, watch: Watch) -> bool:
-        """Read the list and tell what is new; whether there is more to watch now."""
-        inboxes = await self._inboxes_now()
+    async def _read(self, watch: Watch) -> bool:
+        """Read the list and publish what has changed. Return whether new topics were added to the watch."""
+        known: TopicList = await self._bus.acall(Topics("agent:", limit=AGENTS_MAX))
+        inboxes = {chat_topic(info.topic.partition(":")[2]) for info in known.topics}
         page: TopicList = await self._bus.acall(Topics("stream:", self.owner, None, SHOWN_MAX))
         found = {
             session.session_id: session_summary(session)
             for session in (Session.of(info) for info in page.topics if not info.head.get(HIDDEN))
         }
-        gone = await self._deleted([name for name in self._items if name not in found])
-        self._tell(found, gone)
-        return self._watch_these(watch, {*map(stream_topic, found), *inboxes})
-
-    async def _inboxes_now(self) -> set[str]:
-        known: TopicList = await self._bus.acall(Topics("agent:", limit=AGENTS_MAX))
-        return {chat_topic(info.topic.partition(":")[2]) for info in known.topics}
-
-    def _watch_these(self, watch: Watch, topics: set[str]) -> bool:
+        deleted = await self._deleted([name for name in self._entries if name not in found])
+        self._publish(found, deleted)
+        topics = {*map(stream_topic, found), *inboxes}
         new, old = topics - self._watched, self._watched - topics
         watch.add(*new)
         watch.discard(*old)
@@ -153,30 +163,27 @@ class LiveSessionList:
         return bool(new)
 
     async def _deleted(self, names: list[str]) -> list[str]:
-        """Those that are no longer there; others only made room for more recent ones."""
+        """Return those that were deleted. The others only made room for more recent sessions."""
         if not names:
             return []
         found: tuple[TopicInfo, ...] = await self._bus.acall(Describe(tuple(map(stream_topic, names))))
         return [name for name, info in zip(names, found, strict=True) if info.deleted]
 
-    def _tell(self, found: dict[str, dict[str, Any]], gone: list[str]) -> None:
-        changed = [item for name, item in found.items() if _differs(self._items.get(name), item)]
-        self._items = found
+    def _publish(self, found: dict[str, SessionEntry], removed: list[str]) -> None:
+        changed = [entry for name, entry in found.items() if _differs(self._entries.get(name), entry)]
+        self._entries = found
         if not self.version:
             self.version = 1
-        elif changed or gone:
+        elif changed or removed:
             self.version += 1
-            self._changes.append((self.version, _frame("sessions_changed", {"changed": changed, "removed": gone})))
+            data = orjson.dumps({"changed": changed, "removed": removed})
+            self._changes.append((self.version, notice_frame("sessions_changed", data)))
         else:
             return
-        for sleeper in self.sleepers:
-            sleeper.wake()
+        for reader in self.readers:
+            reader.wake()
 
 
-def _differs(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
-    """Whether a list would look different; how far the log has grown it does not show."""
+def _differs(before: SessionEntry | None, now: SessionEntry) -> bool:
+    """Compare entries without `last_seq`, which lists do not show and every record changes."""
     return before is None or {**before, "last_seq": 0} != {**now, "last_seq": 0}
-
-
-def _frame(kind: str, data: dict[str, Any]) -> bytes:
-    return b"event: %s\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))

@@ -23,7 +23,7 @@ from magent2.bus.redis_adapter import RedisBus
 from magent2.bus.sqlite import SqliteBus
 from magent2.directory.keys import create_key
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry

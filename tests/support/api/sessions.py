@@ -17,7 +17,7 @@ from magent2.bus.interface import Engine
 from magent2.bus.operations import Dump
 from magent2.gateway.app import create_app
 from magent2.gateway.catalogue import Catalogue
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.server import Gateway, listen
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry

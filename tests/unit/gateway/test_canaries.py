@@ -19,7 +19,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from magent2.gateway.route_label import route_template
+from magent2.gateway.instrumentation import route_template
 
 
 def server() -> uvicorn.Server:

@@ -17,7 +17,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Delete
 from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.streaming.sse import CURSOR_MAX, MAX_EVENTS_MAX
 
 EXAMPLES = 8  # per operation

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import DEFAULT_RATES, RequestRate
+from magent2.gateway.limits import DEFAULT_RATES, RequestRate
 from tests.support.keys import ACCESS, KeyHolder, create_key_holder
 from tests.unit.gateway.test_openapi import EXAMPLES, QUICK, THERE, _bus, bound
 

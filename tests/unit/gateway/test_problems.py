@@ -16,7 +16,7 @@ from magent2.bus.operations import Append, Delete, Erase, Operation
 from magent2.errors import BusUnavailable, StorageFull
 from magent2.gateway.access.auth import Access
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits, RequestRate
 from tests.support.gateway import app_client, message
 from tests.support.keys import ACCESS, ADMIN, TOKEN, KeyHolder, create_key_holder
 from tests.support.routes import TABLE, Request

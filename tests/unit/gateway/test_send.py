@@ -10,7 +10,7 @@ from magent2.bus.log import Log
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Claim, Delete, Read
 from magent2.errors import BusUnavailable, StorageFull
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.mail.registration import register_agent
 from magent2.models.events import UserMessageEvent
 from tests.support.flaky_engine import FlakyEngine

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from magent2.errors import SettingsError
-from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits
 from magent2.roster.limits import LimitValues, parse_limit_variables
 from magent2.runner.config import HISTORY_MAX, HISTORY_MAX_CHOICES, MAX_TURNS, MAX_TURNS_CHOICES
 from magent2.sessions.approvals import APPROVAL_MAX_S

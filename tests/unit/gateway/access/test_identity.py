@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Describe
-from magent2.gateway.access.identity import ANONYMOUS, check_sender, principal_of
+from magent2.gateway.access.auth import ANONYMOUS, check_sender, principal_of
 from magent2.gateway.app import create_app
 from magent2.gateway.problems import Problem
 from magent2.models.principal import ADMIN as HOUSE

@@ -18,8 +18,8 @@ from magent2.gateway.access import keys as keys_module
 from magent2.gateway.access.auth import Access
 from magent2.gateway.access.keys import KeyCache
 from magent2.gateway.app import create_app
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits import rate_limits as ratelimit
-from magent2.gateway.limits.limits import GatewayLimits
 from magent2.gateway.problems import Problem
 from magent2.gateway.streaming.sse import StreamRequest
 from magent2.token import TokenFile

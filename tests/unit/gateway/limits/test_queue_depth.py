@@ -7,8 +7,8 @@ import httpx2
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, SetHead
 from magent2.bus.records import NewRecord
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.limits import queue_depth as queues
-from magent2.gateway.limits.limits import GatewayLimits
 from tests.support.gateway import asgi_client, message
 
 MAX = 8

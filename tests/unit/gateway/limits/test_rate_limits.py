@@ -5,8 +5,8 @@ import random
 import pytest
 
 from magent2.bus.memory import MemoryBus
+from magent2.gateway.limits import DEFAULT_RATES, GatewayLimits, RequestRate, RouteKind
 from magent2.gateway.limits import rate_limits as ratelimit
-from magent2.gateway.limits.limits import DEFAULT_RATES, GatewayLimits, RequestRate, RouteKind
 from magent2.gateway.limits.rate_limits import RequestRates, UnknownKeyLimit, bucket_of, kind_of
 from magent2.gateway.problems import Problem
 from tests.support.gateway import asgi_client, message

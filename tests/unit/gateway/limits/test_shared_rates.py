@@ -11,8 +11,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Describe
 from magent2.bus.records import NewRecord
+from magent2.gateway.limits import RequestRate
 from magent2.gateway.limits import rate_limits as counts
-from magent2.gateway.limits.limits import RequestRate
 from magent2.gateway.limits.rate_limits import BUCKETS_PER_RECORD, SharedRequestRates
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic

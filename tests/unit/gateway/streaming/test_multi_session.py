@@ -13,13 +13,12 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Operation, Read, Trim
 from magent2.errors import BusUnavailable, Magent2Error
-from magent2.gateway.access.identity import TOKEN_IDENTITY
-from magent2.gateway.routes.multi_stream import merge_last_event_id
+from magent2.gateway.access.auth import TOKEN_IDENTITY
+from magent2.gateway.routes.streams import merge_last_event_id
 from magent2.gateway.streaming.fanout import Fanout
-from magent2.gateway.streaming.multi_session import MultiSessionReader, cursors_text, parse_cursors
-from magent2.gateway.streaming.session_frames import EVENT_FORMAT
+from magent2.gateway.streaming.reader import MultiSessionReader, cursors_text, parse_cursors
 from magent2.gateway.streaming.session_list import CHANGES_KEPT, LiveSessionLists
-from magent2.gateway.streaming.sse import StreamRequest
+from magent2.gateway.streaming.sse import EVENT_FORMAT, StreamRequest
 from magent2.models.principal import Principal
 from magent2.sessions.settings import SessionChange
 from magent2.sessions.store import SessionStore
@@ -78,7 +77,7 @@ async def read(whole: MultiSessionReader) -> list[tuple[str, dict[str, Any]]]:
 
 def whole_of(bus: MemoryBus, **cursors: int | None) -> MultiSessionReader:
     fanout = Fanout(bus, EVENT_FORMAT)
-    wanted = [StreamRequest(name, after=after, rendering=EVENT_FORMAT) for name, after in cursors.items()]
+    wanted = [StreamRequest(name, after=after, frame_format=EVENT_FORMAT) for name, after in cursors.items()]
     return MultiSessionReader(bus, fanout, cursors, wanted, TOKEN_IDENTITY)
 
 
@@ -151,7 +150,7 @@ async def test_who_is_far_behind_is_given_the_whole_list_again(bus: MemoryBus) -
     await until(lambda: shown.version == 1)
 
     for number in range(CHANGES_KEPT + 1):  # without a pause in which it could look for itself
-        shown._tell({"one": {"session_id": "one", "title": str(number)}}, [])
+        shown._publish({"one": {**shown._entries["one"], "title": str(number)}}, [])
 
     assert shown.after(0).startswith(b"event: sessions\n")
     assert shown.after(1).startswith(b"event: sessions\n")

@@ -10,17 +10,15 @@ from magent2.bus.records import Record
 from magent2.gateway.streaming.sse import (
     BATCH_MAX_BYTES,
     CURSOR_MAX,
+    RECORD_FORMAT,
     BadCursor,
     EventFrame,
     UnknownKind,
     batches,
-    end_frame,
-    gap_frame,
     kind_of,
     parse_cursor,
     parse_kinds,
     payload_frame,
-    record_frame,
 )
 from tests.support.gateway import last_id, parse_frames
 
@@ -50,11 +48,11 @@ def test_a_kind_never_breaks_the_frame(kind: object) -> None:
 
 
 def test_an_erased_record_keeps_its_place_and_says_nothing() -> None:
-    assert record_frame(Record("stream:a", {}, seq=7, erased=True)) == EventFrame(7, "", b"")
+    assert RECORD_FORMAT.record(Record("stream:a", {}, seq=7, erased=True)) == EventFrame(7, "", b"")
 
 
 def test_gap_and_end_move_no_cursor() -> None:
-    text = (gap_frame("one", 3, 9) + end_frame("one", "deleted")).decode()
+    text = (RECORD_FORMAT.gap("one", 3, 9) + RECORD_FORMAT.end("one", "deleted")).decode()
 
     gap, end = parse_frames(text)
 

@@ -13,7 +13,7 @@ from magent2.bus.memory import MemoryBus
 from magent2.bus.operations import Append, Compact, Delete, Erase, Trim
 from magent2.bus.records import NewRecord
 from magent2.gateway.app import create_app
-from magent2.gateway.limits.limits import GatewayLimits
+from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.streaming.fanout import TAIL_MAX_FRAMES
 from magent2.gateway.streaming.sse import CURSOR_MAX
 from tests.support.engines import spoil_next_record

@@ -1,33 +1,84 @@
-"""`GET /api/stream`: many sessions and the list of them on one connection."""
+"""`GET /stream/{conversation_id}` and `GET /api/stream`: logs as server-sent events."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import orjson
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from magent2.bus.operations import Describe
 from magent2.bus.records import TopicInfo
-from magent2.gateway.access.identity import Identity, identity_of
-from magent2.gateway.openapi import EVENT_SCHEMA, problems
+from magent2.gateway.access.auth import Identity, identity_of
+from magent2.gateway.openapi import EVENT_SCHEMA, EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
 from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API
 from magent2.gateway.services import Services
-from magent2.gateway.streaming.multi_session import (
+from magent2.gateway.streaming.open_streams import EventStream
+from magent2.gateway.streaming.reader import (
     CURSORS_MAX_CHARS,
     SESSIONS_MAX,
     Cursors,
     MultiSessionReader,
     parse_cursors,
 )
-from magent2.gateway.streaming.response import EventStream
-from magent2.gateway.streaming.session_frames import EVENT_FORMAT, end_frame
-from magent2.gateway.streaming.sse import MAX_EVENTS_MAX, BadCursor, StreamRequest
-from magent2.models.address import stream_topic
+from magent2.gateway.streaming.sse import (
+    EVENT_FORMAT,
+    KINDS_TEXT_MAX_CHARS,
+    MAX_EVENTS_MAX,
+    BadCursor,
+    StreamRequest,
+    parse_cursor,
+    parse_kinds,
+)
+from magent2.models.address import NAME_MAX_CHARS, check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE
+
+Conversation = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
+
+
+def _conversation_stream_routes(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["streams"])
+
+    @routes.get(
+        "/stream/{conversation_id:path}",
+        response_class=Response,
+        responses={
+            200: EVENT_STREAM_RESPONSE,
+            204: {"description": "The conversation was deleted"},
+            **problems(400, 401, 403, 404, 422, 429, 503),
+        },
+    )
+    async def stream(
+        conversation_id: Conversation,
+        since: Annotated[str | None, Query(max_length=64, description="after this seq")] = None,
+        kinds: Annotated[str | None, Query(max_length=KINDS_TEXT_MAX_CHARS, description="only these, as a,b")] = None,
+        max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
+        wanted = StreamRequest(
+            check_name(conversation_id, "conversation id"),
+            after=resume_cursor(since, last_event_id),
+            kinds=None if kinds is None else parse_kinds(kinds),
+            max_events=max_events,
+        )
+        return EventStream(services.streams, wanted)
+
+    return routes
+
+
+def resume_cursor(since: str | None, last_event_id: str | None) -> int | None:
+    """Where to go on. A client that reconnects by itself sends both, and the header is the newer."""
+    if last_event_id is not None and last_event_id.strip():
+        try:
+            return parse_cursor(last_event_id)
+        except BadCursor as error:
+            raise Problem(400, "bad_cursor", f"Last-Event-ID: {error}") from None
+    return None if since is None else parse_cursor(since)
+
 
 NUMBERED = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT_EXAMPLE).decode()}
 MANY = {
@@ -37,7 +88,7 @@ MANY = {
 }
 
 
-def router(services: Services) -> APIRouter:
+def _multi_session_stream_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
     @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(*ACCESS_ERRORS, 400, 422)})
@@ -97,7 +148,7 @@ class MultiSessionStream(EventStream):
         self._ends = {name: end for name, info in found.items() if (end := self._end_of(info)) is not None}
         self._cursors = {name: after for name, after in cursors.items() if name not in self._ends}
 
-    def _end_of(self, info: TopicInfo) -> str | None:
+    def _end_of(self, info: TopicInfo) -> Literal["deleted", "unknown"] | None:
         """Return why a session is not followed. A session of another owner is reported as unknown."""
         if info.deleted:
             return "deleted"
@@ -107,12 +158,19 @@ class MultiSessionStream(EventStream):
     def _enter(self, scope: Scope) -> MultiSessionReader:
         streams = self._services.streams
         streams.check(self._identity)
-        wanted = [StreamRequest(name, after=after, rendering=EVENT_FORMAT) for name, after in self._cursors.items()]
+        wanted = [StreamRequest(name, after=after, frame_format=EVENT_FORMAT) for name, after in self._cursors.items()]
         fanout = streams.fanout(EVENT_FORMAT)
         whole = MultiSessionReader(
-            self._services.bus, fanout, self._cursors, wanted, self._identity, self._wanted.max_events
+            self._services.bus, fanout, self._cursors, wanted, self._identity, self._request.max_events
         )
-        whole.look_at(self._services.session_lists)
+        whole.add_list(self._services.session_lists)
         for name, reason in self._ends.items():
-            whole.say(end_frame(name, reason))
+            whole.add_notice(EVENT_FORMAT.end(name, reason))
         return streams.admit(whole)
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for family in (_conversation_stream_routes, _multi_session_stream_routes):
+        routes.routes.extend(family(services).routes)
+    return routes

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from magent2.bus.memory import MemoryBus
-from magent2.gateway.access.middleware import SECURITY
+from magent2.gateway.instrumentation import SECURITY_HEADERS
 from magent2.telemetry.logs import JsonLines, fields_of
 from tests.support.gateway import asgi_client, message
 from tests.support.keys import ACCESS, ADMIN, create_key_holder
@@ -106,7 +106,7 @@ async def test_every_answer_carries_what_keeps_a_browser_safe(bus: MemoryBus) ->
         ]
 
     for answer in answers:
-        for name, value in SECURITY:
+        for name, value in SECURITY_HEADERS:
             assert answer.headers.get_list(name.decode()) == [value.decode()], answer.url
         (policy,) = answer.headers.get_list("content-security-policy")
         assert "default-src 'none'" in policy

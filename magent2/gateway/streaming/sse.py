@@ -13,7 +13,7 @@ from magent2.bus.records import Record
 from magent2.errors import InvalidInput
 from magent2.models.events import EndEvent, GapEvent
 from magent2.models.schemas import CONTRACT
-from magent2.sessions.stream import flat_event
+from magent2.sessions.stream import FlatEvent, flat_event
 
 CURSOR_MAX = 2**53  # the largest number that every JSON reader keeps exactly
 CURSOR_MAX_DIGITS = 16
@@ -26,10 +26,6 @@ RETRY = b"retry: 1000\n\n"
 HEARTBEAT = b": \n\n"
 UNNAMED = "record"  # the kind of a record without a usable `event` field
 
-FLAT_EVENT_FIELDS = (
-    "session_id", "seq", "type", "message_id", "token_seq", "role", "agent_id", "text", "final", "reason", "data",
-    "timestamp_ms",
-)  # fmt: skip
 
 EndReason: TypeAlias = Literal["deleted", "revoked", "drain", "max_events"]
 
@@ -143,7 +139,13 @@ class SessionEventFormat(FrameFormat):
     @staticmethod
     def _event(conversation: str, kind: str, fields: Mapping[str, object]) -> dict[str, object]:
         """Return an event that is not a record of the session. It has the same fields as one."""
-        return {**dict.fromkeys(FLAT_EVENT_FIELDS), "data": {}, "session_id": conversation, "type": kind, **fields}
+        return {
+            **dict.fromkeys(FlatEvent.__annotations__),
+            "data": {},
+            "session_id": conversation,
+            "type": kind,
+            **fields,
+        }
 
 
 RECORD_FORMAT = RecordFormat()

@@ -19,7 +19,7 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.address import check_name, history_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.sessions.history import HistoryCache
-from magent2.sessions.receipts import MessageProgress, find_message_progress
+from magent2.sessions.message_outcome import MessageProgress, find_message_progress
 from magent2.sessions.steering import steer
 from magent2.sessions.store import with_user_message
 

@@ -32,8 +32,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Talk to agents": {
         "chat": ("magent2.cli.chat:chat", "Chat with an agent."),
-        "send": ("magent2.cli.send:send", "Send a message to an agent."),
-        "python": ("magent2.cli.send:python", "Run a Python file with an agent's tools."),
+        "send": ("magent2.cli.runs:send", "Send a message to an agent."),
+        "python": ("magent2.cli.runs:python", "Run a Python file with an agent's tools."),
         "steer": ("magent2.cli.runs:steer", "Send a message to agents while they are running."),
         "stop": ("magent2.cli.runs:stop", "Stop the run of a conversation."),
         "approvals": ("magent2.cli.runs:approvals", "List the tool calls of a conversation that need approval."),

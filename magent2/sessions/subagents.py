@@ -20,7 +20,7 @@ from magent2.mail.headers import ACTIVE_AGENT, RUN_AGENT, RUN_ENVELOPE, RUN_STAT
 from magent2.models.address import SUBAGENT_SEPARATOR, chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonMapping
-from magent2.sessions.receipts import find_message_progress
+from magent2.sessions.message_outcome import find_message_progress
 
 SUBAGENTS_PER_RUN_MAX = 16
 DEPTH_MAX = 4  # nesting of subagents

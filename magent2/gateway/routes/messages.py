@@ -42,8 +42,7 @@ from magent2.models.api.messages import (
 )
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
-from magent2.sessions.message_outcome import MessageOutcome
-from magent2.sessions.receipts import MessageProgress, find_message_progress
+from magent2.sessions.message_outcome import MessageOutcome, MessageProgress, find_message_progress
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 from magent2.sessions.stream import FlatEvent, flat_event
 

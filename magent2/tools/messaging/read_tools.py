@@ -15,7 +15,7 @@ from magent2.mail.headers import PRINCIPAL
 from magent2.models.address import chat_topic, check_name
 from magent2.models.json_types import JsonObject
 from magent2.sessions.history import History, read_history
-from magent2.sessions.receipts import MessageProgress, find_message_progress
+from magent2.sessions.message_outcome import MessageProgress, find_message_progress
 from magent2.tools.definition import (
     ToolArguments,
     ToolDefinition,

@@ -15,7 +15,7 @@ from magent2.errors import InvalidInput, NoActiveRun, NotYours, QueueFull, TextT
 from magent2.mail.delivery import SendOptions
 from magent2.mail.headers import COPIES, RUN_AGENT, RUN_ENVELOPE, RUN_STATUS, RUNNING, STEER
 from magent2.sessions.history import EndStatus, History, RunKey, SeenSteer
-from magent2.sessions.receipts import find_message_progress, receipts_of
+from magent2.sessions.message_outcome import find_message_progress, receipts_of
 from magent2.sessions.steering import STEER_MAX_CHARS, STEERS_WAITING_MAX, active_runs
 from tests.support.audit import whole_log
 from tests.support.engine_wrappers import EngineWrapper

@@ -96,7 +96,7 @@ def test_a_reader_that_goes_on_from_its_last_id_sees_each_message_once(bus: Bus)
     assert seen == list(range(7))
 
 
-def test_a_topic_that_nobody_has_written_to_is_empty(bus: Bus) -> None:
+def test_a_topic_without_records_is_empty(bus: Bus) -> None:
     assert list(bus.read("chat:nobody")) == []
 
 

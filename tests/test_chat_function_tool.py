@@ -210,7 +210,7 @@ def test_an_engine_gets_the_message_in_one_append_under_one_id(engine: MemoryBus
     assert [engine.read(topic)[0].id for topic in sent["published_to"]] == [sent["envelope_id"]] * 2
 
 
-def test_on_an_engine_a_conversation_with_nobody_active_gets_one_record(engine: MemoryBus) -> None:
+def test_on_an_engine_a_conversation_without_an_active_agent_gets_one_record(engine: MemoryBus) -> None:
     assert send_message("chat:conv1", "hello")["published_to"] == ["chat:conv1"]
 
 

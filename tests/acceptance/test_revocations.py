@@ -210,7 +210,7 @@ async def test_a_contact_that_is_blocked_is_not_written_for(bus: MemoryBus, sand
     assert way.arrived(bus) == way.wanted
 
 
-async def test_whoever_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox: MontySandbox) -> None:
+async def test_a_user_who_is_erased_meanwhile_gets_nothing(bus: MemoryBus, sandbox: MontySandbox) -> None:
     """What is deleted keeps its number, so something must be appended before: else the conditions would still hold."""
     code = "".join(BY_TOOL[name].code() for name in ("friend_send", "say"))
     blocks = Blocks(sandbox, code + "None", *messaging_tools())

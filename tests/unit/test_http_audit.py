@@ -88,7 +88,9 @@ async def test_a_stream_that_is_not_the_log_is_found(bus: MemoryBus, sent: list[
     assert any(finding.startswith(words) for finding in findings), findings
 
 
-async def test_whoever_came_late_owes_nothing_that_was_before(bus: MemoryBus, sent: list[tuple[str, str]]) -> None:
+async def test_a_reader_that_starts_late_need_not_see_earlier_events(
+    bus: MemoryBus, sent: list[tuple[str, str]]
+) -> None:
     log = whole_log(bus, "stream:one")
 
     assert stream_findings(log, as_seen(log)[3:], since=3) == []

@@ -53,7 +53,7 @@ def test_what_cannot_be_sent_is_refused_by_name(bus: Engine) -> None:
         context.receipt("m2")
 
 
-def test_who_does_not_wait_is_told_that_nobody_has_seen_it(bus: Engine) -> None:
+def test_a_receipt_without_a_wait_says_that_no_agent_has_seen_the_message(bus: Engine) -> None:
     context = RemoteContext(bus, "one")
     context.send_message(BusMessage(id="m1", content="begin", source="user:ann", target=AGENT))
 

@@ -65,7 +65,7 @@ def test_subscribing_again_loses_nothing() -> None:
     assert contents(bus.consume("main")) == ["one"]
 
 
-def test_whoever_left_and_came_back_starts_at_the_latest() -> None:
+def test_an_agent_that_subscribes_again_starts_at_the_latest_message() -> None:
     bus = MessageBus()
     bus.subscribe("main")
     bus.send(message("one"))
@@ -102,7 +102,7 @@ def test_a_message_without_a_target_is_for_everybody() -> None:
     assert [bus.consume(name) for name in ("a", "b", "c")] == [[sent]] * 3
 
 
-def test_a_message_with_a_target_is_for_nobody_else() -> None:
+def test_a_message_with_a_target_is_read_only_by_it() -> None:
     bus = MessageBus()
     bus.subscribe("main")
     bus.subscribe("other")
@@ -226,7 +226,7 @@ def test_clearing_removes_messages_subscribers_and_ids() -> None:
     assert bus.lag("main") == 0
 
 
-def test_sweeping_takes_nothing_from_anybody() -> None:
+def test_a_sweep_removes_only_messages_that_no_subscriber_can_read() -> None:
     bus = MessageBus()
     bus.subscribe("main")
     bus.subscribe("slow")

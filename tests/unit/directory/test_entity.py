@@ -89,7 +89,7 @@ def test_no_change_writes_nothing(bus: Engine) -> None:
     assert run_sync(bus, find_entity, WORDS, "a").seq == 1
 
 
-def test_what_nobody_made_and_what_is_gone_are_told_apart(bus: Engine) -> None:
+def test_unknown_and_deleted_entities_have_different_errors(bus: Engine) -> None:
     run_sync(bus, create_entity, WORDS, "a", {"word": "one"})
     bus.call(Delete((WORDS.topic("a"),)))
 

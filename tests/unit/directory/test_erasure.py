@@ -56,6 +56,6 @@ def test_more_conversations_than_a_page_go_too(bus: MemoryBus) -> None:
     assert run_sync(bus, erase_user, BOB).conversations == ("b0",)
 
 
-def test_somebody_who_left_nothing_is_not_there(bus: MemoryBus) -> None:
+def test_erasing_a_user_without_data_reports_nothing_erased(bus: MemoryBus) -> None:
     assert not run_sync(bus, erase_user, "user:nobody")
     assert run_sync(bus, list_keys) == []

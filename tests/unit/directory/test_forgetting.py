@@ -74,7 +74,7 @@ def test_the_entry_its_name_and_all_that_was_between_them_and_others_go(bus: Eng
     assert not run_sync(bus, erase_user, "user:ann")
 
 
-def test_neither_the_id_nor_the_nametag_is_given_to_anybody_else(bus: Engine) -> None:
+def test_the_id_and_nametag_of_an_erased_user_stay_taken(bus: Engine) -> None:
     run_sync(bus, erase_user, "user:ann")
 
     for entity, nametag in (("ann", "new"), ("dan", "ann"), ("ann", "ann")):
@@ -119,7 +119,7 @@ def talk_left(bus: Engine) -> list[str]:
     return [f"{record.payload['from']}: {record.payload['text']}" for record in records if not record.erased]
 
 
-def test_whoever_left_long_ago_is_forgotten_too(bus: Engine) -> None:
+def test_an_earlier_membership_is_erased_too(bus: Engine) -> None:
     run_sync(bus, leave_channel, "launch", "ann")
 
     run_sync(bus, erase_user, "user:ann")
@@ -135,7 +135,7 @@ async def test_a_channel_that_lost_its_leader_is_led_by_who_is_longest_there(bus
     assert channel_messages(bus) == ["cat: who leads?"]
 
 
-def test_a_channel_in_which_nobody_is_left_goes(bus: Engine) -> None:
+def test_a_channel_without_members_is_deleted(bus: Engine) -> None:
     run_sync(bus, create_channel, "alone", new_member("ann", "ann", "Ada"))
 
     run_sync(bus, erase_user, "user:ann")

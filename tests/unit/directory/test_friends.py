@@ -59,12 +59,12 @@ def test_asking(now: Friendship | None, by: str, at_ms: int, event: str | type[E
 
 
 @pytest.mark.parametrize("now", [None, APART, FRIENDS, PENDING])
-def test_only_whoever_was_asked_can_refuse(now: Friendship | None) -> None:
+def test_only_the_user_who_was_asked_can_refuse(now: Friendship | None) -> None:
     with pytest.raises(InvalidInput, match="no request"):
         decide_refuse(now, "ann")
 
 
-def test_agreeing_twice_changes_nothing_and_nobody_agrees_to_their_own_request() -> None:
+def test_accepting_twice_changes_nothing_and_a_requester_cannot_accept() -> None:
     assert decide_accept(FRIENDS, "bob") is None
     for now in (None, PENDING, APART):
         with pytest.raises(InvalidInput):
@@ -87,7 +87,7 @@ def test_who_has_to_wait_after_an_end(now: Friendship, by: str, event: str, wait
     assert (decision["event"], decision["waits"]) == (event, waits)
 
 
-def test_nobody_is_a_friend_of_their_own() -> None:
+def test_a_user_cannot_be_their_own_friend() -> None:
     with pytest.raises(InvalidInput, match="two users"):
         friendship_id("ann", "user:ann")
 
@@ -104,7 +104,7 @@ def test_both_must_agree(bus: Engine) -> None:
     assert run_sync(bus, list_friendships, "cat") == []
 
 
-def test_whoever_was_refused_waits_a_week(bus: Engine) -> None:
+def test_a_user_who_was_refused_waits_a_week(bus: Engine) -> None:
     run_sync(bus, request_friendship, "ann", "bob")
     apart = run_sync(bus, refuse_friendship, "bob", "ann")
 
@@ -115,7 +115,7 @@ def test_whoever_was_refused_waits_a_week(bus: Engine) -> None:
     assert run_sync(bus, request_friendship, "ann", "bob", apart.cool_ms).status == "pending"
 
 
-def test_whoever_refused_may_ask_at_once(bus: Engine) -> None:
+def test_a_user_who_refused_may_ask_at_once(bus: Engine) -> None:
     run_sync(bus, request_friendship, "ann", "bob")
     run_sync(bus, refuse_friendship, "bob", "ann")
 

@@ -142,7 +142,7 @@ def test_what_an_agent_cannot_be(bus: Engine, role: str, parent: str | None) -> 
         run_sync(bus, set_agent_role, "Sub", role, parent)
 
 
-def test_nobody_is_above_themselves(bus: Engine) -> None:
+def test_an_agent_cannot_be_its_own_ancestor(bus: Engine) -> None:
     run_sync(bus, set_agent_role, "B", "sub", "A")
     run_sync(bus, set_agent_role, "C", "sub", "B")
 
@@ -248,7 +248,7 @@ def test_who_may_write_to_a_swarm(
             check_may_write(swarm, user, contact)
 
 
-def test_a_swarm_answers_whom_it_knows_and_nobody_else() -> None:
+def test_a_swarm_answers_only_its_contacts() -> None:
     assert check_may_answer(CLOSED, "ann", KNOWN) is KNOWN
     for contact in (None, BLOCKED):
         with pytest.raises(NotAContact):

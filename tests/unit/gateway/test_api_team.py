@@ -143,7 +143,7 @@ async def test_routing_without_a_session_changes_nothing(bus: MemoryBus) -> None
     assert listed == []
 
 
-async def test_a_supervisor_that_nobody_serves_is_not_waited_for(bus: MemoryBus) -> None:
+async def test_a_supervisor_without_a_worker_is_not_waited_for(bus: MemoryBus) -> None:
     async with api(bus, catalogue=Catalogue(Registry.of(roster(CHIEF, DESK, SHOP)))) as client:
         chosen = (await client.post("/api/orchestrate", json={"last_user_text": "what is the price?"})).json()
 

@@ -28,7 +28,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(BUS, access=
 
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_whoever_has_a_key_is_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
+def test_requests_with_a_key_are_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
     check(case)
 
 

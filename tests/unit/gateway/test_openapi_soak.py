@@ -23,5 +23,5 @@ def test_whatever_the_document_allows_is_answered_however_much_is_tried(case: sc
 
 @test_openapi_keys.schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-def test_whoever_has_a_key_is_answered_however_much_is_tried(case: schemathesis.Case[Any]) -> None:
+def test_every_generated_request_with_a_key_is_answered_as_the_document_says(case: schemathesis.Case[Any]) -> None:
     test_openapi_keys.check(case)

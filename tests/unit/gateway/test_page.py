@@ -50,7 +50,7 @@ async def test_the_index_is_never_kept_and_what_has_its_content_in_its_name_for_
     assert hashed.text == SCRIPT
 
 
-async def test_a_file_goes_out_packed_to_whoever_takes_it_so(client: httpx2.AsyncClient) -> None:
+async def test_a_file_is_compressed_for_clients_that_accept_it(client: httpx2.AsyncClient) -> None:
     packed = await client.get("/page/index-AbCd1234.js", headers={"accept-encoding": "gzip"})
     plain = await client.get("/page/index-AbCd1234.js", headers={"accept-encoding": "identity"})
 

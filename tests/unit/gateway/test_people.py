@@ -89,7 +89,7 @@ async def test_a_swarm_is_its_owners(site: Site) -> None:
     assert (await site.ask(None, "POST", "/api/swarms", nametag="desk", action="remove"))[1]["removed"] is True
 
 
-async def test_members_read_a_channel_and_nobody_else(site: Site) -> None:
+async def test_only_members_read_a_channel(site: Site) -> None:
     open_channel(site.bus)
     from magent2.tools.messaging.directory_messages import ChannelSend
     from magent2.tools.sending import definition_of

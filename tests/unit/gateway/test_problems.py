@@ -112,7 +112,7 @@ async def test_a_host_or_a_page_from_elsewhere_is_refused_on_every_route(bus: Me
             assert {403, 421} <= promised(app, key), key
 
 
-async def test_whoever_asks_too_often_is_told_when_to_come_again_on_every_route(bus: MemoryBus) -> None:
+async def test_every_route_tells_a_limited_caller_when_to_retry(bus: MemoryBus) -> None:
     ann: KeyHolder = await create_key_holder(bus, "user:ann")
     spent = GatewayLimits(rates=dict.fromkeys(DEFAULT_RATES, RequestRate(per_s=0.001, burst=1)))
     async with house(bus, ACCESS, spent) as (app, client):

@@ -274,7 +274,7 @@ async def test_a_page_of_the_public_name_may_call_and_no_other(bus: MemoryBus, o
     assert answer.status_code == status
 
 
-async def test_a_name_that_nobody_allowed_is_told_how_to_allow_it(bus: MemoryBus) -> None:
+async def test_the_error_for_an_unknown_host_says_how_to_allow_it(bus: MemoryBus) -> None:
     async with below(bus, Access(loopback=True)) as client:
         answer = await client.get("/magent2/health", headers=PUBLIC)
 

@@ -81,7 +81,7 @@ def test_the_table_has_every_route_of_the_application_and_no_other() -> None:
     bus.close()
 
 
-async def test_without_a_good_credential_nobody_comes_in() -> None:
+async def test_closed_routes_refuse_missing_wrong_and_revoked_credentials() -> None:
     async with house() as site:
         await site.ann.revoke()
         await until(lambda: site.app.state.services.streams.keys.has_ended(site.ann.id))
@@ -125,7 +125,7 @@ async def test_a_person_on_what_is_anothers(key: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", CLOSED, ids=" ".join)
-async def test_an_admin_on_anybodys(key: tuple[str, str]) -> None:
+async def test_an_admin_reaches_the_conversations_of_every_user(key: tuple[str, str]) -> None:
     async with house() as site:
         answer = await site.ask(key, BOBS, ADMIN)
 
@@ -133,7 +133,7 @@ async def test_an_admin_on_anybodys(key: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(set(ROUTES) - set(CLOSED)), ids=" ".join)
-async def test_what_is_open_is_open_to_all_and_tells_of_nobody(key: tuple[str, str]) -> None:
+async def test_open_routes_answer_every_caller_and_name_no_conversation(key: tuple[str, str]) -> None:
     async with house() as site:
         for headers in ({}, WRONG, site.ann.headers, ADMIN):
             answer = await site.ask(key, ANNS, headers)

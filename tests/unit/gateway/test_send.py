@@ -102,7 +102,7 @@ async def test_a_command_goes_to_the_agent_and_is_numbered_there(bus: MemoryBus,
     assert len(bus.read("stream:one")) == 1
 
 
-async def test_the_sender_is_told_when_nobody_serves(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
+async def test_the_sender_is_told_when_no_worker_serves_the_agent(bus: MemoryBus, client: httpx2.AsyncClient) -> None:
     nobody = await client.post("/send", json=message())
     async with asgi_client(bus) as other:
         await serve(bus)
@@ -112,7 +112,7 @@ async def test_the_sender_is_told_when_nobody_serves(bus: MemoryBus, client: htt
     assert "notice" not in somebody.json()
 
 
-async def test_the_sender_is_told_when_nobody_is_active(client: httpx2.AsyncClient) -> None:
+async def test_the_sender_is_told_when_no_agent_is_active(client: httpx2.AsyncClient) -> None:
     answer = await client.post("/send", json=message(recipient="chat:one"))
 
     assert "no agent is active" in answer.json()["notice"]

@@ -85,7 +85,7 @@ def test_a_persons_mail_with_no_active_agent_goes_to_the_default(bus: MemoryBus)
     assert active(bus) == "Desk"
 
 
-def test_an_agents_mail_with_no_active_agent_wakes_nobody(bus: MemoryBus) -> None:
+def test_an_agents_mail_without_an_active_agent_reaches_no_inbox(bus: MemoryBus) -> None:
     delivered = deliver(bus, envelope("chat:conv", sender="agent:Other"), default_agent="Desk")
 
     assert delivered.topics == ("chat:conv",)
@@ -123,7 +123,7 @@ def test_a_command_says_which_mail_its_sender_can_have_meant(bus: MemoryBus) -> 
     assert (stop.headers[MAIL_SEEN], before.seq, after.seq) == (1, 1, 2)
 
 
-def test_control_for_nobody_is_refused(bus: MemoryBus) -> None:
+def test_control_mail_without_an_active_agent_is_refused(bus: MemoryBus) -> None:
     with pytest.raises(AddressError, match="no agent is active"):
         deliver(bus, envelope("chat:conv", type="control"))
 

@@ -52,7 +52,7 @@ def active_agents(request: pytest.FixtureRequest) -> ActiveAgentCache | None:
     return ActiveAgentCache() if request.param == "guessing" else None
 
 
-def test_whoever_begins_a_conversation_owns_it(bus: Engine, active_agents: ActiveAgentCache | None) -> None:
+def test_the_first_sender_owns_a_conversation(bus: Engine, active_agents: ActiveAgentCache | None) -> None:
     post(bus, ANN, active_agents)
     post(bus, ANN, active_agents, recipient="chat:conv")
 
@@ -151,7 +151,7 @@ def test_names_of_agents_and_deleted_conversations_are_told_as_such(
         post(bus, ANN, active_agents)
 
 
-def test_the_inbox_of_an_agent_that_is_not_enlisted_is_nobodys_conversation(bus: Engine) -> None:
+def test_the_inbox_of_an_unregistered_agent_is_no_conversation(bus: Engine) -> None:
     post(bus, ANN)
 
     with pytest.raises(NotYours):

@@ -33,7 +33,7 @@ async def test_a_call_that_skips_the_turn_is_the_output_and_no_model_is_asked(bu
     assert (outputs(bus), answers_recorded(bus), shown.results) == (["say is done"], [0], {})
 
 
-async def test_it_is_skipped_also_by_whoever_takes_over(bus: MemoryBus) -> None:
+async def test_an_attempt_that_takes_over_skips_the_turn_too(bus: MemoryBus) -> None:
     shown = calling("say")
     agent = shown.agent(function_tool_of(quiet("say")))
 

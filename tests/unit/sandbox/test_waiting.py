@@ -143,7 +143,7 @@ async def test_no_answer_in_time_is_said(bus: MemoryBus, sandbox: MontySandbox) 
     assert "no answer within 0.05 s; it may still come" in text
 
 
-async def test_an_answer_that_came_while_nobody_waited_is_found_by_the_next_attempt(
+async def test_an_answer_that_came_between_two_attempts_is_found_by_the_next_one(
     bus: MemoryBus, sandbox: MontySandbox
 ) -> None:
     send(bus, ask("Bea", "side"))

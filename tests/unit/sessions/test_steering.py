@@ -82,7 +82,7 @@ def test_an_agents_own_words_do_not_come_back_to_it(bus: MemoryBus) -> None:
     assert steer(bus, "hear me", sender="agent:Ada").topics == ("chat:one", "chat:Bea")
 
 
-def test_where_nobody_would_hear_it_nothing_is_said(bus: MemoryBus) -> None:
+def test_a_steer_without_an_agent_to_see_it_is_refused(bus: MemoryBus) -> None:
     begin(bus, "Ada", send(bus, "go", recipient="agent:Ada"))
 
     with pytest.raises(NoActiveRun, match="no agent besides the sender is active"):
@@ -93,7 +93,7 @@ def test_where_nobody_would_hear_it_nothing_is_said(bus: MemoryBus) -> None:
     assert message_contents(bus, "chat:one") == ["go"]
 
 
-def test_where_nobody_is_at_work_it_goes_to_whoever_is_active(bus: MemoryBus) -> None:
+def test_a_steer_without_a_run_in_progress_goes_to_the_active_agent(bus: MemoryBus) -> None:
     mail = send(bus, "go", recipient="agent:Ada")
     end(bus, begin(bus, "Ada", mail), mail)
 
@@ -216,7 +216,7 @@ def test_what_a_run_has_seen_is_dead_when_the_run_came_to_nothing(bus: MemoryBus
     assert (receipt.status, receipt.turn, receipt.reason is None) == ("dead", 0, False)
 
 
-def test_a_message_to_two_is_waited_for_by_whoever_has_not_seen_it(bus: MemoryBus) -> None:
+def test_a_message_to_two_agents_counts_those_that_have_not_seen_it(bus: MemoryBus) -> None:
     ada = begin(bus, "Ada", send(bus, "go", recipient="agent:Ada"))
     begin(bus, "Bea", send(bus, "go", recipient="agent:Bea"))
     name = steer(bus, "both").envelope_id

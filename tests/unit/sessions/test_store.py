@@ -48,7 +48,7 @@ async def test_a_session_cannot_take_the_name_of_an_agent(store: InMemorySession
         await store.create("Dev", "ann")
 
 
-async def test_a_session_that_nobody_began_is_none(store: InMemorySessionStore) -> None:
+async def test_a_session_that_does_not_exist_is_none(store: InMemorySessionStore) -> None:
     assert await store.get("never") is None
 
 
@@ -66,7 +66,7 @@ async def test_a_post_is_mail_and_an_event_in_one_append(store: InMemorySessionS
     assert session.head["last_text"] == "what time is it?"
 
 
-async def test_a_conversation_keeps_its_first_text_whoever_writes_later(store: InMemorySessionStore) -> None:
+async def test_later_messages_do_not_change_the_first_text(store: InMemorySessionStore) -> None:
     await store.create("s1", "user:ann")
     await store.post(envelope("how deep is the sea?"))
     await store.post(envelope("and the lake?"))

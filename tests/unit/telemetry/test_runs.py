@@ -168,7 +168,7 @@ async def test_a_replayed_turn_has_no_model_call_but_its_tools_have_a_turn() -> 
     bus.close()
 
 
-async def test_a_send_names_its_span_to_whoever_gets_it() -> None:
+async def test_sent_mail_carries_the_span_of_the_send() -> None:
     bus = MemoryBus()
     send(bus, "go")
     told = function_call("chat_send", {"recipient": "agent:Bob", "content": "hi"}, call_id="c1")
@@ -201,7 +201,7 @@ async def test_a_span_that_a_tool_makes_is_part_of_its_call() -> None:
     bus.close()
 
 
-async def test_without_anybody_looking_on_mail_carries_no_trace() -> None:
+async def test_mail_carries_no_trace_when_traces_are_off() -> None:
     bus = MemoryBus()
     send(bus, "go")
     told = function_call("chat_send", {"recipient": "agent:Bob", "content": "hi"}, call_id="c1")

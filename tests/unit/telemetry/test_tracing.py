@@ -36,7 +36,7 @@ def test_the_usual_variables_say_whether_there_are_traces(variables: dict[str, s
 
 
 @pytest.mark.parametrize(("text", "may"), [("", False), ("false", False), ("true", True), ("SPAN_ONLY", True)])
-def test_what_was_said_is_in_spans_only_where_somebody_asked_for_it(text: str, may: bool) -> None:
+def test_spans_hold_message_text_only_if_the_settings_allow_it(text: str, may: bool) -> None:
     assert settings(OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=text).trace_content is may
 
 
@@ -100,7 +100,7 @@ def test_the_service_can_be_given_another_name(monkeypatch: pytest.MonkeyPatch) 
         assert receiver.one("something").resource["service.name"] == "front-desk"
 
 
-def test_a_collector_that_does_not_answer_keeps_nobody_at_the_end(
+def test_a_collector_that_does_not_answer_does_not_delay_the_exit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with OtlpReceiver(stall=True) as receiver:

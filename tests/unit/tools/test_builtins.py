@@ -178,6 +178,6 @@ def test_what_sits_behind_an_address() -> None:
     assert told.kind_of_server("http://127.0.0.1:11434/v1") == "openai"
 
 
-def test_a_tool_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_tool_is_refused() -> None:
     with pytest.raises(UnknownTool, match="no built-in tool 'ShellTool'"):
         BuiltinTools.read({}).status_of("ShellTool", "openai")

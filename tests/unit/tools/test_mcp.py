@@ -153,5 +153,5 @@ async def test_a_silent_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     await servers.aclose()
 
 
-async def test_a_server_that_nobody_configured_has_no_tools(servers: McpServers) -> None:
+async def test_a_server_without_configuration_has_no_tools(servers: McpServers) -> None:
     assert await servers.tools({"attic": None}) == []

@@ -144,7 +144,7 @@ def test_of_other_conversations_it_learns_only_of_its_own_sends(
 
 
 @pytest.mark.parametrize("name", ["never-sent", ""])
-def test_an_id_that_nobody_knows_is_refused_in_words(bus: MemoryBus, name: str) -> None:
+def test_an_unknown_id_is_refused_with_a_reason(bus: MemoryBus, name: str) -> None:
     assert status(context_of(bus), name)["ok"] is False
 
 

@@ -122,7 +122,7 @@ async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(bus: Engine
     assert told(bus) == [("pay-0", "requested"), ("pay-0", "rejected")]
 
 
-async def test_what_nobody_decides_expires_as_rejected(bus: Engine) -> None:
+async def test_a_call_without_a_decision_expires_as_rejected(bus: Engine) -> None:
     desk = Desk()
     async with run_worker(bus, desk.runner) as service:
         service.approval_max_s = 0.1

@@ -74,7 +74,7 @@ def test_a_stop_after_the_turn_counts_more_than_a_grace() -> None:
     assert stop_request.after_turn
 
 
-def test_a_command_that_nobody_knows_changes_nothing() -> None:
+def test_an_unknown_command_changes_nothing() -> None:
     stop_request = after_command(DISCONNECTED, ANN, GRACE)
 
     assert after_command("dance", ANN, GRACE, stop_request) == stop_request

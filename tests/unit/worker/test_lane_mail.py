@@ -150,7 +150,7 @@ def test_a_stop_for_an_idle_lane_is_settled_in_silence() -> None:
     assert (plan.consumed.refs, plan.consumed.unknown) == ((MailRef(CONTROL, 1),), ())
 
 
-def test_a_command_that_nobody_knows_is_kept_for_a_complaint() -> None:
+def test_an_unknown_command_is_kept_to_report_it() -> None:
     plan = answer_of(control(1, "dance"), control(2, "stop", at_ms=0), mail(9))
 
     assert [parsed.command for parsed in plan.consumed.unknown] == ["dance"]

@@ -93,7 +93,7 @@ def test_what_is_recorded_is_not_waited_for_and_the_history_stays_as_it_was() ->
     assert known.decisions[0, "a"]["status"] == "approved"
 
 
-def test_a_run_that_has_ended_waits_for_nobody() -> None:
+def test_a_run_that_has_ended_waits_for_no_decision() -> None:
     run = paused(a=5)
     run.end = {"status": "stopped", "output": None, "usage": None}
 

@@ -105,7 +105,7 @@ async def test_being_left_costs_no_attempt_however_often(bus: MemoryBus, clock: 
     assert [event["attempt"] for event in stream(bus) if event.get("status") == "restarted"] == [2]
 
 
-async def test_what_nobody_has_begun_is_for_every_release(bus: MemoryBus) -> None:
+async def test_a_run_that_has_not_started_may_run_on_every_release(bus: MemoryBus) -> None:
     send(bus, "hello")
 
     assert await work(bus, OLD) is Outcome.ANSWERED

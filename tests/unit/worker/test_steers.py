@@ -130,7 +130,7 @@ async def test_a_worker_with_no_room_left_still_hears_steers(bus: Engine) -> Non
     assert seen_steers(bus) == [(1, "listen")]
 
 
-async def test_mail_for_others_holds_up_nobody_where_there_is_no_room(bus: Engine) -> None:
+async def test_mail_of_another_conversation_waits_for_a_free_slot_and_blocks_no_run(bus: Engine) -> None:
     talk = SteerableAgent(turns=1)
     send(bus, "go")
     async with run_worker(bus, talk.runner, concurrency=1) as service:

@@ -108,7 +108,7 @@ def test_a_subagent_is_spoken_to_from_the_conversation_that_has_started_it_alone
         run_sync(bus, own_subagent, Facts(bus), "one~helper-00000000")
 
 
-def test_subagents_are_deleted_with_the_conversation_and_nobody_elses(bus: Engine) -> None:
+def test_only_the_subagents_of_a_deleted_conversation_are_deleted(bus: Engine) -> None:
     run_sync(bus, create_session, "one", "user:ann")
     run_sync(bus, create_session, "one~mine", "user:bob")
     child = start(bus)["subagent_id"]

@@ -146,7 +146,7 @@ def test_on_loopback_a_token_is_made_that_only_its_owner_can_read(tmp_path: Path
     assert file.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_address_is_open_to_whoever_finds_it(tmp_path: Path) -> None:
+def test_a_public_address_requires_the_token(tmp_path: Path) -> None:
     public = choose_access(settings(tmp_path), "0.0.0.0")
 
     assert public.token == TokenFile.within(tmp_path).read()

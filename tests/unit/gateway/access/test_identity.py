@@ -57,7 +57,7 @@ def owner(bus: MemoryBus, conversation: str) -> object:
 # --- who signs
 
 
-async def test_a_sender_that_is_left_out_is_whoever_has_the_key(
+async def test_a_missing_sender_is_the_owner_of_the_key(
     bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     answer = await send(client, ann, id="m1")
@@ -79,7 +79,7 @@ async def test_a_sender_that_is_not_ones_own_is_refused(
     assert bus.read("chat:Ada") == []
 
 
-async def test_an_admin_sends_for_anybody_and_is_held_to_no_conversation(
+async def test_an_admin_sends_for_every_user_into_every_conversation(
     bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder
 ) -> None:
     boss = await create_key_holder(bus, "admin")
@@ -119,7 +119,7 @@ async def test_a_stop_without_a_sender_is_ones_own(bus: MemoryBus, client: httpx
     assert [record.payload["sender"] for record in bus.read("control:Ada")] == ["user:ann"] * 2
 
 
-def test_who_nobody_is_owns_nothing_and_signs_as_nobody_else() -> None:
+def test_an_anonymous_caller_owns_nothing_and_a_user_signs_only_as_themselves() -> None:
     assert not ANONYMOUS.principal.owns(None)
     assert not ANONYMOUS.principal.owns("")
     assert principal_of({"magent2.identity": "forged"}) == ANONYMOUS.principal
@@ -131,7 +131,7 @@ def test_who_nobody_is_owns_nothing_and_signs_as_nobody_else() -> None:
 # --- whose it is
 
 
-async def test_whoever_begins_a_conversation_owns_it_and_others_do_not_find_it(
+async def test_the_first_sender_owns_a_conversation_and_others_do_not_find_it(
     bus: MemoryBus, client: httpx2.AsyncClient, ann: KeyHolder, bob: KeyHolder
 ) -> None:
     await send(client, ann)
@@ -264,7 +264,7 @@ async def test_a_stream_of_what_was_deleted_is_over_for_everybody(
         assert (await client.get("/stream/one", headers=who.headers)).status_code == 204
 
 
-async def test_whoever_asks_is_told_who_they_are_and_what_they_may(client: httpx2.AsyncClient, ann: KeyHolder) -> None:
+async def test_a_caller_can_ask_for_their_name_and_rights(client: httpx2.AsyncClient, ann: KeyHolder) -> None:
     told = [(await client.get("/api/me", headers=headers)).json() for headers in (ann.headers, ADMIN)]
 
     assert told == [

@@ -72,7 +72,7 @@ async def test_a_conversation_with_no_agent_has_no_queue(bus: MemoryBus) -> None
         assert await send(client, 3 * MAX, recipient="chat:one") == [200] * 3 * MAX
 
 
-async def test_a_run_of_mail_that_came_another_way_holds_nobody_up(bus: MemoryBus) -> None:
+async def test_a_run_of_mail_that_the_gateway_did_not_send_does_not_fill_the_queue(bus: MemoryBus) -> None:
     async with asgi_client(bus, limits=LIMITS) as client:
         await send(client, MAX)
         begin_run(bus, "published-straight-into-the-inbox")

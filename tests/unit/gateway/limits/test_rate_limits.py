@@ -90,7 +90,7 @@ def test_what_was_let_in_elsewhere_counts_and_what_was_too_much_is_made_good() -
     assert taken(limits) == 5
 
 
-def test_counts_of_a_kind_that_is_not_known_here_charge_nobody() -> None:
+def test_counts_of_an_unknown_kind_are_ignored() -> None:
     limits = RequestRates({"send": RequestRate(per_s=10, burst=5)}, Clock())
 
     limits.charge("dance:0123456789abcdef", 5)
@@ -146,7 +146,7 @@ def test_misses_pass_again_after_a_while() -> None:
     misses.check()
 
 
-def test_whoever_guesses_is_held_up_before_the_others() -> None:
+def test_unknown_keys_limit_only_the_address_they_come_from() -> None:
     misses = UnknownKeyLimit(Clock())
     for _ in range(ratelimit.CLIENT_MISSES_BURST):
         misses.check("203.0.113.9")

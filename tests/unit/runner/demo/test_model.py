@@ -66,7 +66,7 @@ def test_all_else_is_echoed_as_it_is(text: str) -> None:
 
 
 @given(st.text())
-def test_with_no_tools_and_nobody_to_talk_to_everything_is_echoed(text: str) -> None:
+def test_without_tools_and_other_agents_everything_is_echoed(text: str) -> None:
     assert script(text, (), {}) == ScriptedText(text)
 
 

@@ -94,7 +94,7 @@ async def test_a_run_is_told_in_the_order_it_happened(stage: Stage) -> None:
     assert outputs(stage.bus) == ["All is done."]
 
 
-async def test_whoever_takes_over_asks_and_does_nothing_that_is_recorded() -> None:
+async def test_an_attempt_that_takes_over_repeats_nothing_that_is_recorded() -> None:
     whole = Stage()
     await work(whole.bus, whole.agent)
     deaths = await points()

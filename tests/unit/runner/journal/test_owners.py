@@ -69,7 +69,7 @@ async def test_a_conversation_that_a_run_begins_belongs_to_whom_it_works_for(bus
     assert info.head == {"owner": "user:ann", "active_agent": "Dee"}
 
 
-async def test_a_run_of_nobody_in_particular_writes_anywhere() -> None:
+async def test_a_run_without_a_principal_writes_to_every_conversation() -> None:
     bus = MemoryBus()
     send(bus, "go")
     send(bus, "private", "bobs", BOB, sender="user:bob", recipient="agent:Cy")

@@ -167,7 +167,7 @@ class Counting(EngineWrapper):
         return self.inner.call(operation)
 
 
-async def test_a_run_to_which_nobody_speaks_never_looks_into_its_lane(bus: MemoryBus) -> None:
+async def test_a_run_without_steers_never_looks_into_its_lane(bus: MemoryBus) -> None:
     counting = Counting(bus)
     talk = SteerableAgent(turns=3)
     talk.open()
@@ -178,7 +178,7 @@ async def test_a_run_to_which_nobody_speaks_never_looks_into_its_lane(bus: Memor
     assert counting.looks == 0
 
 
-async def test_a_worker_that_is_called_by_nobody_leaves_steers_in_the_lane(bus: MemoryBus) -> None:
+async def test_a_worker_that_is_not_notified_leaves_steers_in_the_lane(bus: MemoryBus) -> None:
     steer(bus, "hello?", recipient=f"agent:{AGENT}")
     talk = SteerableAgent(turns=0)
 

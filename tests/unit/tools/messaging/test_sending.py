@@ -186,7 +186,7 @@ async def test_strangers_are_not_written_to(bus: Engine, ann: Facts) -> None:
         await call("friend_send", cats, nametag="@bob", text="hello")
 
 
-async def test_a_run_of_the_house_acts_for_whoever_owns_the_conversation(bus: Engine, ann: Facts) -> None:
+async def test_a_run_without_a_principal_acts_for_the_owner_of_the_conversation(bus: Engine, ann: Facts) -> None:
     await call("friend_send", Facts(bus, "one", "Ada", principal=None), nametag="@bob", text="hello")
 
     assert inbox(bus, "Bo") == ["user:ann: hello"]
@@ -238,7 +238,7 @@ async def finish(bus: Engine, agent: str, text: str) -> None:
     bus.call(Append(records=(stream_record(events[0]), output, stream_record(events[1]))))
 
 
-async def test_whoever_waits_gets_the_answer_although_the_block_is_not_over(bus: Engine, ann: Facts) -> None:
+async def test_a_send_that_waits_gets_the_answer_before_the_block_ends(bus: Engine, ann: Facts) -> None:
     open_swarm(bus)
     answering = asyncio.create_task(finish(bus, "Desk", "it is on its way"))
     scope = scope_of(ann)
@@ -249,7 +249,7 @@ async def test_whoever_waits_gets_the_answer_although_the_block_is_not_over(bus:
     assert (told["answer"], scope.sends) == ("it is on its way", ())
 
 
-async def test_whoever_waits_does_so_also_over_a_moment_without_the_log(bus: Engine, ann: Facts) -> None:
+async def test_a_send_that_waits_survives_a_short_outage_of_the_log(bus: Engine, ann: Facts) -> None:
     open_swarm(bus)
     message = await call("send_user_message", ann, nametag="@desk", text="where is it?")
     payload = mail(bus, "Desk").payload
@@ -262,7 +262,7 @@ async def test_whoever_waits_does_so_also_over_a_moment_without_the_log(bus: Eng
     assert (answer.text, absent.left) == ("it is on its way", 0)
 
 
-async def test_whoever_waits_too_long_is_told_so(bus: Engine, ann: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_send_that_waits_too_long_reports_it(bus: Engine, ann: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     open_swarm(bus)
     monkeypatch.setattr(asyncio, "timeout", lambda _: asyncio.timeout_at(0.0))
 
@@ -281,7 +281,7 @@ async def desk_of(bus: Engine, ann: Facts) -> Facts:
     return Facts(bus, room, "Desk", principal="user:bob")
 
 
-async def test_a_swarm_answers_whoever_wrote_where_they_wrote_from(bus: Engine, ann: Facts) -> None:
+async def test_a_swarm_answers_a_sender_in_the_conversation_they_wrote_from(bus: Engine, ann: Facts) -> None:
     desk = await desk_of(bus, ann)
 
     await call("send_agent_message", desk, text="we are on it")
@@ -292,7 +292,7 @@ async def test_a_swarm_answers_whoever_wrote_where_they_wrote_from(bus: Engine, 
     assert [contact.user for contact in run_sync(bus, list_contacts, "desk")] == ["ann"]
 
 
-async def test_a_swarm_writes_to_nobody_who_has_not_written(bus: Engine, ann: Facts) -> None:
+async def test_a_swarm_writes_only_to_users_who_wrote_to_it(bus: Engine, ann: Facts) -> None:
     desk = await desk_of(bus, ann)
 
     with pytest.raises(NotAContact, match="never written"):
@@ -347,7 +347,7 @@ async def test_a_swarm_that_is_closed_takes_nothing_from_strangers(bus: Engine, 
         await call("send_user_message", ann, nametag="@desk", text="hello")
 
 
-async def test_nobody_waits_for_whoever_waits_for_them(bus: Engine, ann: Facts) -> None:
+async def test_two_runs_cannot_wait_for_each_other(bus: Engine, ann: Facts) -> None:
     """Ann's run waits for the desk; what the desk wants of ann's own agent would close the circle."""
     open_swarm(bus)
     home = home_conversation(bus, "ann")
@@ -375,7 +375,7 @@ async def test_a_sub_agent_writes_to_its_parent_unless_it_names_another(bus: Eng
     assert (inbox(bus, "Boss"), inbox(bus, "Peer")) == (["agent:Ada: up"], ["agent:Ada: across"])
 
 
-async def test_without_a_parent_it_goes_to_whoever_wrote_last(bus: Engine, ann: Facts) -> None:
+async def test_without_a_parent_a_message_goes_to_the_last_sender(bus: Engine, ann: Facts) -> None:
     for name in ("Cleo", "Ada"):
         run_sync(bus, register_agent, name)
     cleo = Facts(bus, "one", "Cleo", principal="user:ann")

@@ -18,7 +18,7 @@ from magent2.tools.registry import tool
 from tests.support.blocks import Blocks, block_events, numbers, short_sandbox
 from tests.support.journaled_runs import CrashingBus, message_contents, recorded, tool_steps, work, work_until_crash
 from tests.support.worker_fixture import send
-from tests.unit.runner.journal.test_sends import Spying
+from tests.unit.runner.journal.test_sends import AppendRecorder
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ print("done")
 async def test_a_block_that_ends_well_sends_all_in_one_append_with_its_result(
     bus: MemoryBus, sandbox: MontySandbox
 ) -> None:
-    spying, blocks = Spying(bus), Blocks(sandbox, THREE)
+    spying, blocks = AppendRecorder(bus), Blocks(sandbox, THREE)
 
     await work(spying, blocks.made)
 
@@ -84,7 +84,7 @@ async def test_types_are_checked_before_anything_runs(bus: MemoryBus, sandbox: M
 async def test_a_target_that_is_gone_by_the_end_fails_by_name_and_the_others_go(
     bus: MemoryBus, sandbox: MontySandbox
 ) -> None:
-    spying = Spying(bus, lambda: bus.call(Delete(("stream:to-Cy", "chat:to-Cy", "history:to-Cy"), "to-Cy")))
+    spying = AppendRecorder(bus, lambda: bus.call(Delete(("stream:to-Cy", "chat:to-Cy", "history:to-Cy"), "to-Cy")))
     blocks = Blocks(sandbox, THREE)
 
     await work(spying, blocks.made)

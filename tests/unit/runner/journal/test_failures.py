@@ -1,4 +1,4 @@
-"""How models and tools fail in a journalled run, and how a run is left."""
+"""Failures of models and tools in a journalled run, and the end of a run whose reader leaves."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def bus() -> Iterator[MemoryBus]:
 # --- failures
 
 
-async def test_an_error_comes_after_the_events_before_it_and_is_no_clean_end(bus: MemoryBus) -> None:
+async def test_an_error_is_raised_after_the_events_before_it(bus: MemoryBus) -> None:
     send(bus, "go")
 
-    seen, error = await events_and_error(
+    events, error = await events_and_error(
         bus, OpenAIAgentsRunner(scripted(stream_answer("one two three", fail=LookupError("x"))))
     )
 
-    assert [event["text"] for event in seen] == ["one ", "two "]
+    assert [event["text"] for event in events] == ["one ", "two "]
     assert isinstance(error, LookupError)
 
 
@@ -72,7 +72,7 @@ REPLIES: dict[str, tuple[Reply, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("reply", "kind", "words"), REPLIES.values(), ids=REPLIES.keys())
-async def test_what_a_server_does_is_one_of_our_errors(
+async def test_failures_of_a_model_server_become_own_errors(
     bus: MemoryBus, reply: Reply, kind: type[Exception], words: str
 ) -> None:
     send(bus, "go")
@@ -92,7 +92,7 @@ def forbid(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
     return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
 
-async def test_a_guardrail_is_a_refusal_and_the_answer_is_not_recorded(bus: MemoryBus) -> None:
+async def test_a_guardrail_is_a_refusal_and_the_response_is_not_recorded(bus: MemoryBus) -> None:
     send(bus, "go")
 
     assert await work(bus, scripted(stream_answer("hello"), output_guardrails=[forbid])) is Outcome.BURIED
@@ -119,8 +119,8 @@ async def test_too_many_turns_are_a_clear_error(bus: MemoryBus) -> None:
     assert answers_recorded(bus) == list(range(MAX_TURNS))
 
 
-async def test_a_recorded_answer_that_makes_no_sense_is_not_tried_eight_times(bus: MemoryBus) -> None:
-    """A retry would read the same answer from the journal."""
+async def test_a_recorded_response_that_is_invalid_is_not_retried(bus: MemoryBus) -> None:
+    """A retry would replay the same response."""
     send(bus, "go")
 
     @function_tool(is_enabled=lambda context, agent: len(answers_recorded(bus)) == 0)
@@ -134,7 +134,7 @@ async def test_a_recorded_answer_that_makes_no_sense_is_not_tried_eight_times(bu
     assert "disabled" in dead_letters(bus)[0]["reason"]
 
 
-async def test_a_failing_model_is_tried_again_by_the_worker(bus: MemoryBus) -> None:
+async def test_a_failing_model_is_retried_by_the_worker(bus: MemoryBus) -> None:
     send(bus, "go")
 
     assert await work(bus, scripted(ModelStep.raise_error(ConnectionError("lost")))) is Outcome.RETRIED
@@ -142,7 +142,7 @@ async def test_a_failing_model_is_tried_again_by_the_worker(bus: MemoryBus) -> N
     assert errors(bus)[0]["retry_in_s"] > 0
 
 
-async def test_a_tool_that_would_act_twice_is_refused_before_anything_is_asked(bus: MemoryBus) -> None:
+async def test_a_tool_that_could_act_twice_is_refused_before_the_model_is_called(bus: MemoryBus) -> None:
     send(bus, "go")
     shell = LocalShellTool(executor=lambda request: "ran")
 
@@ -151,7 +151,7 @@ async def test_a_tool_that_would_act_twice_is_refused_before_anything_is_asked(b
     assert "LocalShellTool" in dead_letters(bus)[0]["reason"]
 
 
-async def test_something_else_than_an_agent_is_refused(bus: MemoryBus) -> None:
+async def test_an_object_that_is_not_an_agent_is_refused(bus: MemoryBus) -> None:
     send(bus, "go")
 
     _, error = await events_and_error(bus, OpenAIAgentsRunner(object()))
@@ -159,7 +159,7 @@ async def test_something_else_than_an_agent_is_refused(bus: MemoryBus) -> None:
     assert isinstance(error, InvalidInput)
 
 
-# --- leaving
+# --- closing
 
 
 async def test_closing_ends_the_run_and_leaves_no_task(bus: MemoryBus) -> None:
@@ -175,7 +175,7 @@ async def test_closing_ends_the_run_and_leaves_no_task(bus: MemoryBus) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_closing_hangs_up_on_the_model(bus: MemoryBus) -> None:
+async def test_closing_disconnects_from_the_model(bus: MemoryBus) -> None:
     send(bus, "go")
     gate = threading.Event()
     with ModelServer([Reply("word " * 500, gate=gate)]) as server:
@@ -197,7 +197,7 @@ async def test_closing_stops_a_tool(bus: MemoryBus) -> None:
 
     @function_tool
     async def wait() -> str:
-        """Wait for ever."""
+        """Wait forever."""
         started.set()
         try:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Handoffs, and tools that others made, in a journalled run."""
+"""Handoffs, MCP tools and agents as tools in a journalled run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.worker_fixture import AGENT, outputs, stream
 # --- handoffs
 
 
-async def test_a_handoff_is_told_once_and_its_callback_runs_once(bus: MemoryBus) -> None:
+async def test_a_handoff_emits_one_event_and_its_callback_runs_once(bus: MemoryBus) -> None:
     called: list[str] = []
 
     def on_handoff(context: RunContextWrapper[Any]) -> None:
@@ -66,13 +66,13 @@ async def test_agents_may_hand_off_in_circles(bus: MemoryBus) -> None:
 
     await work(bus, ada)
 
-    told = [(event["source"], event["target"]) for event in stream(bus) if event["event"] == "handoff"]
-    assert told == [(AGENT, "Bea"), ("Bea", AGENT)]
+    handoffs = [(event["source"], event["target"]) for event in stream(bus) if event["event"] == "handoff"]
+    assert handoffs == [(AGENT, "Bea"), ("Bea", AGENT)]
     assert outputs(bus) == ["back again"]
     assert ada.handoffs == [bea]
 
 
-async def test_a_second_handoff_in_one_answer_is_closed_too(bus: MemoryBus) -> None:
+async def test_a_second_handoff_in_one_response_is_recorded_too(bus: MemoryBus) -> None:
     shown = ToolCallScript(
         function_call("transfer_to_bea", {}, call_id="c1"),
         function_call("transfer_to_cy", {"reason": "x"}, call_id="c2"),
@@ -86,7 +86,7 @@ async def test_a_second_handoff_in_one_answer_is_closed_too(bus: MemoryBus) -> N
     assert recorded(bus)["c2"]["output"].startswith("Multiple handoffs detected")
 
 
-# --- tools of others
+# --- MCP tools and agents as tools
 
 
 class Shelf(MCPServer):
@@ -129,7 +129,7 @@ async def test_a_tool_of_an_mcp_server_is_journalled_too(bus: MemoryBus) -> None
     assert "a book" in str(shown.results["c1"])
 
 
-async def test_an_agent_as_a_tool_is_one_call_and_what_it_sends_is_held(bus: MemoryBus) -> None:
+async def test_an_agent_as_a_tool_is_one_call_and_its_sends_are_held(bus: MemoryBus) -> None:
     inner = script_call("chat_send", recipient="agent:Cy", content="news")
     helper = inner.agent(chat_send).as_tool("helper", "Helps.")
     shown = script_call("helper", input="help")

@@ -1,4 +1,4 @@
-"""What a run remembers of the conversation, and how it makes do with less."""
+"""The earlier runs in the input of a journalled run, and the shorter input after `ContextTooLong`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-class Listener:
-    """Says `ok` to everything, and remembers what it was shown. One that is `full` takes so many items and no more."""
+class RecordingModel:
+    """A model that responds `ok` and stores its requests. It refuses requests of more than `items_max` items."""
 
-    def __init__(self, full: int | None = None) -> None:
-        self.shown: list[Sequence[Mapping[str, Any]]] = []
-        self.full = full
+    def __init__(self, items_max: int | None = None) -> None:
+        self.requests: list[Sequence[Mapping[str, Any]]] = []
+        self.items_max = items_max
 
     def say(self, items: Sequence[Mapping[str, Any]]) -> Items:
-        self.shown.append(items)
-        if self.full is not None and len(items) > self.full:
+        self.requests.append(items)
+        if self.items_max is not None and len(items) > self.items_max:
             raise too_long()
         return [assistant_message("ok")]
 
@@ -42,12 +42,12 @@ class Listener:
         return Agent(name=AGENT, model=CallbackModel(self.say), tools=list(tools))
 
     def questions(self) -> list[str]:
-        """What the model was asked, in its last call."""
-        return [item["content"] for item in self.shown[-1] if item.get("role") == "user"]
+        """The messages of the user in the last request."""
+        return [item["content"] for item in self.requests[-1] if item.get("role") == "user"]
 
 
 def too_long() -> Exception:
-    """As the SDK raises it when a stream ends so."""
+    """The error that the SDK raises for a stream that ends with this code."""
     return ModelBehaviorError("Responses stream ended with `response.failed`. error=code='context_length_exceeded'")
 
 
@@ -57,91 +57,91 @@ async def converse(bus: MemoryBus, runner: OpenAIAgentsRunner, *questions: str) 
         await work(bus, runner)
 
 
-async def test_any_worker_goes_on_with_the_conversation(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(Listener().agent()), "one", "two")
-    listener = Listener()
+async def test_any_worker_continues_the_conversation(bus: MemoryBus) -> None:
+    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two")
+    model = RecordingModel()
 
-    await converse(bus, OpenAIAgentsRunner(listener.agent()), "three")
+    await converse(bus, OpenAIAgentsRunner(model.agent()), "three")
 
-    assert listener.questions() == ["one", "two", "three"]
-    said = [item["content"][0]["text"] for item in listener.shown[-1] if item.get("role") == "assistant"]
-    assert said == ["ok", "ok"]
-
-
-async def test_the_oldest_runs_stay_out_and_the_output_says_how_many(bus: MemoryBus) -> None:
-    listener = Listener()
-
-    await converse(bus, OpenAIAgentsRunner(listener.agent(), history_max=2), "one", "two", "three", "four", "five")
-
-    assert listener.questions() == ["three", "four", "five"]
-    told = [event.get("history_left_out") for event in stream(bus) if event["event"] == "output"]
-    assert told == [None, None, None, 1, 2]
+    assert model.questions() == ["one", "two", "three"]
+    responses = [item["content"][0]["text"] for item in model.requests[-1] if item.get("role") == "assistant"]
+    assert responses == ["ok", "ok"]
 
 
-async def test_a_run_that_was_stopped_leaves_no_call_open(bus: MemoryBus) -> None:
+async def test_the_oldest_runs_are_left_out_and_the_output_says_how_many(bus: MemoryBus) -> None:
+    model = RecordingModel()
+
+    await converse(bus, OpenAIAgentsRunner(model.agent(), history_max=2), "one", "two", "three", "four", "five")
+
+    assert model.questions() == ["three", "four", "five"]
+    left_out = [event.get("history_left_out") for event in stream(bus) if event["event"] == "output"]
+    assert left_out == [None, None, None, 1, 2]
+
+
+async def test_calls_of_a_stopped_run_have_an_output_in_the_next_request(bus: MemoryBus) -> None:
     send(bus, "look")
 
     @function_tool
     async def look() -> str:
-        """Wait for ever."""
+        """Wait forever."""
         await asyncio.Event().wait()
         return "never"
 
-    calling = Agent[Any](
+    agent = Agent[Any](
         name=AGENT, model=CallbackModel(lambda items: [function_call("look", {}, call_id="c1")]), tools=[look]
     )
-    lane = LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(calling))
+    lane = LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(agent))
     working = asyncio.create_task(lane.work())
     await until(lambda: answers_recorded(bus))
     send(bus, "stop", type="control")
     (command,) = (record for record in bus.read("control:Ada", None, 1))
     lane.add_command(command)
     assert await working is Outcome.STOPPED
-    listener = Listener()
+    model = RecordingModel()
 
-    await converse(bus, OpenAIAgentsRunner(listener.agent()), "and now?")
+    await converse(bus, OpenAIAgentsRunner(model.agent()), "and now?")
 
-    (result,) = (item for item in listener.shown[-1] if item.get("type") == "function_call_output")
+    (result,) = (item for item in model.requests[-1] if item.get("type") == "function_call_output")
     assert (result["call_id"], result["output"]) == ("c1", STOPPED_CALL)
 
 
-async def test_a_request_that_is_too_long_is_made_shorter_once(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(Listener().agent()), "one", "two", "three", "four")
-    listener = Listener(full=6)
+async def test_a_request_that_is_too_long_is_shortened_once(bus: MemoryBus) -> None:
+    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two", "three", "four")
+    model = RecordingModel(items_max=6)
 
-    await converse(bus, OpenAIAgentsRunner(listener.agent()), "five")
+    await converse(bus, OpenAIAgentsRunner(model.agent()), "five")
 
-    assert [len(items) for items in listener.shown] == [9, 5]
-    assert listener.questions() == ["three", "four", "five"]
-    (told,) = (event for event in stream(bus) if event.get("reason") == "history shortened")
-    assert (told["event"], told["status"], told["history_left_out"]) == ("run", "restarted", 2)
+    assert [len(items) for items in model.requests] == [9, 5]
+    assert model.questions() == ["three", "four", "five"]
+    (restarted,) = (event for event in stream(bus) if event.get("reason") == "history shortened")
+    assert (restarted["event"], restarted["status"], restarted["history_left_out"]) == ("run", "restarted", 2)
     assert outputs(bus)[-1] == "ok"
 
 
 async def test_a_request_that_is_still_too_long_is_a_clear_error(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(Listener().agent()), "one", "two")
-    listener = Listener(full=1)
+    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two")
+    model = RecordingModel(items_max=1)
 
-    await converse(bus, OpenAIAgentsRunner(listener.agent()), "three")
+    await converse(bus, OpenAIAgentsRunner(model.agent()), "three")
 
-    assert len(listener.shown) == 2
+    assert len(model.requests) == 2
     assert dead_letters(bus)[0]["reason"].startswith("ContextTooLong")
 
 
-async def test_making_it_shorter_asks_and_does_nothing_again(bus: MemoryBus) -> None:
-    await converse(bus, OpenAIAgentsRunner(Listener().agent()), "one", "two")
-    runs, asked = 0, 0
+async def test_shortening_repeats_no_recorded_turn(bus: MemoryBus) -> None:
+    await converse(bus, OpenAIAgentsRunner(RecordingModel().agent()), "one", "two")
+    tool_runs, model_calls = 0, 0
 
     @function_tool
     def look() -> str:
         """Look."""
-        nonlocal runs
-        runs += 1
+        nonlocal tool_runs
+        tool_runs += 1
         return "seen"
 
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
-        nonlocal asked
-        asked += 1
+        nonlocal model_calls
+        model_calls += 1
         if not results_in(items):
             return [function_call("look", {}, call_id="c1")]
         if len(items) > 5:
@@ -150,16 +150,16 @@ async def test_making_it_shorter_asks_and_does_nothing_again(bus: MemoryBus) -> 
 
     await converse(bus, OpenAIAgentsRunner(Agent(name=AGENT, model=CallbackModel(say), tools=[look])), "three")
 
-    assert (runs, asked) == (1, 3)
+    assert (tool_runs, model_calls) == (1, 3)
     assert outputs(bus)[-1] == "done"
     assert [event["status"] for event in stream(bus) if event["event"] == "tool_step"] == ["start", "success"]
 
 
-async def test_no_history_is_a_choice_and_less_than_none_is_not(bus: MemoryBus) -> None:
-    listener = Listener()
+async def test_the_history_limit_may_be_zero_but_not_negative(bus: MemoryBus) -> None:
+    model = RecordingModel()
 
-    await converse(bus, OpenAIAgentsRunner(listener.agent(), history_max=0), "one", "two")
+    await converse(bus, OpenAIAgentsRunner(model.agent(), history_max=0), "one", "two")
 
-    assert listener.questions() == ["two"]
+    assert model.questions() == ["two"]
     with pytest.raises(ValueError, match="history_max"):
-        OpenAIAgentsRunner(listener.agent(), history_max=-1)
+        OpenAIAgentsRunner(model.agent(), history_max=-1)

@@ -1,4 +1,4 @@
-"""A turn is a transaction: workers die at every append of a run, and others take over."""
+"""A turn is a transaction: a worker crashes at each append of a run, and another worker takes over."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TURNS = 4
 
 
 class Stage:
-    """Ada calls two tools at once and hands over to Bea, who writes to Cy and says that all is done."""
+    """A run of four turns: Ada calls two tools and hands off to Bea, which sends a message to Cy and ends the run."""
 
     def __init__(self) -> None:
         self.bus = MemoryBus()
-        self.asked: list[int] = []
+        self.turns_requested: list[int] = []
         self.effects: list[int] = []
         send(self.bus, "go", id="mail-1", created_at="2026-01-01T00:00:00Z")
 
@@ -53,8 +53,8 @@ class Stage:
     def say(self, items: Sequence[Mapping[str, Any]]) -> Items:
         shown = results_in(items)
         turn = sum(call in shown for call in ("c1", "h1", "c3"))
-        self.asked.append(turn)
-        letter = {"recipient": "agent:Cy", "content": "news", "conversation_id": "elsewhere"}
+        self.turns_requested.append(turn)
+        message = {"recipient": "agent:Cy", "content": "news", "conversation_id": "elsewhere"}
         return (
             [
                 assistant_message("Let me see."),
@@ -62,11 +62,11 @@ class Stage:
                 function_call("work", {"n": 2}, call_id="c2"),
             ],
             [function_call("transfer_to_bea", {}, call_id="h1")],
-            [function_call("chat_send", letter, call_id="c3")],
+            [function_call("chat_send", message, call_id="c3")],
             [assistant_message("All is done.")],
         )[turn]
 
-    def letters(self) -> list[str]:
+    def messages(self) -> list[str]:
         return [record.payload["content"] for record in whole_log(self.bus, "chat:Cy")]
 
 
@@ -77,56 +77,58 @@ def stage() -> Iterator[Stage]:
     stage.bus.close()
 
 
-async def points() -> list[tuple[int, bool]]:
-    """Before and after every append of the run."""
+async def crash_points() -> list[tuple[int, bool]]:
+    """The crash points of the run: before and after each append."""
     stage = Stage()
-    living = CrashingBus(stage.bus)
-    await work_until_crash(living, stage.agent)
-    return [(at, after) for at in range(1, living.count + 1) for after in (False, True)]
+    counting = CrashingBus(stage.bus)
+    await work_until_crash(counting, stage.agent)
+    return [(at, after) for at in range(1, counting.count + 1) for after in (False, True)]
 
 
-async def test_a_run_is_told_in_the_order_it_happened(stage: Stage) -> None:
+async def test_events_of_a_run_are_in_the_order_in_which_they_happened(stage: Stage) -> None:
     assert await work(stage.bus, stage.agent) is Outcome.ANSWERED
 
-    told = [event for event in kinds(stream(stage.bus)) if event != "token"]
+    events = [event for event in kinds(stream(stage.bus)) if event != "token"]
     work_twice = ["start", "success"] * 2
-    assert told == ["started", "message", *work_twice, "handoff", "start", "success", "output", "finished"]
+    assert events == ["started", "message", *work_twice, "handoff", "start", "success", "output", "finished"]
     assert outputs(stage.bus) == ["All is done."]
 
 
-async def test_an_attempt_that_takes_over_repeats_nothing_that_is_recorded() -> None:
+async def test_a_takeover_repeats_no_recorded_model_call_or_tool_call() -> None:
     whole = Stage()
     await work(whole.bus, whole.agent)
-    deaths = await points()
-    assert len(deaths) >= 14
+    points = await crash_points()
+    assert len(points) >= 14
 
-    for at, after in deaths:
+    for at, after in points:
         stage = Stage()
-        died = await work_until_crash(CrashingBus(stage.bus, at, after), stage.agent)
-        answered, done = answers_recorded(stage.bus), results_recorded(stage.bus)
-        asked, effects = len(stage.asked), len(stage.effects)
+        crashed = await work_until_crash(CrashingBus(stage.bus, at, after), stage.agent)
+        responses, results = answers_recorded(stage.bus), results_recorded(stage.bus)
+        requested, effects = len(stage.turns_requested), len(stage.effects)
         settled = bool(outputs(stage.bus))
-        assert 0 in answered or not stage.effects, "a tool ran before its answer was on the log"
-        assert {"c1", "c2"} <= set(done) or 1 not in stage.asked, "the model was asked before the results were"
+        assert 0 in responses or not stage.effects, "a tool ran before its response was on the log"
+        assert {"c1", "c2"} <= set(results) or 1 not in stage.turns_requested, (
+            "the model was called before the results were on the log"
+        )
 
         if not settled:
             assert await work(stage.bus, stage.agent) is Outcome.ANSWERED
 
-        assert died
-        assert sorted(stage.asked[asked:]) == [turn for turn in range(TURNS) if turn not in answered]
-        assert sorted(stage.effects[effects:]) == ([] if settled else [n for n in (1, 2) if f"c{n}" not in done])
+        assert crashed
+        assert sorted(stage.turns_requested[requested:]) == [turn for turn in range(TURNS) if turn not in responses]
+        assert sorted(stage.effects[effects:]) == ([] if settled else [n for n in (1, 2) if f"c{n}" not in results])
         assert sorted_history(stage.bus) == sorted_history(whole.bus), (at, after)
         assert outputs(stage.bus) == ["All is done."]
-        assert stage.letters() == ["news"]
+        assert stage.messages() == ["news"]
 
 
-async def test_an_answer_is_on_the_log_before_its_tools_run(stage: Stage) -> None:
-    seen: list[list[int]] = []
+async def test_a_response_is_on_the_log_before_its_tools_run(stage: Stage) -> None:
+    recorded: list[list[int]] = []
 
     @function_tool
     def look() -> str:
         """Look at the log."""
-        seen.append(answers_recorded(stage.bus))
+        recorded.append(answers_recorded(stage.bus))
         return "looked"
 
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
@@ -134,17 +136,17 @@ async def test_an_answer_is_on_the_log_before_its_tools_run(stage: Stage) -> Non
 
     await work(stage.bus, Agent(name=AGENT, model=CallbackModel(say), tools=[look]))
 
-    assert seen == [[0]]
+    assert recorded == [[0]]
 
 
-async def test_a_final_answer_needs_no_append_of_its_own() -> None:
+async def test_the_final_response_is_part_of_the_settling_append() -> None:
     bus = MemoryBus()
     send(bus, "hi")
-    watched = FlakyEngine(bus)
+    engine = FlakyEngine(bus)
 
-    await work(watched, Agent(name=AGENT, model=CallbackModel(lambda items: [assistant_message("hello")])))
+    await work(engine, Agent(name=AGENT, model=CallbackModel(lambda items: [assistant_message("hello")])))
 
-    settle = watched.writes[-1]
+    settle = engine.writes[-1]
     assert isinstance(settle, Settle)
     assert [record.payload["kind"] for record in settle.records if record.topic == "history:one"] == ["answer", "end"]
     bus.close()

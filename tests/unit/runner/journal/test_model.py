@@ -1,4 +1,4 @@
-"""Models in a journalled run: what they are asked, and what is told of their answers."""
+"""Models in a journalled run: their requests, the events of their responses, and what is recorded."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from tests.support.journaled_runs import (
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.worker_fixture import AGENT, history, kinds, outputs, send, stream
 
-# How the SDK asks a model.
-ASKED: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
+# The arguments with which the SDK calls a model
+REQUEST: Any = (None, "hi", ModelSettings(), [], None, [], ModelTracing.DISABLED)
 NO_STATE: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
 
 
@@ -63,7 +63,7 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-# --- what is told
+# --- events
 
 
 async def test_tokens_belong_to_their_turn_and_join_to_its_text(bus: MemoryBus) -> None:
@@ -83,8 +83,8 @@ async def test_the_text_of_a_turn_with_tools_closes_its_tokens(bus: MemoryBus) -
     send(bus, "go")
 
     def say(items: Sequence[Mapping[str, Any]]) -> Items:
-        called = [assistant_message("First I look."), function_call("look", {}, call_id="c1")]
-        return [assistant_message("Done.")] if results_in(items) else called
+        calls = [assistant_message("First I look."), function_call("look", {}, call_id="c1")]
+        return [assistant_message("Done.")] if results_in(items) else calls
 
     @function_tool
     def look() -> str:
@@ -100,7 +100,7 @@ async def test_the_text_of_a_turn_with_tools_closes_its_tokens(bus: MemoryBus) -
     assert "token" not in kinds(stream(bus))
 
 
-async def test_usage_counts_all_turns_also_those_from_the_journal(bus: MemoryBus) -> None:
+async def test_usage_counts_all_turns_including_replayed_ones(bus: MemoryBus) -> None:
     send(bus, "go")
     replies = [Reply(calls=[Call("look")], usage=(7, 5)), Reply("done", usage=(10, 1))]
 
@@ -137,8 +137,8 @@ async def test_a_retry_of_the_sdk_is_the_same_turn(bus: MemoryBus) -> None:
     assert outputs(bus) == ["hello"]
 
 
-async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: MemoryBus) -> None:
-    """Its tokens are on the log by then; another attempt says that it is one."""
+async def test_the_sdk_does_not_retry_a_response_that_has_begun(bus: MemoryBus) -> None:
+    """Its tokens are on the log. Only another attempt of the run may produce tokens again, with its own number."""
     send(bus, "go")
     backoff = ModelRetryBackoffSettings(initial_delay=0, max_delay=0)
     retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff=backoff)
@@ -156,18 +156,18 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again_by_the_sdk(bus: M
     assert len(model.calls) == 1
 
 
-async def test_of_a_text_the_sdk_is_shown_the_beginning_and_the_end(bus: MemoryBus) -> None:
+async def test_the_sdk_gets_only_the_first_token_and_the_complete_response(bus: MemoryBus) -> None:
     send(bus, "go")
     journal = Journal(context_of(bus))
     passed: list[str] = []
 
-    async def ask() -> None:
+    async def call_model() -> None:
         model = JournalModel(ScriptedModel([stream_answer("one two three four")]), journal, AGENT)
-        passed.extend([event.type async for event in model.stream_response(*ASKED, **NO_STATE)])
+        passed.extend([event.type async for event in model.stream_response(*REQUEST, **NO_STATE)])
 
-    told = [event["text"] async for event in journal.stream(ask) if isinstance(event, Mapping)]
+    texts = [event["text"] async for event in journal.stream(call_model) if isinstance(event, Mapping)]
 
-    assert "".join(told) == "one two three four"
+    assert "".join(texts) == "one two three four"
     assert passed.count("response.output_text.delta") == 1
     assert passed[-1] == "response.completed"
 
@@ -176,8 +176,8 @@ class Number(BaseModel):
     n: int
 
 
-async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is_asked_again(bus: MemoryBus) -> None:
-    """A structured answer without text makes the SDK ask once more, though no tool was called."""
+async def test_a_response_that_was_not_the_last_is_on_the_log_before_the_next_model_call(bus: MemoryBus) -> None:
+    """After a structured response without text, the SDK calls the model again, although no tool was called."""
     send(bus, "go")
     agent = scripted([], [assistant_message('{"n": 1}')], output_type=Number)
 
@@ -187,22 +187,22 @@ async def test_an_answer_that_was_not_the_last_is_on_the_log_before_the_model_is
     assert outputs(bus) == ['{"n": 1}']
 
 
-async def test_a_text_that_was_not_the_last_is_told_before_the_model_is_asked_again(bus: MemoryBus) -> None:
+async def test_a_text_that_was_not_the_last_is_emitted_before_the_next_model_call(bus: MemoryBus) -> None:
     send(bus, "go")
     journal = Journal(context_of(bus))
 
-    async def answer_and_go_on() -> None:
+    async def respond_and_continue() -> None:
         await journal.end_turn(build_response(ScriptedText("hello"), [{}]), AGENT)
         await journal.begin_turn()
 
-    assert [event async for event in journal.stream(answer_and_go_on)] == []
+    assert [event async for event in journal.stream(respond_and_continue)] == []
 
     (message,) = (event for event in stream(bus) if event["event"] == "message")
     assert (message["text"], message["message_id"], message["turn"]) == ("hello", "run-1/0", 0)
     assert answers_recorded(bus) == [0]
 
 
-async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
+async def test_a_search_of_the_provider_is_in_the_history_with_its_run_agent_and_turn(bus: MemoryBus) -> None:
     send(bus, "where is it?")
     searched = ResponseFileSearchToolCall(
         id="fs-1", type="file_search_call", status="completed", queries=["where is it?"], results=None
@@ -221,7 +221,7 @@ async def test_what_the_provider_searched_is_in_the_history_with_its_run_agent_a
     assert "where is it?" in str(answer)
 
 
-async def test_a_server_that_leaves_the_output_out_of_the_end_is_recorded_whole(bus: MemoryBus) -> None:
+async def test_a_response_whose_last_event_has_no_output_is_recorded_completely(bus: MemoryBus) -> None:
     send(bus, "go")
     whole = build_response(ScriptedText("hello"), [{}])
 
@@ -239,26 +239,26 @@ async def test_a_server_that_leaves_the_output_out_of_the_end_is_recorded_whole(
     assert answer["response"]["output"][0]["content"][0]["text"] == "hello"
 
 
-async def test_an_answer_that_is_not_streamed_is_journalled_too(bus: MemoryBus) -> None:
+async def test_a_response_that_is_not_streamed_is_journalled_too(bus: MemoryBus) -> None:
     send(bus, "go")
     context = context_of(bus)
     journal = Journal(context)
     inner = ScriptedModel([[function_call("look", {}, call_id="c1")]])
 
-    async def ask() -> Any:
-        return await JournalModel(inner, journal, AGENT).get_response(*ASKED, **NO_STATE)
+    async def call_model() -> Any:
+        return await JournalModel(inner, journal, AGENT).get_response(*REQUEST, **NO_STATE)
 
-    answers: list[Any] = []
+    responses: list[Any] = []
 
     async def twice() -> None:
-        answers.append(await ask())
+        responses.append(await call_model())
         journal.rewind()
-        answers.append(await ask())
+        responses.append(await call_model())
 
     assert [event async for event in journal.stream(twice)] == []
 
     assert len(inner.calls) == 1
-    assert answers[0].output == answers[1].output
+    assert responses[0].output == responses[1].output
     assert answers_recorded(bus) == [0]
 
 
@@ -271,7 +271,7 @@ async def test_an_answer_that_is_not_streamed_is_journalled_too(bus: MemoryBus) 
         (ModelSettings(extra_body={"conversation": "conv-1"}), {}),
     ],
 )
-def test_a_conversation_at_the_provider_is_refused(settings: ModelSettings, options: dict[str, Any]) -> None:
+def test_conversation_state_at_the_provider_is_refused(settings: ModelSettings, options: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="keeps the conversation at the provider"):
         refuse_server_state(settings, options)
 
@@ -279,7 +279,7 @@ def test_a_conversation_at_the_provider_is_refused(settings: ModelSettings, opti
 # --- agents
 
 
-async def test_the_agents_that_were_given_stay_as_they_are(bus: MemoryBus) -> None:
+async def test_the_given_agents_are_not_changed(bus: MemoryBus) -> None:
     send(bus, "go")
 
     @function_tool
@@ -289,7 +289,7 @@ async def test_the_agents_that_were_given_stay_as_they_are(bus: MemoryBus) -> No
 
     agent = scripted(stream_answer("hello"), tools=[look], handoffs=[Agent(name="Bea")])
     before = (agent.model, list(agent.tools), list(agent.handoffs), look.on_invoke_tool)
-    with ModelServer([]) as server:  # where Bea's model, which has no name, would be
+    with ModelServer([]) as server:  # the server of Bea's model, which has no name
         runner = OpenAIAgentsRunner(agent)
         runner._provider = LoopProvider("any", server.url)
         await work(bus, runner)
@@ -298,7 +298,7 @@ async def test_the_agents_that_were_given_stay_as_they_are(bus: MemoryBus) -> No
     assert (agent.model, agent.tools, agent.handoffs, look.on_invoke_tool) == before
 
 
-async def test_an_agent_whose_model_cannot_be_had_is_a_clear_error(
+async def test_an_agent_whose_model_is_unavailable_is_a_clear_error(
     bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -1,4 +1,4 @@
-"""A model chooses where it writes; for whom it works decides where it may."""
+"""Sends of a journalled run: the model chooses the conversation, the principal of the run decides if it may."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANN, BOB = SendOptions(principal="user:ann"), SendOptions(principal="user:bob")
 
 @pytest.fixture
 def bus() -> Iterator[MemoryBus]:
-    """Ann's message waits for its agent; Bob has a conversation too, with another."""
+    """A message of Ann waits for its agent. Bob has a conversation with another agent."""
     bus = MemoryBus()
     send(bus, "go", sending=ANN)
     send(bus, "private", "bobs", BOB, sender="user:bob", recipient="agent:Cy")
@@ -29,16 +29,16 @@ def bus() -> Iterator[MemoryBus]:
     bus.close()
 
 
-def said(shown: ToolCallScript) -> str:
-    """What the model was told of its call."""
-    return str(shown.results["c1"])
+def result_text(script: ToolCallScript) -> str:
+    """The result of the call that the model saw."""
+    return str(script.results["c1"])
 
 
-async def test_a_run_writes_to_agents_in_its_own_conversation_for_whom_it_works(bus: MemoryBus) -> None:
+async def test_a_run_writes_to_agents_in_its_own_conversation_for_its_principal(bus: MemoryBus) -> None:
     await work(bus, script_call("chat_send", recipient="agent:Dee", content="news").agent(chat_send))
 
-    (letter,) = whole_log(bus, "chat:Dee")
-    assert letter.headers["principal"] == "user:ann"
+    (message,) = whole_log(bus, "chat:Dee")
+    assert message.headers["principal"] == "user:ann"
 
 
 @pytest.mark.parametrize(
@@ -49,57 +49,59 @@ async def test_a_run_writes_to_agents_in_its_own_conversation_for_whom_it_works(
         {"recipient": "agent:Dee", "content": "psst", "conversation_id": "bobs"},
     ],
 )
-async def test_a_run_cannot_write_into_anothers_conversation(bus: MemoryBus, arguments: dict[str, str]) -> None:
-    shown = script_call("chat_send", **arguments)
+async def test_a_run_cannot_write_into_a_conversation_of_another_principal(
+    bus: MemoryBus, arguments: dict[str, str]
+) -> None:
+    script = script_call("chat_send", **arguments)
 
-    await work(bus, shown.agent(chat_send))
+    await work(bus, script.agent(chat_send))
 
-    assert "no conversation" in said(shown)
+    assert "no conversation" in result_text(script)
     assert message_contents(bus, "chat:bobs") == message_contents(bus, "chat:Cy") == ["private"]
     assert message_contents(bus, "chat:Dee") == []
     assert outputs(bus) == ["done"]
 
 
-async def test_a_conversation_that_a_run_begins_belongs_to_whom_it_works_for(bus: MemoryBus) -> None:
-    shown = script_call("chat_send", recipient="agent:Dee", content="news", conversation_id="new")
+async def test_a_conversation_that_a_run_starts_belongs_to_its_principal(bus: MemoryBus) -> None:
+    script = script_call("chat_send", recipient="agent:Dee", content="news", conversation_id="new")
 
-    await work(bus, shown.agent(chat_send))
+    await work(bus, script.agent(chat_send))
 
     (info,) = bus.call(Describe(("stream:new",)))
     assert info.head == {"owner": "user:ann", "active_agent": "Dee"}
 
 
-async def test_a_run_without_a_principal_writes_to_every_conversation() -> None:
+async def test_a_run_without_a_principal_writes_anywhere() -> None:
     bus = MemoryBus()
     send(bus, "go")
     send(bus, "private", "bobs", BOB, sender="user:bob", recipient="agent:Cy")
 
-    await work(bus, script_call("chat_send", recipient="chat:bobs", content="from the house").agent(chat_send))
+    await work(bus, script_call("chat_send", recipient="chat:bobs", content="from a program").agent(chat_send))
 
-    assert message_contents(bus, "chat:Cy") == ["private", "from the house"]
+    assert message_contents(bus, "chat:Cy") == ["private", "from a program"]
     bus.close()
 
 
-class Meanwhile(EngineWrapper):
-    """Something happens between the call of a tool and the append of its result."""
+class ChangeBeforeAppend(EngineWrapper):
+    """Calls `change` between the call of a tool and the append of its result."""
 
-    def __init__(self, engine: MemoryBus, happen: Callable[[], object]) -> None:
+    def __init__(self, engine: MemoryBus, change: Callable[[], object]) -> None:
         super().__init__(engine)
-        self._happen: Callable[[], object] | None = happen
+        self._change: Callable[[], object] | None = change
 
     def answer(self, operation: Operation[Any]) -> Any:
-        if isinstance(operation, OwnedAppend) and operation.conditions and self._happen is not None:
-            happen, self._happen = self._happen, None
-            happen()
+        if isinstance(operation, OwnedAppend) and operation.conditions and self._change is not None:
+            change, self._change = self._change, None
+            change()
         return self.inner.call(operation)
 
 
-async def test_a_conversation_that_another_began_meanwhile_takes_nothing(bus: MemoryBus) -> None:
-    shown = script_call("chat_send", recipient="agent:Dee", content="mine", conversation_id="new")
-    late = Meanwhile(bus, lambda: send(bus, "first", "new", BOB, sender="user:bob", recipient="agent:Cy"))
+async def test_a_send_to_a_conversation_that_another_principal_has_just_started_is_refused(bus: MemoryBus) -> None:
+    script = script_call("chat_send", recipient="agent:Dee", content="mine", conversation_id="new")
+    changing = ChangeBeforeAppend(bus, lambda: send(bus, "first", "new", BOB, sender="user:bob", recipient="agent:Cy"))
 
-    await work(late, shown.agent(chat_send))
+    await work(changing, script.agent(chat_send))
 
     assert message_contents(bus, "chat:new") == ["first"]
     assert message_contents(bus, "chat:Dee") == []
-    assert "nothing was sent" in said(shown)
+    assert "nothing was sent" in result_text(script)

@@ -1,4 +1,4 @@
-"""What tools send in a journalled run: when it leaves, and where it goes."""
+"""Messages that tools send in a journalled run: when they are sent, and where they go."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.worker_fixture import AGENT, outputs
 # --- sends
 
 
-def posting(*messages: tuple[str, str, str]) -> FunctionTool:
+def post_tool(*messages: tuple[str, str, str]) -> FunctionTool:
     @function_tool
     def post(context: RunContextWrapper[Any]) -> str:
         """Send some messages."""
@@ -47,55 +47,55 @@ def posting(*messages: tuple[str, str, str]) -> FunctionTool:
     return post
 
 
-class Spying(EngineWrapper):
-    """Remembers what was appended together; before the first append with conditions something may happen."""
+class AppendRecorder(EngineWrapper):
+    """Stores the topics of each append. Calls `change` before the first append with conditions."""
 
-    def __init__(self, engine: Engine, meanwhile: Callable[[], object] | None = None) -> None:
+    def __init__(self, engine: Engine, change: Callable[[], object] | None = None) -> None:
         super().__init__(engine)
         self.appends: list[list[str]] = []
-        self.meanwhile = meanwhile
+        self.change = change
 
     def answer(self, operation: Operation[Any]) -> Any:
         if isinstance(operation, OwnedAppend):
-            if operation.conditions and self.meanwhile is not None:
-                meanwhile, self.meanwhile = self.meanwhile, None
-                meanwhile()
+            if operation.conditions and self.change is not None:
+                change, self.change = self.change, None
+                change()
             self.appends.append([record.topic for record in operation.records])
         return self.inner.call(operation)
 
 
-async def test_what_a_tool_sends_leaves_in_the_append_of_its_result(bus: MemoryBus) -> None:
-    spying = Spying(bus)
+async def test_messages_of_a_tool_are_sent_in_the_append_of_its_result(bus: MemoryBus) -> None:
+    recording = AppendRecorder(bus)
 
-    await work(spying, script_call("chat_send", recipient="agent:Cy", content="news").agent(chat_send))
+    await work(recording, script_call("chat_send", recipient="agent:Cy", content="news").agent(chat_send))
 
     assert message_contents(bus, "chat:Cy") == ["news"]
-    (together,) = (topics for topics in spying.appends if "chat:Cy" in topics)
-    assert together == ["history:one", "stream:one", "chat:one", "chat:Cy"]
-    (letter,) = whole_log(bus, "chat:Cy")
-    assert recorded(bus)["c1"]["sends"] == [letter.id]
-    assert (letter.payload["sender"], letter.headers["hops"]) == (f"agent:{AGENT}", 1)
+    (append,) = (topics for topics in recording.appends if "chat:Cy" in topics)
+    assert append == ["history:one", "stream:one", "chat:one", "chat:Cy"]
+    (message,) = whole_log(bus, "chat:Cy")
+    assert recorded(bus)["c1"]["sends"] == [message.id]
+    assert (message.payload["sender"], message.headers["hops"]) == (f"agent:{AGENT}", 1)
 
 
-async def test_nothing_has_left_while_the_tool_still_runs(bus: MemoryBus) -> None:
-    seen: list[list[str]] = []
+async def test_nothing_is_sent_while_the_tool_still_runs(bus: MemoryBus) -> None:
+    sent: list[list[str]] = []
 
     @function_tool
     def post_and_look(context: RunContextWrapper[Any]) -> str:
         """Send, then look."""
         send_message("agent:Cy", "news", context=context.context)
-        seen.append(message_contents(bus, "chat:Cy"))
+        sent.append(message_contents(bus, "chat:Cy"))
         return "posted"
 
     await work(bus, script_call("post_and_look").agent(post_and_look))
 
-    assert seen == [[]]
+    assert sent == [[]]
     assert message_contents(bus, "chat:Cy") == ["news"]
 
 
 async def test_sends_of_one_call_see_each_other(bus: MemoryBus) -> None:
-    """The first makes Cy the active agent of a new conversation, so the second, to the conversation, is Cy's mail."""
-    post = posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""), ("agent:Dee", "third", "new"))
+    """The first makes Cy the active agent of a new conversation, so the second, to that conversation, goes to Cy."""
+    post = post_tool(("agent:Cy", "first", "new"), ("chat:new", "second", ""), ("agent:Dee", "third", "new"))
 
     await work(bus, script_call("post").agent(post))
 
@@ -104,15 +104,15 @@ async def test_sends_of_one_call_see_each_other(bus: MemoryBus) -> None:
     assert message_contents(bus, "chat:Dee") == ["third"]
 
 
-async def test_sends_go_where_they_belong_when_the_active_agent_has_changed_meanwhile(bus: MemoryBus) -> None:
+async def test_sends_go_to_the_new_active_agent_if_it_has_changed_meanwhile(bus: MemoryBus) -> None:
     def change() -> None:
         record = NewRecord("stream:new", {"event": "session", "conversation_id": "new"})
         bus.call(Append(records=(record,), heads=(SetHead("stream:new", {ACTIVE_AGENT: "Dee"}),)))
 
-    spying = Spying(bus, change)
+    recording = AppendRecorder(bus, change)
     shown = script_call("post")
 
-    await work(spying, shown.agent(posting(("agent:Cy", "first", "new"), ("chat:new", "second", ""))))
+    await work(recording, shown.agent(post_tool(("agent:Cy", "first", "new"), ("chat:new", "second", ""))))
 
     assert shown.results == {"c1": "posted"}
     assert message_contents(bus, "chat:new") == ["first", "second"]
@@ -131,11 +131,11 @@ async def test_a_send_to_a_conversation_that_is_an_agent_is_an_error_to_the_mode
     assert message_contents(bus, "chat:Cy") == []
 
 
-async def test_a_name_that_is_taken_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
-    spying = Spying(bus, lambda: run_sync(bus, register_agent, "new"))
+async def test_a_name_that_is_taken_before_the_append_turns_the_result_into_an_error(bus: MemoryBus) -> None:
+    recording = AppendRecorder(bus, lambda: run_sync(bus, register_agent, "new"))
     shown = script_call("post")
 
-    await work(spying, shown.agent(posting(("agent:Cy", "first", "new"))))
+    await work(recording, shown.agent(post_tool(("agent:Cy", "first", "new"))))
 
     assert shown.results["c1"].startswith("nothing was sent: 'new' is an agent")
     assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
@@ -152,11 +152,11 @@ async def test_a_send_to_a_deleted_conversation_is_an_error_to_the_model(bus: Me
     assert "was deleted" in shown.results["c1"]
 
 
-async def test_a_conversation_that_is_deleted_meanwhile_turns_the_result_into_an_error(bus: MemoryBus) -> None:
-    spying = Spying(bus, lambda: bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone")))
+async def test_a_conversation_that_is_deleted_before_the_append_turns_the_result_into_an_error(bus: MemoryBus) -> None:
+    recording = AppendRecorder(bus, lambda: bus.call(Delete(("stream:gone", "chat:gone", "history:gone"), "gone")))
     shown = script_call("post")
 
-    await work(spying, shown.agent(posting(("agent:Cy", "first", "gone"))))
+    await work(recording, shown.agent(post_tool(("agent:Cy", "first", "gone"))))
 
     assert shown.results["c1"].startswith("nothing was sent: 'gone' was deleted")
     assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
@@ -164,7 +164,7 @@ async def test_a_conversation_that_is_deleted_meanwhile_turns_the_result_into_an
     assert outputs(bus) == ["done"]
 
 
-async def test_a_tool_finds_the_same_key_in_every_attempt(bus: MemoryBus) -> None:
+async def test_a_tool_call_has_the_same_key_in_every_attempt(bus: MemoryBus) -> None:
     keys: list[str] = []
 
     @function_tool

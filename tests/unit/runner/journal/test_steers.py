@@ -1,4 +1,4 @@
-"""Steers in the journal: recorded with the answer that has seen them, and shown again at the same place."""
+"""Steers in the journal: recorded with the response that has seen them, and replayed at the same position."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ WRITES = 8
 
 
 class Stage:
-    """A run of three turns. One steer waits at its start, another comes in its first call, a third in its second."""
+    """A run of three turns. A steer waits at its start, and each of its two tool calls sends another."""
 
     def __init__(self) -> None:
         self.bus = MemoryBus()
         self.requests: list[Sequence[Mapping[str, Any]]] = []
         send(self.bus, "go", id="mail-1")
-        self.say_to_it("first")
+        self.steer("first")
 
         @function_tool
         async def step(text: str) -> str:
-            """Take a step, and hear something on the way."""
-            self.say_to_it(text)
+            """Take a step, and send a steer."""
+            self.steer(text)
             return f"heard {text}"
 
         self.agent = Agent[Any](name=AGENT, model=CallbackModel(self.say), tools=[step])
         self.runner = OpenAIAgentsRunner(self.agent)
 
-    def say_to_it(self, text: str) -> None:
+    def steer(self, text: str) -> None:
         steer(self.bus, text, recipient=f"agent:{AGENT}", id=f"steer-{text}")
 
     def say(self, items: Sequence[Mapping[str, Any]]) -> Items:
@@ -65,13 +65,13 @@ class Stage:
         return [assistant_message("done")]
 
     def findings(self) -> list[str]:
-        """What is wrong with what the model was shown, and with the log."""
+        """Violations in the requests of the model and in the log."""
         found = [f"shown twice: {request}" for request in self.requests if _repeats(shown_steers(request))]
         recorded = Counter(text for _, text in seen_steers(self.bus))
-        found += [f"{text} was seen by {count} answers" for text, count in recorded.items() if count != 1]
-        told = Counter(receipts(self.bus))
-        found += [f"{name} has {count} receipts" for name, count in told.items() if count != 1]
-        missing = {"first", "second", "third"} - {name.partition("-")[2] for name, _ in told}
+        found += [f"{text} was seen by {count} responses" for text, count in recorded.items() if count != 1]
+        receipt_counts = Counter(receipts(self.bus))
+        found += [f"{name} has {count} receipts" for name, count in receipt_counts.items() if count != 1]
+        missing = {"first", "second", "third"} - {name.partition("-")[2] for name, _ in receipt_counts}
         return found + [f"{text} has no receipt" for text in missing]
 
 
@@ -86,37 +86,37 @@ def stage() -> Iterator[Stage]:
     stage.bus.close()
 
 
-async def all_of_it(stage: Stage) -> None:
-    """Until no mail waits: with every steer sorted into its lane, as a service does before it calls a run."""
+async def work_all_mail(stage: Stage) -> None:
+    """Run a worker until no mail waits. It sorts each steer into its lane before it notifies the run."""
     async with run_worker(stage.bus, stage.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED] and not pending_mail(stage.bus))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, WRITES + 1))
-async def test_whenever_a_worker_dies_each_steer_is_seen_by_one_recorded_answer(
+async def test_each_steer_is_seen_by_one_recorded_response_wherever_a_worker_crashes(
     stage: Stage, at: int, after: bool
 ) -> None:
     await work_until_crash(CrashingBus(stage.bus, at, after), stage.runner, work_steered)
 
-    await all_of_it(stage)
+    await work_all_mail(stage)
 
     assert stage.findings() == []
 
 
-async def test_after_a_takeover_it_stands_where_it_stood(stage: Stage) -> None:
-    mortal = CrashingBus(stage.bus, on="tool")
-    await work_until_crash(mortal, stage.runner, work_steered)
+async def test_after_a_takeover_a_steer_has_the_same_position(stage: Stage) -> None:
+    crashing = CrashingBus(stage.bus, on="tool")
+    await work_until_crash(crashing, stage.runner, work_steered)
     assert seen_steers(stage.bus) == [(0, "first")]
 
-    await all_of_it(stage)
+    await work_all_mail(stage)
 
     last = next(request for request in reversed(stage.requests) if len(results_in(request)) == 2)
     assert request_shape(last)[:4] == ["user", "steer", "call", "result"]
     assert shown_steers(last)[0] == ("user:ann", "first")
 
 
-async def test_a_model_that_is_asked_again_is_shown_the_steer_once(bus: MemoryBus) -> None:
+async def test_a_model_call_that_the_sdk_retries_shows_the_steer_once(bus: MemoryBus) -> None:
     steer(bus, "listen", recipient=f"agent:{AGENT}")
     requests: list[Any] = []
 
@@ -126,7 +126,7 @@ async def test_a_model_that_is_asked_again_is_shown_the_steer_once(bus: MemoryBu
 
     def answering(call: Any) -> Items:
         requests.append(call.input)
-        return [assistant_message("I have heard")]
+        return [assistant_message("understood")]
 
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, policy=lambda context: True))
     model = ScriptedModel([ModelStep.respond(failing), ModelStep.respond(answering)])
@@ -138,7 +138,7 @@ async def test_a_model_that_is_asked_again_is_shown_the_steer_once(bus: MemoryBu
     assert seen_steers(bus) == [(0, "listen")]
 
 
-async def test_an_attempt_that_failed_leaves_the_steer_to_the_next(bus: MemoryBus) -> None:
+async def test_a_failed_attempt_leaves_the_steer_to_the_next(bus: MemoryBus) -> None:
     steer(bus, "listen", recipient=f"agent:{AGENT}")
     requests: list[Any] = []
 
@@ -157,28 +157,28 @@ async def test_an_attempt_that_failed_leaves_the_steer_to_the_next(bus: MemoryBu
     assert len(receipts(bus)) == 1
 
 
-class Counting(EngineWrapper):
-    """Counts looks into lanes."""
+class LaneReadCounter(EngineWrapper):
+    """Counts reads of lanes."""
 
-    looks = 0
+    reads = 0
 
     def answer(self, operation: Operation[Any]) -> Any:
-        self.looks += isinstance(operation, Pending)
+        self.reads += isinstance(operation, Pending)
         return self.inner.call(operation)
 
 
-async def test_a_run_without_steers_never_looks_into_its_lane(bus: MemoryBus) -> None:
-    counting = Counting(bus)
+async def test_a_run_without_steers_never_reads_its_lane(bus: MemoryBus) -> None:
+    counting = LaneReadCounter(bus)
     talk = SteerableAgent(turns=3)
     talk.open()
 
     async with run_worker(counting, talk.runner) as service:
         await until(lambda: service.outcomes[Outcome.ANSWERED])
 
-    assert counting.looks == 0
+    assert counting.reads == 0
 
 
-async def test_a_worker_that_is_not_notified_leaves_steers_in_the_lane(bus: MemoryBus) -> None:
+async def test_a_worker_without_a_control_feed_leaves_steers_in_the_lane(bus: MemoryBus) -> None:
     steer(bus, "hello?", recipient=f"agent:{AGENT}")
     talk = SteerableAgent(turns=0)
 
@@ -187,7 +187,7 @@ async def test_a_worker_that_is_not_notified_leaves_steers_in_the_lane(bus: Memo
     assert (seen_steers(bus), pending_mail(bus)) == ([], 1)
 
 
-async def test_a_handoff_carries_what_was_said_before_it(bus: MemoryBus) -> None:
+async def test_the_model_after_a_handoff_sees_earlier_steers(bus: MemoryBus) -> None:
     steer(bus, "be kind", recipient=f"agent:{AGENT}")
     requests: list[Any] = []
 
@@ -232,7 +232,7 @@ def a_steer(number: int, text: str = "text") -> Steer:
     return Steer(f"s{number}", "user:ann", text, MailRef("chat:Ada", number))
 
 
-def test_more_than_one_request_may_hold_is_left_for_the_next() -> None:
+def test_steers_that_do_not_fit_into_a_request_wait_for_the_next() -> None:
     ledger = SteerLedger(RunRecord("r", AGENT, {}, {}, 0))
     large = [a_steer(n, "x" * (TURN_MAX_BYTES // 2)) for n in range(1, 4)]
 
@@ -245,7 +245,7 @@ def test_more_than_one_request_may_hold_is_left_for_the_next() -> None:
     assert [steer.id for steer in ledger.end_turn(1)] == ["s3"]
 
 
-def test_where_the_request_was_shortened_a_steer_stays_where_that_left_it() -> None:
+def test_a_steer_moves_to_the_end_of_a_shortened_request_and_stays_there() -> None:
     ledger = SteerLedger(RunRecord("r", AGENT, {}, {}, 0))
     ledger.take([a_steer(1, "here")])
     items: list[Any] = [{"role": "user", "content": str(n)} for n in range(4)]

@@ -1,4 +1,4 @@
-"""Tools in a journalled run: what is recorded, and what is told."""
+"""Tool calls of a journalled run: their records and events."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from tests.support.journaled_runs import (
 )
 from tests.support.worker_fixture import AGENT, dead_letters, send, stream, until
 
-# --- side by side
+# --- concurrent calls
 
 
-async def test_each_of_two_tools_is_recorded_when_it_is_done(bus: MemoryBus) -> None:
+async def test_each_of_two_concurrent_calls_is_recorded_when_it_ends(bus: MemoryBus) -> None:
     gate = asyncio.Event()
 
     @function_tool
@@ -50,7 +50,7 @@ async def test_each_of_two_tools_is_recorded_when_it_is_done(bus: MemoryBus) -> 
 
     @function_tool
     async def quick() -> str:
-        """Do not."""
+        """Do not wait."""
         return "quick"
 
     shown = ToolCallScript(function_call("slow", {}, call_id="c1"), function_call("quick", {}, call_id="c2"))
@@ -64,7 +64,7 @@ async def test_each_of_two_tools_is_recorded_when_it_is_done(bus: MemoryBus) -> 
     assert shown.results == {"c1": "slow", "c2": "quick"}
 
 
-async def test_a_step_has_arguments_result_and_how_long_it_took(bus: MemoryBus) -> None:
+async def test_a_tool_step_has_arguments_result_and_duration(bus: MemoryBus) -> None:
     @function_tool
     def double(n: int) -> int:
         """Double it."""
@@ -101,7 +101,7 @@ def sorry(context: RunContextWrapper[Any], error: Exception) -> str:
     [({}, SDK_TOOL_FAILED), ({"failure_error_function": sorry}, "sorry about that")],
     ids=["default", "own words"],
 )
-async def test_a_tool_that_raises_sends_nothing_and_the_reason_is_told(
+async def test_a_tool_that_raises_sends_nothing_and_its_event_has_the_reason(
     bus: MemoryBus, options: dict[str, Any], seen: str
 ) -> None:
     shown = script_call("break_down")
@@ -115,7 +115,7 @@ async def test_a_tool_that_raises_sends_nothing_and_the_reason_is_told(
     assert message_contents(bus, "chat:Cy") == []
 
 
-async def test_a_tool_that_may_end_the_run_does(bus: MemoryBus) -> None:
+async def test_a_tool_without_a_failure_function_ends_the_run_when_it_raises(bus: MemoryBus) -> None:
     assert await work(bus, script_call("break_down").agent(raising(failure_error_function=None))) is Outcome.BURIED
 
     assert tool_steps(bus) == [("start", None), ("error", "LookupError: no such shelf")]
@@ -124,7 +124,7 @@ async def test_a_tool_that_may_end_the_run_does(bus: MemoryBus) -> None:
     assert "no such shelf" in dead_letters(bus)[0]["reason"]
 
 
-async def test_a_tool_that_takes_too_long_is_a_recorded_failure_and_can_send_no_more(bus: MemoryBus) -> None:
+async def test_a_tool_that_times_out_is_a_recorded_failure_and_can_send_nothing_more(bus: MemoryBus) -> None:
     gate = threading.Event()
     refused: list[str] = []
 
@@ -152,7 +152,7 @@ async def test_a_tool_that_takes_too_long_is_a_recorded_failure_and_can_send_no_
     assert message_contents(bus, "chat:Cy") == []
 
 
-async def test_a_call_of_an_unknown_tool_is_answered_recorded_and_told(bus: MemoryBus) -> None:
+async def test_a_call_of_an_unknown_tool_has_an_output_a_record_and_events(bus: MemoryBus) -> None:
     shown = script_call("juggle")
 
     await work(bus, shown.agent())
@@ -174,7 +174,7 @@ async def test_a_result_that_is_too_long_for_the_log_is_an_error_to_the_model(bu
     assert [status for status, _ in tool_steps(bus)] == ["start", "error"]
 
 
-# --- results come back as they were
+# --- results from the log
 
 
 RESULTS: dict[str, Any] = {
@@ -223,7 +223,7 @@ def censor(data: Any) -> ToolGuardrailFunctionOutput:
     return ToolGuardrailFunctionOutput.reject_content("[withheld]")
 
 
-async def test_later_runs_see_what_a_guardrail_left_of_a_result(bus: MemoryBus) -> None:
+async def test_later_runs_see_the_output_of_a_guardrail_in_place_of_the_result(bus: MemoryBus) -> None:
     @function_tool
     def tell() -> str:
         """Tell a secret."""

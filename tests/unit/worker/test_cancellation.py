@@ -1,28 +1,41 @@
-"""Ending the work of a run from outside."""
+"""Stopping a run: what commands and disconnects ask for, and cancelling the run."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from magent2.worker.cancellation import InterruptReason, RunCancellation, StopCommand
+from magent2.worker.cancellation import (
+    CONNECTED,
+    DISCONNECTED,
+    GRACE_S,
+    STOP,
+    STOP_AFTER_TURN,
+    DisconnectPolicy,
+    InterruptReason,
+    RunCancellation,
+    StopCommand,
+    after_command,
+    policy_of,
+)
 from tests.support.worker_fixture import until
 
 LONG_S = 60.0
-STOP = StopCommand("stopped by user:ann")
+STOPPED_BY_ANN = StopCommand("stopped by user:ann")
 
 
 class Work:
-    """Waits until it is let go."""
+    """A run that waits until its gate opens."""
 
     def __init__(self) -> None:
-        self.begun = False
+        self.has_started = False
         self.cancels = 0
         self.gate = asyncio.Event()
 
     async def do(self) -> None:
-        self.begun = True
+        self.has_started = True
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
@@ -32,11 +45,11 @@ class Work:
 
 async def begin(cancellation: RunCancellation, work: Work, max_s: float = LONG_S) -> asyncio.Task[bool]:
     task = asyncio.create_task(cancellation.drive(work.do(), max_s))
-    await until(lambda: work.begun)
+    await until(lambda: work.has_started)
     return task
 
 
-async def test_work_that_ends_by_itself_says_so() -> None:
+async def test_drive_returns_true_when_the_run_ends_by_itself() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
     work.gate.set()
@@ -45,7 +58,7 @@ async def test_work_that_ends_by_itself_says_so() -> None:
     assert cancellation.reason is None
 
 
-async def test_pulling_ends_the_work_and_not_its_task() -> None:
+async def test_cancelling_ends_the_run_and_not_its_task() -> None:
     cancellation, work = RunCancellation(), Work()
 
     async def run() -> str:
@@ -54,50 +67,50 @@ async def test_pulling_ends_the_work_and_not_its_task() -> None:
         return f"ended by itself: {ended}"
 
     task = asyncio.create_task(run())
-    await until(lambda: work.begun)
-    cancellation.cancel(STOP)
+    await until(lambda: work.has_started)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert await task == "ended by itself: False"
     assert task.cancelling() == 0
-    assert (cancellation.reason, work.cancels) == (STOP, 1)
+    assert (cancellation.reason, work.cancels) == (STOPPED_BY_ANN, 1)
 
 
 async def test_the_first_reason_counts() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
     cancellation.cancel(InterruptReason.GIVE_BACK)
-    cancellation.cancel(STOP)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert not await task
     assert cancellation.reason is InterruptReason.GIVE_BACK
 
 
-async def test_work_that_has_ended_cannot_be_ended() -> None:
+async def test_a_run_that_has_ended_is_not_cancelled() -> None:
     cancellation, work = RunCancellation(), Work()
     work.gate.set()
     assert await cancellation.drive(work.do(), LONG_S)
 
-    cancellation.cancel(STOP)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert cancellation.reason is None
 
 
-async def test_work_is_not_begun_when_the_brake_is_pulled_already() -> None:
+async def test_a_run_that_is_cancelled_already_does_not_start() -> None:
     cancellation, work = RunCancellation(), Work()
-    cancellation.cancel(STOP)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert not await cancellation.drive(work.do(), LONG_S)
-    assert not work.begun
+    assert not work.has_started
 
 
-async def test_work_that_takes_too_long_is_ended() -> None:
+async def test_a_run_that_takes_too_long_is_cancelled() -> None:
     cancellation, work = RunCancellation(), Work()
 
     assert not await cancellation.drive(work.do(), 0.01)
     assert cancellation.reason is InterruptReason.OVERDUE
 
 
-async def test_an_error_is_raised() -> None:
+async def test_an_error_of_the_run_is_raised() -> None:
     async def fail() -> None:
         raise LookupError("gone")
 
@@ -105,7 +118,7 @@ async def test_an_error_is_raised() -> None:
         await RunCancellation().drive(fail(), LONG_S)
 
 
-async def test_an_error_while_it_is_being_ended_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_cancelled_run_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     cancellation, begun = RunCancellation(), asyncio.Event()
 
     async def fail() -> None:
@@ -117,13 +130,13 @@ async def test_an_error_while_it_is_being_ended_is_only_logged(caplog: pytest.Lo
 
     task = asyncio.create_task(cancellation.drive(fail(), LONG_S))
     await begun.wait()
-    cancellation.cancel(STOP)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert not await task
     assert "in the clean-up" in caplog.text
 
 
-async def test_work_that_does_not_heed_is_ended_all_the_same() -> None:
+async def test_a_run_that_ignores_its_cancellation_is_cancelled_again() -> None:
     cancellation, begun = RunCancellation(), asyncio.Event()
 
     async def deaf() -> None:
@@ -135,7 +148,7 @@ async def test_work_that_does_not_heed_is_ended_all_the_same() -> None:
 
     task = asyncio.create_task(cancellation.drive(deaf(), LONG_S))
     await begun.wait()
-    cancellation.cancel(STOP)
+    cancellation.cancel(STOPPED_BY_ANN)
 
     assert not await task
     assert task.cancelling() == 0
@@ -149,22 +162,19 @@ async def test_a_cancellation_from_inside_is_an_error() -> None:
         await RunCancellation().drive(cancelled(), LONG_S)
 
 
-@pytest.mark.parametrize("pulled", [False, True])
-async def test_a_cancellation_of_the_whole_task_is_passed_on(pulled: bool) -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_cancellation_of_the_whole_task_is_passed_on(cancelled: bool) -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
-    if pulled:
-        cancellation.cancel(STOP)
+    if cancelled:
+        cancellation.cancel(STOPPED_BY_ANN)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-# --- halting
-
-
-async def test_a_halt_in_a_while_comes_when_it_is_due() -> None:
+async def test_a_delayed_stop_cancels_when_it_is_due() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
     cancellation.apply(StopCommand("gone", in_s=0.01))
@@ -173,7 +183,7 @@ async def test_a_halt_in_a_while_comes_when_it_is_due() -> None:
     assert cancellation.reason == StopCommand("gone", in_s=0.01)
 
 
-async def test_a_halt_that_was_taken_back_does_not_come() -> None:
+async def test_a_revoked_stop_does_not_cancel() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
     cancellation.apply(StopCommand("gone", in_s=LONG_S))
@@ -183,10 +193,10 @@ async def test_a_halt_that_was_taken_back_does_not_come() -> None:
     assert await task
 
 
-async def test_a_halt_now_ends_the_work_now() -> None:
+async def test_an_immediate_stop_cancels_at_once() -> None:
     cancellation, work = RunCancellation(), Work()
     task = await begin(cancellation, work)
-    cancellation.apply(STOP)
+    cancellation.apply(STOPPED_BY_ANN)
 
     assert not await task
 
@@ -202,7 +212,7 @@ async def test_a_stop_after_the_turn_waits_for_the_end_of_the_turn() -> None:
         pytest.fail("a run that was stopped went on")
 
     task = asyncio.create_task(cancellation.drive(turns(), LONG_S))
-    await until(lambda: work.begun)
+    await until(lambda: work.has_started)
     cancellation.apply(later)
     before = cancellation.reason
     work.gate.set()
@@ -218,3 +228,84 @@ async def test_a_run_that_ends_with_the_turn_is_not_stopped() -> None:
     work.gate.set()
 
     assert await task
+
+
+ANN = "user:ann"
+DETACH, CANCEL, GRACE = DisconnectPolicy(), DisconnectPolicy("cancel"), DisconnectPolicy("grace", 5.0)
+
+
+@pytest.mark.parametrize("policy", [DETACH, CANCEL, GRACE])
+def test_a_stop_applies_under_every_disconnect_policy(policy: DisconnectPolicy) -> None:
+    assert after_command(STOP, ANN, policy) == StopCommand("stopped by user:ann")
+
+
+def test_a_disconnect_alone_stops_nothing() -> None:
+    assert after_command(DISCONNECTED, ANN, DETACH) is None
+
+
+def test_a_disconnect_under_cancel_stops_at_once() -> None:
+    stop_request = after_command(DISCONNECTED, ANN, CANCEL)
+
+    assert stop_request is not None
+    assert stop_request.in_s == 0
+
+
+def test_a_disconnect_under_grace_stops_after_the_grace_period() -> None:
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert stop_request is not None
+    assert stop_request.in_s == 5.0
+
+
+def test_a_client_that_reconnects_ends_the_grace_period() -> None:
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert after_command(CONNECTED, ANN, GRACE, stop_request) is None
+
+
+@pytest.mark.parametrize("command", [CONNECTED, DISCONNECTED, STOP])
+def test_a_stop_cannot_be_revoked(command: str) -> None:
+    stop_request = StopCommand("stopped by user:bob")
+
+    assert after_command(command, ANN, GRACE, stop_request) is stop_request
+
+
+def test_only_a_stop_replaces_a_stop_after_the_turn() -> None:
+    stop_request = after_command(STOP_AFTER_TURN, ANN, GRACE)
+
+    assert stop_request == StopCommand("stopped by user:ann after its turn", after_turn=True)
+    assert after_command(STOP, ANN, GRACE, stop_request) == StopCommand("stopped by user:ann")
+    for command in (CONNECTED, DISCONNECTED, STOP_AFTER_TURN):
+        assert after_command(command, "user:bob", GRACE, stop_request) is stop_request
+
+
+def test_a_stop_after_the_turn_replaces_a_grace_period() -> None:
+    stop_request = after_command(STOP_AFTER_TURN, ANN, GRACE, after_command(DISCONNECTED, ANN, GRACE))
+
+    assert stop_request is not None
+    assert stop_request.after_turn
+
+
+def test_an_unknown_command_changes_nothing() -> None:
+    stop_request = after_command(DISCONNECTED, ANN, GRACE)
+
+    assert after_command("dance", ANN, GRACE, stop_request) == stop_request
+    assert after_command("dance", ANN, GRACE) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "policy"),
+    [
+        ({}, DisconnectPolicy()),
+        ({"on_disconnect": "detach"}, DisconnectPolicy()),
+        ({"on_disconnect": "cancel"}, DisconnectPolicy("cancel")),
+        ({"on_disconnect": "grace"}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": 2}, DisconnectPolicy("grace", 2.0)),
+        ({"on_disconnect": "grace", "grace_s": -1}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "grace", "grace_s": "long"}, DisconnectPolicy("grace", GRACE_S)),
+        ({"on_disconnect": "explode"}, DisconnectPolicy()),
+        ({"on_disconnect": ["cancel"]}, DisconnectPolicy()),
+    ],
+)
+def test_the_envelope_chooses_the_policy(metadata: dict[str, Any], policy: DisconnectPolicy) -> None:
+    assert policy_of(metadata) == policy

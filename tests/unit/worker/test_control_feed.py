@@ -1,4 +1,4 @@
-"""Following the commands of agents."""
+"""The feed of new commands to the agents of a worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seqs(records: list[Record]) -> list[int]:
     return [record.seq for record in records]
 
 
-async def test_what_was_there_at_the_beginning_is_not_new(bus: MemoryBus) -> None:
+async def test_records_from_before_the_start_are_not_new(bus: MemoryBus) -> None:
     post(bus, 3)
     controls = await follow(bus)
     controls.note([TOPIC])
@@ -55,7 +55,7 @@ async def test_each_command_is_read_once(bus: MemoryBus) -> None:
     assert await controls.read() == []
 
 
-async def test_nothing_is_read_without_a_hint(bus: MemoryBus) -> None:
+async def test_nothing_is_read_without_a_notification(bus: MemoryBus) -> None:
     controls = await follow(bus)
     post(bus)
     controls.note([f"chat:{AGENT}", "control:Cid"])
@@ -64,7 +64,7 @@ async def test_nothing_is_read_without_a_hint(bus: MemoryBus) -> None:
     assert await controls.read() == []
 
 
-async def test_more_than_a_page_takes_several_looks(bus: MemoryBus) -> None:
+async def test_more_than_a_page_takes_several_reads(bus: MemoryBus) -> None:
     controls = await follow(bus)
     post(bus, PAGE + 1)
     controls.note([TOPIC])
@@ -81,7 +81,7 @@ async def test_the_longer_the_log_the_more_claims_it_may_take_to_sort(bus: Memor
     assert await ControlFeed(bus, (AGENT,), "w1").begin() == 2
 
 
-async def test_a_cursor_that_retention_has_overtaken_goes_on_at_the_floor(bus: MemoryBus) -> None:
+async def test_a_cursor_below_the_floor_continues_at_the_floor(bus: MemoryBus) -> None:
     controls = await follow(bus)
     post(bus, 3)
     (lane,) = bus.call(Claim(worker="w2", agents=(AGENT,), limit=1, lease_s=60.0)).lanes

@@ -1,4 +1,4 @@
-"""What a claimed lane asks for."""
+"""The plan for the mail of a claimed lane."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def control(seq: int, text: str, at_ms: int = 1000, **fields: Any) -> Record:
 
 
 def seeing(seq: int, command: Record) -> Record:
-    """The command of somebody who saw mail up to this seq."""
+    """Return a command whose sender had seen mail up to this seq."""
     return replace(command, headers={MAIL_SEEN: seq})
 
 
@@ -45,7 +45,7 @@ def test_the_first_mail_is_answered() -> None:
     assert plan.stop_request is None
 
 
-def test_mail_without_an_id_is_known_by_that_of_its_record() -> None:
+def test_mail_without_an_id_gets_the_id_of_its_record() -> None:
     assert answer_of(mail(7)).parsed.envelope.id == "id-7"
     assert answer_of(mail(7, id="mine")).parsed.envelope.id == "mine"
 
@@ -87,7 +87,7 @@ def test_an_empty_payload_is_unreadable_and_names_a_few_faults() -> None:
     assert "conversation_id: Field required; sender: Field required" in plan.reason
 
 
-def test_a_record_that_others_wrote_is_unreadable() -> None:
+def test_a_malformed_record_is_unreadable() -> None:
     plan = plan_lane("", [Record(CHAT, {}, "@1", 1, malformed="not JSON")])
 
     assert isinstance(plan, UnreadablePlan)
@@ -101,9 +101,6 @@ def test_mail_without_a_conversation_is_unreadable() -> None:
     assert plan.reason == "the mail names no conversation"
 
 
-# --- commands
-
-
 def test_a_stop_ends_the_run_of_mail_that_is_older() -> None:
     plan = answer_of(control(1, "stop", at_ms=20), mail(1, at_ms=10))
 
@@ -111,7 +108,7 @@ def test_a_stop_ends_the_run_of_mail_that_is_older() -> None:
     assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
-def test_a_stop_of_the_same_moment_counts() -> None:
+def test_a_stop_of_the_same_millisecond_applies() -> None:
     assert answer_of(control(1, "stop", at_ms=10), mail(1, at_ms=10)).stop_request
 
 
@@ -122,14 +119,14 @@ def test_a_stop_does_not_end_the_run_of_mail_that_is_younger() -> None:
     assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
-def test_a_stop_knows_what_it_has_seen_whatever_the_clock_says() -> None:
+def test_what_a_stop_has_seen_counts_more_than_the_clock() -> None:
     late, early = control(1, "stop", at_ms=9), control(1, "stop", at_ms=1)
 
     assert answer_of(seeing(4, early), mail(4, at_ms=5)).stop_request is not None
     assert answer_of(seeing(3, late), mail(4, at_ms=5)).stop_request is None
 
 
-def test_a_stop_of_a_run_that_has_ended_leaves_the_next_mail_alone() -> None:
+def test_a_stop_of_an_ended_run_does_not_stop_the_next() -> None:
     stop = replace(control(1, "stop"), headers={MAIL_SEEN: 9, TARGET_ENVELOPE: "mail-3"})
 
     assert answer_of(stop, mail(4, id="mail-4")).stop_request is None
@@ -143,7 +140,7 @@ def test_a_stop_ends_the_first_run_only() -> None:
     assert MailRef(CHAT, 2) not in plan.consumed.refs
 
 
-def test_a_stop_for_an_idle_lane_is_settled_in_silence() -> None:
+def test_a_stop_of_an_idle_lane_is_consumed() -> None:
     plan = plan_lane("one", [control(1, " stop ")])
 
     assert isinstance(plan, NothingToRun)
@@ -179,7 +176,7 @@ def test_an_unreadable_command_is_buried_before_the_mail_is_answered() -> None:
     assert plan.consumed.refs == (MailRef(CONTROL, 1),)
 
 
-def test_a_disconnect_does_what_the_mail_chose() -> None:
+def test_a_disconnect_follows_the_policy_of_the_mail() -> None:
     gone = control(1, "disconnected")
 
     assert answer_of(gone, mail(1)).stop_request is None
@@ -189,7 +186,7 @@ def test_a_disconnect_does_what_the_mail_chose() -> None:
     assert grace.in_s == 3
 
 
-def test_a_reader_that_came_back_is_there() -> None:
+def test_a_client_that_reconnected_keeps_its_run() -> None:
     stop_request = answer_of(
         control(1, "disconnected"), control(2, "connected"), mail(1, metadata={"on_disconnect": "grace"})
     ).stop_request

@@ -1,4 +1,4 @@
-"""One claimed lane, from its claim to the append that ends it."""
+"""Work on one claimed lane, from the claim to the append that gives the lane up."""
 
 from __future__ import annotations
 
@@ -73,9 +73,6 @@ def lanes(bus: Engine) -> int:
     return len(bus.call(Lanes(AGENT)))
 
 
-# --- an answer
-
-
 async def test_a_message_is_answered_and_settled(bus: MemoryBus) -> None:
     send(bus, "hello you")
 
@@ -87,7 +84,7 @@ async def test_a_message_is_answered_and_settled(bus: MemoryBus) -> None:
     assert lanes(bus) == 0
 
 
-async def test_a_run_that_never_waits_is_one_settle() -> None:
+async def test_a_run_that_never_waits_is_one_append() -> None:
     bus = FlakyEngine(MemoryBus())
     send(bus, "hello you")
     bus.writes.clear()
@@ -132,7 +129,7 @@ async def test_the_output_closes_its_tokens(bus: MemoryBus) -> None:
     assert kinds(stream(bus)) == ["started", "output", "finished"]
 
 
-async def test_the_history_pins_what_was_asked_and_answered(bus: MemoryBus) -> None:
+async def test_the_history_records_input_and_output_of_the_run(bus: MemoryBus) -> None:
     def script(mail: MessageEnvelope) -> Iterator[Event]:
         yield output(mail, "fine", usage={"total_tokens": 3})
 
@@ -156,7 +153,7 @@ async def test_a_usage_too_long_for_a_head_stays_in_its_event(bus: MemoryBus) ->
     assert "usage" not in bus.call(Describe(("stream:one",)))[0].head
 
 
-async def test_a_runner_without_an_output_is_given_one_of_its_tokens(bus: MemoryBus) -> None:
+async def test_a_runner_without_an_output_gets_one_made_of_its_tokens(bus: MemoryBus) -> None:
     send(bus, "hello")
 
     await work(bus, SyncRunner(lambda mail: [token(mail, "good "), token(mail, "day", 1)]))
@@ -164,14 +161,14 @@ async def test_a_runner_without_an_output_is_given_one_of_its_tokens(bus: Memory
     assert outputs(bus) == ["good day"]
 
 
-async def test_a_runner_that_says_nothing_answers_nothing(bus: MemoryBus) -> None:
+async def test_a_runner_without_events_gives_an_empty_output(bus: MemoryBus) -> None:
     send(bus, "hello")
 
     assert await work(bus, SyncRunner(lambda _: [])) is Outcome.ANSWERED
     assert outputs(bus) == [""]
 
 
-async def test_events_after_an_output_keep_their_place(bus: MemoryBus) -> None:
+async def test_events_after_an_output_keep_their_order(bus: MemoryBus) -> None:
     send(bus, "hello")
 
     await work(bus, SyncRunner(lambda mail: [output(mail, "first"), token(mail, "x"), output(mail, "last")]))
@@ -200,7 +197,7 @@ async def test_a_runner_cannot_write_into_another_conversation(bus: MemoryBus) -
     assert stream(bus, "two") == []
 
 
-async def test_what_a_run_leaves_for_its_end_goes_out_with_its_end(bus: MemoryBus) -> None:
+async def test_closing_records_are_part_of_the_last_append(bus: MemoryBus) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         context.closing.append(context.key.answer(0, {"output": []}, context.agent))
         yield output(mail, "done")
@@ -212,7 +209,7 @@ async def test_what_a_run_leaves_for_its_end_goes_out_with_its_end(bus: MemoryBu
     assert kinds(history(bus)) == ["start", "answer", "finished"]
 
 
-async def test_a_run_knows_whom_it_works_for(bus: MemoryBus) -> None:
+async def test_a_run_knows_its_principal(bus: MemoryBus) -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield output(mail, "done")
 
@@ -239,10 +236,7 @@ async def test_the_second_run_sees_the_first(bus: MemoryBus) -> None:
     assert history(bus)[2]["seen"] == 2
 
 
-# --- a takeover
-
-
-async def test_a_run_taken_over_has_the_same_id_and_says_that_it_begins_again(bus: MemoryBus) -> None:
+async def test_a_run_that_is_taken_over_keeps_its_id_and_is_restarted(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     first = asyncio.create_task(work(bus, runner))
@@ -261,14 +255,14 @@ async def test_a_run_taken_over_has_the_same_id_and_says_that_it_begins_again(bu
 
 
 def crash(bus: MemoryBus, times: int, conversation: str = "one") -> None:
-    """Workers take the lane, begin, and are gone."""
+    """Let workers claim the lane, start the run and crash."""
     for n in range(times):
         lane = claim_one(bus, f"dead-{conversation}-{n}")
         assert lane.owner.conversation == conversation
         bus.call(Leave(f"dead-{conversation}-{n}"))
 
 
-async def test_mail_that_kills_its_workers_is_buried_in_sight(bus: MemoryBus) -> None:
+async def test_mail_that_crashes_its_workers_goes_to_the_dead_letters(bus: MemoryBus) -> None:
     send(bus, "poison")
     crash(bus, CRASHES_MAX)
 
@@ -282,14 +276,14 @@ async def test_mail_that_kills_its_workers_is_buried_in_sight(bus: MemoryBus) ->
     assert lanes(bus) == 0
 
 
-async def test_mail_under_suspicion_is_answered_when_it_is_alone(bus: MemoryBus) -> None:
+async def test_suspected_mail_is_answered_when_it_runs_alone(bus: MemoryBus) -> None:
     send(bus, "innocent")
     crash(bus, SUSPECT_AFTER + 1)
 
     assert await work(bus, EchoRunner()) is Outcome.ANSWERED
 
 
-async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_suspected_mail_does_not_run_beside_other_suspects(bus: MemoryBus, clock: ManualClock) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
     send(bus, "innocent")
@@ -304,7 +298,7 @@ async def test_mail_under_suspicion_does_not_run_beside_its_like(bus: MemoryBus,
     assert stream(bus)[0]["attempt"] == SUSPECT_AFTER + 2, "a postponement costs no attempt"
 
 
-async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> None:
+async def test_a_stop_applies_to_suspected_mail_at_once(bus: MemoryBus) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
     send(bus, "innocent")
@@ -314,7 +308,7 @@ async def test_a_stop_reaches_mail_under_suspicion_at_once(bus: MemoryBus) -> No
     assert await work(bus, EchoRunner(), services=RunServices(HistoryCache(bus), quarantine)) is Outcome.STOPPED
 
 
-async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_failed_attempt_does_not_count_as_a_crash(bus: MemoryBus, clock: ManualClock) -> None:
     quarantine = Quarantine()
     assert await quarantine.enter("another")
     runner = FailingRunner(TransientError("busy"))
@@ -327,15 +321,12 @@ async def test_an_attempt_that_failed_is_no_crash(bus: MemoryBus, clock: ManualC
     assert dead_letters(bus)[0]["reason"] == f"gave up after {ATTEMPTS_MAX} attempts: TransientError: busy"
 
 
-async def test_a_crash_is_no_attempt_that_failed(bus: MemoryBus) -> None:
+async def test_a_crash_does_not_count_as_a_failed_attempt(bus: MemoryBus) -> None:
     send(bus, "hello")
     crash(bus, CRASHES_MAX - 1)
 
     assert await work(bus, FailingRunner(TransientError("busy"))) is Outcome.RETRIED
     assert errors(bus)[0]["retry_in_s"] == RUN_RETRY_FIRST_S
-
-
-# --- a failure
 
 
 async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: MemoryBus) -> None:
@@ -357,7 +348,7 @@ async def test_a_bug_is_buried_at_once_with_an_error_and_a_dead_letter(bus: Memo
     assert lanes(bus) == 0
 
 
-async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_transient_failure_is_retried_after_a_delay(bus: MemoryBus, clock: ManualClock) -> None:
     tries = 0
 
     def script(mail: MessageEnvelope) -> Iterator[Event]:
@@ -383,7 +374,7 @@ async def test_a_passing_failure_is_tried_again_after_a_while(bus: MemoryBus, cl
     assert outputs(bus) == ["whole"]
 
 
-async def test_a_command_that_was_heard_does_not_cut_the_wait_short(bus: MemoryBus) -> None:
+async def test_an_applied_command_does_not_shorten_the_delay(bus: MemoryBus) -> None:
     send(bus, "hello")
     command(bus, "disconnected")
     command(bus, "dance")
@@ -395,7 +386,7 @@ async def test_a_command_that_was_heard_does_not_cut_the_wait_short(bus: MemoryB
     assert [error["code"] for error in errors(bus)] == ["unknown_command", "run_failed"]
 
 
-async def test_a_run_that_takes_too_long_is_tried_again(bus: MemoryBus) -> None:
+async def test_a_run_that_takes_too_long_is_retried(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
 
@@ -455,7 +446,7 @@ async def test_mail_almost_too_large_for_the_log_is_buried_without_its_text(bus:
     assert lanes(small) == 0
 
 
-async def test_mail_of_a_conversation_without_a_stream_is_buried_all_the_same(bus: MemoryBus) -> None:
+async def test_mail_of_a_conversation_with_a_deleted_stream_is_still_buried(bus: MemoryBus) -> None:
     send(bus, "hello")
     bus.call(Delete(("stream:one",)))
 
@@ -490,7 +481,7 @@ async def test_a_runner_that_cancels_itself_has_failed(bus: MemoryBus) -> None:
     assert "cancelled from inside" in errors(bus)[0]["message"]
 
 
-async def test_a_run_waits_for_a_bus_that_is_away() -> None:
+async def test_a_run_waits_for_an_unavailable_bus() -> None:
     bus = FlakyEngine(MemoryBus())
     send(bus, "hello")
     lane = claim_one(bus)
@@ -500,7 +491,7 @@ async def test_a_run_waits_for_a_bus_that_is_away() -> None:
     assert outputs(bus) == ["hello"]
 
 
-async def test_what_a_person_must_mend_ends_the_worker_and_not_the_mail() -> None:
+async def test_an_error_for_the_operator_ends_the_worker_and_keeps_the_mail() -> None:
     bus = FlakyEngine(MemoryBus())
     send(bus, "hello")
     lane = claim_one(bus)
@@ -540,7 +531,7 @@ async def test_a_run_whose_lane_is_lost_is_cancelled_and_writes_nothing_more(bus
     assert len(stream(bus)) == 2
 
 
-async def test_a_run_given_back_is_taken_up_as_the_same_attempt(bus: MemoryBus) -> None:
+async def test_a_run_that_was_given_back_costs_no_attempt(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     lane_run = LaneRun(bus, claim_one(bus), runner)
@@ -553,10 +544,7 @@ async def test_a_run_given_back_is_taken_up_as_the_same_attempt(bus: MemoryBus) 
     assert claim_one(bus, "w2").attempt == 1
 
 
-# --- mail that is no message
-
-
-async def test_erased_mail_is_settled_in_silence(bus: MemoryBus) -> None:
+async def test_erased_mail_is_settled_without_an_event(bus: MemoryBus) -> None:
     send(bus, "secret")
     lane = claim_one(bus)
     bus.call(Erase(f"chat:{AGENT}", (1,)))
@@ -567,7 +555,7 @@ async def test_erased_mail_is_settled_in_silence(bus: MemoryBus) -> None:
     assert lane.mail
 
 
-async def test_mail_that_is_no_envelope_is_buried_and_the_conversation_told(bus: MemoryBus) -> None:
+async def test_mail_that_is_no_envelope_is_buried_with_an_error_event(bus: MemoryBus) -> None:
     topic = f"chat:{AGENT}"
     bus.publish(topic, BusMessage(topic, {"conversation_id": "one", "colour": "blue"}))
     send(bus, "hello")
@@ -593,10 +581,7 @@ async def test_mail_without_a_conversation_is_buried(bus: MemoryBus) -> None:
     assert "conversation" in parsed["reason"]
 
 
-# --- commands that came before the claim
-
-
-async def test_a_stop_that_came_first_ends_the_run_before_it_begins(bus: MemoryBus) -> None:
+async def test_a_stop_from_before_the_claim_ends_the_run_before_it_starts(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     command(bus, "stop", sender="user:bob")
@@ -619,7 +604,7 @@ async def test_a_stop_ends_one_run_and_the_next_is_answered(bus: MemoryBus) -> N
     assert outputs(bus) == ["second"]
 
 
-async def test_a_stop_reaches_a_run_that_waits_to_be_tried_again(bus: MemoryBus) -> None:
+async def test_a_stop_reaches_a_run_that_waits_for_its_retry(bus: MemoryBus) -> None:
     runner = FailingRunner(TransientError("busy"))
     send(bus, "hello")
     await work(bus, runner)
@@ -634,7 +619,7 @@ async def test_late_tokens_of_a_stopped_run_are_refused_and_stopped_is_its_last_
     late: list[str] = []
 
     class Lingering:
-        """Leaves a task behind that writes tokens until it is refused."""
+        """Leaves a task behind that writes tokens until the writer refuses one."""
 
         stream_run = EchoRunner.stream_run
 
@@ -695,7 +680,7 @@ async def test_a_stop_after_a_run_has_its_answer_was_too_late(bus: MemoryBus) ->
     assert receipts(bus) == [(name[0], "too_late")]
 
 
-async def test_what_is_to_stop_after_its_turn_is_not_tried_again_when_that_fails(bus: MemoryBus) -> None:
+async def test_a_stop_after_the_turn_applies_when_the_turn_fails(bus: MemoryBus) -> None:
     name: list[str] = []
 
     async def script(envelope: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
@@ -724,7 +709,7 @@ async def test_an_unknown_command_is_answered_by_an_error_and_the_mail_by_an_ans
     assert lanes(bus) == 0
 
 
-async def test_a_command_to_a_conversation_that_is_gone_is_settled_in_silence(bus: MemoryBus) -> None:
+async def test_a_command_to_a_deleted_conversation_is_settled_without_an_event(bus: MemoryBus) -> None:
     command(bus, "dance")
     bus.call(Delete(("stream:one",)))
 
@@ -732,7 +717,7 @@ async def test_a_command_to_a_conversation_that_is_gone_is_settled_in_silence(bu
     assert lanes(bus) == 0
 
 
-async def test_commands_in_number_do_not_hide_the_mail_behind_them(bus: MemoryBus) -> None:
+async def test_many_commands_do_not_hide_the_mail_behind_them(bus: MemoryBus) -> None:
     send(bus, "hello")
     for n in range(40):
         command(bus, f"dance {n}")
@@ -740,9 +725,6 @@ async def test_commands_in_number_do_not_hide_the_mail_behind_them(bus: MemoryBu
     assert await work(bus, EchoRunner()) is Outcome.ANSWERED
     assert len(errors(bus)) == 40
     assert lanes(bus) == 0
-
-
-# --- commands while it works
 
 
 async def start(bus: MemoryBus, runner: GatedRunner, **fields: Any) -> tuple[LaneRun, asyncio.Task[Outcome]]:
@@ -770,7 +752,7 @@ async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
     assert kinds(history(bus)) == ["start", "stopped"]
 
 
-async def test_a_command_that_came_with_the_claim_is_not_heard_twice(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_command_that_came_with_the_claim_is_not_applied_twice(bus: MemoryBus, clock: ManualClock) -> None:
     runner = GatedRunner()
     command(bus, "stop")
     clock.pass_s(1)
@@ -797,7 +779,7 @@ async def test_an_unknown_command_waits_for_the_next_claim(bus: MemoryBus) -> No
 @pytest.mark.parametrize(
     ("policy", "outcome"), [("detach", Outcome.ANSWERED), ("cancel", Outcome.STOPPED), ("grace", Outcome.STOPPED)]
 )
-async def test_a_disconnect_does_what_the_mail_chose(bus: MemoryBus, policy: str, outcome: Outcome) -> None:
+async def test_a_disconnect_follows_the_policy_of_the_mail(bus: MemoryBus, policy: str, outcome: Outcome) -> None:
     runner = GatedRunner()
     lane_run, working = await start(bus, runner, metadata={"on_disconnect": policy, "grace_s": 0.01})
 
@@ -808,7 +790,7 @@ async def test_a_disconnect_does_what_the_mail_chose(bus: MemoryBus, policy: str
     assert await working is outcome
 
 
-async def test_a_reader_that_comes_back_in_time_keeps_the_run(bus: MemoryBus) -> None:
+async def test_a_client_that_reconnects_in_time_keeps_the_run(bus: MemoryBus) -> None:
     runner = GatedRunner()
     lane_run, working = await start(bus, runner, metadata={"on_disconnect": "grace", "grace_s": 60})
 

@@ -1,4 +1,4 @@
-"""What a paused run is to do about the decisions that are written. Pure."""
+"""How a paused run continues, given the decisions on the log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from magent2.worker.approvals import AwaitingDecisions, OverdueCalls, ResumeRun,
 from magent2.worker.run_events import RunEvents
 
 NOW = 1_000_000
-REPORT = RunEvents("one", "Ada", "run-1", 1, "m1")
+EVENTS = RunEvents("one", "Ada", "run-1", 1, "m1")
 
 
 def paused(**expires_in_s: float) -> RunRecord:
-    """A run whose calls wait so long from now."""
+    """Return a run whose calls wait for approval and expire after these seconds."""
     run = RunRecord("run-1", "Ada", {"id": "m1"}, {}, 0)
     output = [
         {"type": "function_call", "call_id": call, "name": "pay", "arguments": '{"n": 1}'} for call in expires_in_s
@@ -28,36 +28,36 @@ def paused(**expires_in_s: float) -> RunRecord:
     return run
 
 
-def written(run: RunRecord, **decisions: ApprovalDecision) -> dict[str, Any]:
+def decisions_on(run: RunRecord, **decisions: ApprovalDecision) -> dict[str, Any]:
     calls = {call.call_id: call for call in run_approvals(run)}
     parsed_mail = [decision_envelope("one", calls[name], word, "user:ann", "so") for name, word in decisions.items()]
     return {parsed.id: parsed.model_dump() for parsed in parsed_mail}
 
 
-def words(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
+def statuses(approvals: tuple[Approval, ...]) -> list[tuple[str, str]]:
     return [(approval.call_id, approval.status) for approval in approvals]
 
 
-def test_with_no_decision_it_waits_until_the_first_call_expires() -> None:
+def test_without_a_decision_the_run_waits_until_the_first_call_expires() -> None:
     assert plan_paused(paused(a=5, b=3), {}, NOW) == AwaitingDecisions((), 2, 3.0)
 
 
-def test_a_decision_on_one_of_two_is_taken_and_the_other_waited_for() -> None:
+def test_with_one_of_two_decisions_the_run_waits_for_the_other() -> None:
     run = paused(a=5, b=3)
 
-    plan = plan_paused(run, written(run, b="reject"), NOW)
+    plan = plan_paused(run, decisions_on(run, b="reject"), NOW)
 
     assert isinstance(plan, AwaitingDecisions)
-    assert (words(plan.decided), plan.left, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
+    assert (statuses(plan.decided), plan.left, plan.delay_s) == ([("b", "rejected")], 1, 5.0)
 
 
-def test_when_all_are_decided_on_it_goes_on_however_late() -> None:
+def test_when_all_calls_are_decided_the_run_resumes_however_late() -> None:
     run = paused(a=-1, b=-1)
 
-    plan = plan_paused(run, written(run, a="approve", b="expire"), NOW)
+    plan = plan_paused(run, decisions_on(run, a="approve", b="expire"), NOW)
 
     assert isinstance(plan, ResumeRun)
-    assert words(plan.decided) == [("a", "approved"), ("b", "expired")]
+    assert statuses(plan.decided) == [("a", "approved"), ("b", "expired")]
     assert [(call.decided_by, call.reason) for call in plan.decided] == [("user:ann", "so")] * 2
 
 
@@ -69,25 +69,25 @@ def test_a_call_is_overdue_from_the_moment_that_it_expires(expires_in_s: float, 
 def test_only_calls_without_a_decision_are_overdue() -> None:
     run = paused(a=-1, b=-1)
 
-    plan = plan_paused(run, written(run, a="approve"), NOW)
+    plan = plan_paused(run, decisions_on(run, a="approve"), NOW)
 
     assert isinstance(plan, OverdueCalls)
     assert [call.call_id for call in plan.calls] == ["b"]
 
 
-def test_a_letter_under_another_id_decides_nothing() -> None:
+def test_a_decision_under_another_id_decides_nothing() -> None:
     run = paused(a=5)
-    forged = {"any-id": next(iter(written(run, a="approve").values()))}
+    forged = {"any-id": next(iter(decisions_on(run, a="approve").values()))}
 
     assert plan_paused(run, forged, NOW) == AwaitingDecisions((), 1, 5.0)
 
 
-def test_what_is_recorded_is_not_waited_for_and_the_history_stays_as_it_was() -> None:
+def test_recorded_decisions_are_not_awaited_and_the_history_is_not_changed() -> None:
     run = paused(a=5)
-    plan = plan_paused(run, written(run, a="approve"), NOW)
+    plan = plan_paused(run, decisions_on(run, a="approve"), NOW)
     assert isinstance(plan, ResumeRun)
 
-    known = with_decisions(run, REPORT, plan.decided)
+    known = with_decisions(run, EVENTS, plan.decided)
 
     assert (known.undecided, run.undecided) == ([], [(0, "a")])
     assert known.decisions[0, "a"]["status"] == "approved"

@@ -1,4 +1,4 @@
-"""A run that a newer release has begun waits for a worker of that release; all else goes on."""
+"""A run that a newer release started waits for a worker of that release. Other runs continue."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ async def work(bus: Engine, release: str, runner: Runner | None = None) -> Outco
 
 
 async def begin(bus: Engine, clock: ManualClock, conversation: str = "one", **fields: Any) -> None:
-    """A run that a worker of the newer release has begun, and that is to be tried again."""
+    """Start a run with a worker of the newer release, and let it fail so that it is retried."""
     send(bus, "hello", conversation, **fields)
     assert await work(bus, NEW, FailingRunner(TransientError("later"))) is Outcome.RETRIED
     clock.pass_s(SOON_S)
 
 
-async def test_a_newer_releases_run_waits_for_its_workers(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_run_of_a_newer_release_waits_for_its_workers(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
     before = history(bus), stream(bus)
 
@@ -92,7 +92,7 @@ async def test_a_newer_releases_run_waits_for_its_workers(bus: MemoryBus, clock:
     assert outputs(bus) == ["hello"]
 
 
-async def test_being_left_costs_no_attempt_however_often(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_run_that_is_left_to_a_newer_release_costs_no_attempt(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
 
     for _ in range(2 * CRASHES_MAX):
@@ -111,7 +111,7 @@ async def test_a_run_that_has_not_started_may_run_on_every_release(bus: MemoryBu
     assert await work(bus, OLD) is Outcome.ANSWERED
 
 
-async def test_an_older_releases_run_is_taken_over(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_run_of_an_older_release_is_taken_over(bus: MemoryBus, clock: ManualClock) -> None:
     send(bus, "hello")
     assert await work(bus, OLD, FailingRunner(TransientError("later"))) is Outcome.RETRIED
     clock.pass_s(SOON_S)
@@ -120,7 +120,7 @@ async def test_an_older_releases_run_is_taken_over(bus: MemoryBus, clock: Manual
 
 
 @pytest.mark.parametrize("how", ["stop", "stop_after_turn"])
-async def test_a_stop_needs_no_newer_release(bus: MemoryBus, clock: ManualClock, how: str) -> None:
+async def test_a_stop_is_applied_to_a_run_of_a_newer_release(bus: MemoryBus, clock: ManualClock, how: str) -> None:
     await begin(bus, clock)
     command(bus, how)
 
@@ -130,7 +130,7 @@ async def test_a_stop_needs_no_newer_release(bus: MemoryBus, clock: ManualClock,
     assert bus.call(Lanes(AGENT)) == ()
 
 
-async def test_a_command_that_is_no_stop_does_not_keep_the_lane_awake(bus: MemoryBus, clock: ManualClock) -> None:
+async def test_a_command_that_is_no_stop_does_not_keep_the_lane_due(bus: MemoryBus, clock: ManualClock) -> None:
     await begin(bus, clock)
     command(bus, "connected")
 
@@ -140,7 +140,7 @@ async def test_a_command_that_is_no_stop_does_not_keep_the_lane_awake(bus: Memor
     assert (lane.state, lane.pending) == ("later", 1)
 
 
-async def test_other_conversations_are_answered_meanwhile_and_it_is_told_and_counted(
+async def test_other_conversations_are_answered_meanwhile_and_the_wait_is_logged_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "magent2.worker.lane_run")

@@ -1,6 +1,8 @@
-"""What becomes of mail whose run has failed."""
+"""What happens to mail whose run failed or whose worker crashed."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -13,6 +15,7 @@ from magent2.worker.retry import (
     RUN_RETRY_MAX_S,
     SUSPECT_AFTER,
     Bury,
+    Quarantine,
     Retry,
     after_crashes,
     after_failure,
@@ -22,12 +25,12 @@ from magent2.worker.retry import (
 
 
 @pytest.mark.parametrize("error", [TransientError("busy"), BusUnavailable("away"), TimeoutError("slow")])
-def test_what_may_go_better_next_time_is_tried_again(error: Exception) -> None:
+def test_a_transient_error_is_retried(error: Exception) -> None:
     assert after_failure(error, 1) == Retry(RUN_RETRY_FIRST_S)
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), InvalidInput("bad"), RuntimeError(), ConnectionError("no")])
-def test_everything_else_is_buried_at_once(error: Exception) -> None:
+def test_any_other_error_is_buried_at_once(error: Exception) -> None:
     assert isinstance(after_failure(error, 1), Bury)
 
 
@@ -56,7 +59,7 @@ def test_the_same_failure_gives_the_same_decision() -> None:
     assert after_failure(TimeoutError(), 3) == after_failure(TimeoutError(), 3)
 
 
-def test_mail_that_kills_its_workers_is_given_up_after_so_many() -> None:
+def test_mail_that_crashes_its_workers_is_given_up() -> None:
     assert after_crashes(CRASHES_MAX - 1) is None
     assert after_crashes(CRASHES_MAX) == Bury(f"gave up after {CRASHES_MAX} attempts during which the worker stopped")
 
@@ -76,3 +79,36 @@ def test_the_text_of_an_error_is_bounded() -> None:
 
 def test_an_error_without_a_message_is_its_type() -> None:
     assert error_text(TimeoutError()) == "TimeoutError"
+
+
+async def test_one_lane_is_inside_at_a_time() -> None:
+    quarantine = Quarantine()
+
+    assert await quarantine.enter("a")
+    assert not await quarantine.enter("b")
+    quarantine.leave("a")
+    assert await quarantine.enter("b")
+
+
+async def test_entering_waits_until_every_other_lane_is_decided() -> None:
+    quarantine = Quarantine()
+    for token in ("a", "b", "c"):
+        quarantine.expect(token)
+    entering = asyncio.create_task(quarantine.enter("a"))
+    await asyncio.sleep(0)
+    quarantine.decide("b")
+    await asyncio.sleep(0)
+    assert not entering.done()
+
+    quarantine.leave("c")
+
+    assert await entering
+
+
+async def test_a_lane_that_is_not_inside_does_not_let_another_in() -> None:
+    quarantine = Quarantine()
+    await quarantine.enter("a")
+
+    quarantine.leave("b")
+
+    assert not await quarantine.enter("b")

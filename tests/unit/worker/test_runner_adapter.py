@@ -1,4 +1,4 @@
-"""The events of a runner on a loop, whichever way it gives them."""
+"""Runners of both kinds on an event loop."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def texts_of(runner: Runner) -> list[str]:
         return [str(getattr(event, "text", None) or event["text"]) async for event in events]  # type: ignore[index]
 
 
-async def test_a_runner_on_the_loop_is_preferred() -> None:
+async def test_astream_run_is_preferred_to_stream_run() -> None:
     async def script(mail: MessageEnvelope, context: RunContext) -> AsyncIterator[Event]:
         yield token(mail, "on the loop")
 
     assert await texts_of(AsyncRunner(script)) == ["on the loop"]
 
 
-async def test_the_echo_runner_gives_the_same_both_ways() -> None:
+async def test_the_echo_runner_yields_the_same_events_both_ways() -> None:
     assert await texts_of(EchoRunner()) == await texts_of(SyncRunner(EchoRunner().stream_run))
 
 
@@ -54,7 +54,7 @@ async def test_dicts_are_events_too() -> None:
     assert await texts_of(SyncRunner(lambda _: [{"event": "output", "text": "hi"}])) == ["hi"]
 
 
-async def test_a_runner_that_raises_in_a_thread_raises_here_after_what_it_said() -> None:
+async def test_an_error_in_the_thread_is_raised_after_its_events() -> None:
     def script(mail: MessageEnvelope) -> Iterator[Event]:
         yield token(mail, "half")
         raise LookupError("the other half")
@@ -133,6 +133,6 @@ async def test_a_thread_sees_the_context_variables_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("event", ["text", None, 7, ["token"]])
-def test_what_is_no_event_is_refused(event: object) -> None:
+def test_a_value_that_is_no_event_is_refused(event: object) -> None:
     with pytest.raises(InvalidInput, match="events or dicts"):
         check_event(event)

@@ -1,4 +1,4 @@
-"""Agents that join and leave while their worker works."""
+"""Agents that join and leave while their worker runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def served(bus: MemoryBus, *agents: str) -> None:
     await until(lambda: [set(worker.agents) for worker in bus.call(Workers())] == [set(agents)])
 
 
-async def test_mail_of_an_agent_that_joins_is_answered_and_so_is_what_waited(bus: MemoryBus) -> None:
+async def test_mail_of_an_agent_that_joins_is_answered_also_if_it_is_older(bus: MemoryBus) -> None:
     team: dict[str, Runner] = {"Ada": EchoRunner()}
     async with following(bus, team):
         await served(bus, "Ada")
@@ -76,7 +76,7 @@ async def test_mail_of_an_agent_that_left_waits_until_it_is_back(bus: MemoryBus)
         await until(lambda: outputs(bus, "one") == ["for Bob"])
 
 
-async def test_a_run_of_an_agent_that_left_goes_on_and_hears_a_stop(bus: MemoryBus) -> None:
+async def test_a_run_of_an_agent_that_left_continues_and_can_be_stopped(bus: MemoryBus) -> None:
     gated = GatedRunner()
     team: dict[str, Runner] = {"Ada": EchoRunner(), "Bob": gated}
     async with following(bus, team) as worker:
@@ -93,7 +93,7 @@ async def test_a_run_of_an_agent_that_left_goes_on_and_hears_a_stop(bus: MemoryB
         await served(bus, "Ada")
 
 
-async def test_an_agent_that_cannot_join_is_told_once_and_the_others_do(
+async def test_an_agent_that_cannot_join_is_logged_once_and_the_others_join(
     bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     send(bus, "hello", "Cid")  # a conversation of that name
@@ -128,7 +128,7 @@ async def test_more_agents_than_one_worker_can_serve_change_nothing(
 
 
 async def test_mail_that_was_claimed_while_its_agent_left_waits_and_is_not_buried(bus: MemoryBus) -> None:
-    """A run finds out that its agent is gone before the worker does."""
+    """The run learns that its agent left before the worker does."""
     now = [roster(DESK, SHOP)]
     mail(bus, "hello", "shop")
     runner = team_on("http://127.0.0.1:1", lambda: now[0], kind="echo")

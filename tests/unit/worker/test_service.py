@@ -1,4 +1,4 @@
-"""The service: many lanes at a time, woken and never polling, stopped and drained."""
+"""The worker service: many lanes at a time, notified instead of polling, stopped and drained."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bus() -> Iterator[MemoryBus]:
 
 
 class Counting(EngineWrapper):
-    """Counts operations, and fails those it is told to."""
+    """Counts operations, and fails selected ones."""
 
     def __init__(self, bus: MemoryBus) -> None:
         super().__init__(bus)
@@ -72,9 +72,6 @@ class Counting(EngineWrapper):
         if self.failing.get(name):
             raise self.failing[name].pop(0)
         return self.inner.call(operation)
-
-
-# --- answering
 
 
 async def test_mail_is_answered_as_it_comes(bus: MemoryBus) -> None:
@@ -167,7 +164,7 @@ async def test_a_backlog_costs_one_claim_per_batch_and_one_settle_per_message(bu
     assert counting.counts["Claim"] <= 12
 
 
-async def test_a_service_without_mail_asks_nothing(bus: MemoryBus) -> None:
+async def test_a_service_without_mail_runs_no_operations(bus: MemoryBus) -> None:
     counting = Counting(bus)
     async with run_worker(counting, EchoRunner()) as service:
         send(bus, "hello")
@@ -176,9 +173,6 @@ async def test_a_service_without_mail_asks_nothing(bus: MemoryBus) -> None:
         for _ in range(50):
             await asyncio.sleep(0.002)
         assert counting.counts["Claim"] - before <= 1
-
-
-# --- starting
 
 
 async def test_an_agent_named_like_a_conversation_is_refused(bus: MemoryBus) -> None:
@@ -196,7 +190,7 @@ async def test_the_names_of_agents_are_reserved(bus: MemoryBus) -> None:
         assert service.worker
 
 
-async def test_a_bus_that_is_not_there_at_the_start_is_an_error() -> None:
+async def test_an_unavailable_bus_at_the_start_is_an_error() -> None:
     moody = FlakyEngine(MemoryBus())
     moody.before.append(BusUnavailable("away"))
 
@@ -211,9 +205,6 @@ def test_a_service_needs_agents_and_slots(bus: MemoryBus) -> None:
         WorkerService(bus, {AGENT: EchoRunner()}, concurrency=0)
 
 
-# --- a bus that fails
-
-
 async def test_a_claim_is_repeated_as_it_was_when_the_bus_fails(bus: MemoryBus) -> None:
     counting = Counting(bus)
     async with run_worker(counting, EchoRunner()) as service:
@@ -226,7 +217,7 @@ async def test_a_claim_is_repeated_as_it_was_when_the_bus_fails(bus: MemoryBus) 
     assert max(nonces.values()) == 2
 
 
-async def test_what_a_person_must_mend_ends_the_service_and_gives_the_lanes_back(bus: MemoryBus) -> None:
+async def test_an_error_for_the_operator_ends_the_service_and_gives_the_lanes_back(bus: MemoryBus) -> None:
     counting = Counting(bus)
     runner = GatedRunner()
     send(bus, "slow", "c1")
@@ -242,16 +233,13 @@ async def test_what_a_person_must_mend_ends_the_service_and_gives_the_lanes_back
     assert {lane.state for lane in bus.call(Lanes(AGENT))} == {"ready"}
 
 
-async def test_a_run_that_a_person_must_mend_ends_the_service(bus: MemoryBus) -> None:
+async def test_an_error_for_the_operator_in_a_run_ends_the_service(bus: MemoryBus) -> None:
     counting = Counting(bus)
     counting.failing["Settle"] = [StorageCorrupt("damaged")]
     send(bus, "hello")
 
     with pytest.raises(StorageCorrupt):
         await WorkerService(counting, {AGENT: EchoRunner()}).run()
-
-
-# --- the lease
 
 
 async def test_the_lease_is_renewed_while_it_works(bus: MemoryBus) -> None:
@@ -265,7 +253,7 @@ async def test_the_lease_is_renewed_while_it_works(bus: MemoryBus) -> None:
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
 
-async def test_a_worker_that_lost_its_lease_ends_its_runs_and_goes_on(bus: MemoryBus) -> None:
+async def test_a_worker_that_lost_its_lease_cancels_its_runs_and_continues(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     async with run_worker(bus, runner, lease_s=0.1) as service:
@@ -280,7 +268,7 @@ async def test_a_worker_that_lost_its_lease_ends_its_runs_and_goes_on(bus: Memor
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
 
-async def test_a_worker_that_is_not_known_any_more_says_so(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_lease_is_logged(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
     async with run_worker(bus, EchoRunner(), lease_s=0.1) as service:
         await until(lambda: bus.call(Workers()))
         bus.call(Leave(service.worker))
@@ -294,9 +282,6 @@ async def test_a_lane_of_a_worker_that_died_is_taken_over(bus: MemoryBus) -> Non
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
     assert stream(bus)[0]["attempt"] == 2
-
-
-# --- stop
 
 
 async def test_a_stop_reaches_a_run_inside_a_model_call(bus: MemoryBus) -> None:
@@ -339,7 +324,7 @@ async def test_a_stop_reaches_its_run_when_every_slot_is_taken(bus: MemoryBus) -
 
 
 class Overtaken(EngineWrapper):
-    """Once a command was read, another worker obeys it before the next claim."""
+    """After a command was read, another worker settles it before the next claim."""
 
     def __init__(self, bus: MemoryBus, other: ClaimedLane) -> None:
         super().__init__(bus)
@@ -359,7 +344,7 @@ class Overtaken(EngineWrapper):
         return answer
 
 
-async def test_a_stop_that_another_worker_has_obeyed_stops_nothing_more(bus: MemoryBus) -> None:
+async def test_a_stop_that_another_worker_has_settled_stops_nothing_more(bus: MemoryBus) -> None:
     send(bus, "first")
     send(bus, "second")
     overtaken = Overtaken(bus, claim_one(bus, "other"))
@@ -392,7 +377,7 @@ async def test_a_stop_reaches_a_run_after_its_worker_died(bus: MemoryBus) -> Non
     assert outputs(bus) == []
 
 
-async def test_commands_that_waited_before_the_start_lie_in_their_lanes(bus: MemoryBus) -> None:
+async def test_commands_from_before_the_start_are_in_their_lanes(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     records = tuple(
@@ -406,16 +391,13 @@ async def test_commands_that_waited_before_the_start_lie_in_their_lanes(bus: Mem
     assert runner.begun == []
 
 
-async def test_a_disconnected_reader_cancels_a_run_that_wants_it(bus: MemoryBus) -> None:
+async def test_a_disconnect_cancels_a_run_whose_policy_is_cancel(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello", metadata={"on_disconnect": "cancel"})
     async with run_worker(bus, runner) as service:
         await until(lambda: runner.begun)
         command(bus, "disconnected")
         await until(lambda: service.outcomes[Outcome.STOPPED] == 1)
-
-
-# --- draining
 
 
 async def test_a_drained_service_lets_runs_end_and_claims_nothing_more(bus: MemoryBus) -> None:
@@ -436,7 +418,7 @@ async def test_a_drained_service_lets_runs_end_and_claims_nothing_more(bus: Memo
     assert bus.call(Workers()) == ()
 
 
-async def test_what_does_not_end_in_time_is_handed_back_for_the_next_worker(bus: MemoryBus) -> None:
+async def test_a_run_that_exceeds_the_drain_time_is_given_back(bus: MemoryBus) -> None:
     runner = GatedRunner()
     send(bus, "hello")
     service = WorkerService(bus, {AGENT: runner})
@@ -494,7 +476,7 @@ async def test_a_renewal_that_fails_for_good_ends_the_service(bus: MemoryBus) ->
     assert Renew.__name__ in counting.counts
 
 
-async def test_a_run_that_failed_is_tried_again_when_its_time_has_come(bus: MemoryBus) -> None:
+async def test_a_run_that_failed_is_retried_when_it_is_due(bus: MemoryBus) -> None:
     def script(mail: MessageEnvelope) -> Iterator[Event]:
         if len(runner.asked) == 1:
             raise TransientError("busy")

@@ -1,4 +1,4 @@
-"""Steering a run under way, on every engine: seen once, at one place, with a receipt, and never stranded."""
+"""Steering a run in progress, on every engine: a steer is seen once, has a receipt, and is never lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_steer_is_in_the_next_request_and_stays_at_its_place(bus: Engine
     assert pending_mail(bus) == 0
 
 
-async def test_what_the_last_answer_has_seen_goes_with_the_run(bus: Engine) -> None:
+async def test_steers_that_the_last_answer_saw_are_settled_with_the_run(bus: Engine) -> None:
     talk = SteerableAgent(turns=1)
     send(bus, "go")
     async with run_worker(bus, talk.runner) as service:
@@ -61,7 +61,7 @@ async def test_what_the_last_answer_has_seen_goes_with_the_run(bus: Engine) -> N
     assert (outputs(bus), pending_mail(bus)) == (["done"], 0)
 
 
-async def test_several_are_seen_in_the_order_they_came_each_once(bus: Engine) -> None:
+async def test_several_steers_are_seen_once_each_in_order(bus: Engine) -> None:
     talk = SteerableAgent(turns=2)
     send(bus, "go")
     async with run_worker(bus, talk.runner) as service:
@@ -79,7 +79,7 @@ async def test_several_are_seen_in_the_order_they_came_each_once(bus: Engine) ->
     assert receipts(bus) == [(name, "seen") for name in ids]
 
 
-async def test_what_comes_after_the_last_request_is_what_the_next_run_is_asked(bus: Engine) -> None:
+async def test_a_steer_after_the_last_request_is_the_input_of_the_next_run(bus: Engine) -> None:
     talk = SteerableAgent(turns=0)
     send(bus, "go")
     late: list[str] = []
@@ -101,7 +101,7 @@ async def test_what_comes_after_the_last_request_is_what_the_next_run_is_asked(b
     assert pending_mail(bus) == 0
 
 
-async def test_later_runs_remember_what_was_said_at_its_place(bus: Engine) -> None:
+async def test_later_runs_see_a_steer_at_its_place(bus: Engine) -> None:
     talk = SteerableAgent(turns=1)
     send(bus, "go")
     async with run_worker(bus, talk.runner) as service:
@@ -117,7 +117,7 @@ async def test_later_runs_remember_what_was_said_at_its_place(bus: Engine) -> No
     assert shown_steers(remembered) == [("user:ann", "remember this")]
 
 
-async def test_a_worker_with_no_room_left_still_hears_steers(bus: Engine) -> None:
+async def test_a_worker_without_a_free_slot_still_reads_steers(bus: Engine) -> None:
     talk = SteerableAgent(turns=1)
     send(bus, "go")
     async with run_worker(bus, talk.runner, concurrency=1) as service:
@@ -142,7 +142,7 @@ async def test_mail_of_another_conversation_waits_for_a_free_slot_and_blocks_no_
     assert (outputs(bus), outputs(bus, "two")) == (["done"], ["done"])
 
 
-async def test_to_a_runner_that_asks_for_none_a_steer_is_mail_like_all_mail(bus: Engine) -> None:
+async def test_a_steer_is_ordinary_mail_for_a_runner_without_steers(bus: Engine) -> None:
     send(bus, "hello")
     steered = steer(bus, "and you", recipient=f"agent:{AGENT}")
 

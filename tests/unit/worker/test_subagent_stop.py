@@ -1,4 +1,4 @@
-"""A stop reaches the subagents of whoever is stopped, and all that waits for them, on every engine."""
+"""A stop reaches the subagents of the stopped agent and the mail that waits for them, on every engine."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def bus(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
-async def start(bus: Engine, conversation: str = "one", agent: str = AGENT, subagent_stop: str = HELPER) -> str:
-    """A subagent that the agent has started in the conversation."""
-    tool = subagent_tools([subagent_stop])[0]
-    found = await tool.run({"agent": subagent_stop, "task": "dig"}, Facts(bus, conversation, agent))
+async def start(bus: Engine, conversation: str = "one", agent: str = AGENT, subagent: str = HELPER) -> str:
+    """Start a subagent of the agent in the conversation."""
+    tool = subagent_tools([subagent])[0]
+    found = await tool.run({"agent": subagent, "task": "dig"}, Facts(bus, conversation, agent))
     return str(found.typed_result["subagent_id"])
 
 
 async def work(bus: Engine, agent: str = AGENT, worker: str = "w1") -> Outcome:
-    """Work on a lane of the agent, in which everything is stopped before it begins."""
+    """Work on a lane of the agent whose mail is stopped before it starts."""
     (lane,) = bus.call(Claim(worker=worker, agents=(agent,), limit=1, lease_s=60.0)).lanes
     return await LaneRun(bus, lane, OpenAIAgentsRunner(Agent[Any](name=agent, model=CallbackModel(_never)))).work()
 
 
 def _never(items: Any) -> Any:
-    raise AssertionError("what is stopped asks no model")
+    raise AssertionError("a stopped run must not call its model")
 
 
-def told(bus: Engine, agent: str = HELPER) -> list[tuple[str, str, str]]:
-    """The stops that have come for an agent: where, by whom, and of which sort."""
+def stops_for(bus: Engine, agent: str = HELPER) -> list[tuple[str, str, str]]:
+    """Return the stops in the inbox of an agent: conversation, sender and command."""
     parsed_mail = [record.payload for record in whole_log(bus, f"control:{agent}")]
     return [(parsed["conversation_id"], parsed["sender"], parsed["content"]) for parsed in parsed_mail]
 
@@ -70,23 +70,23 @@ async def child(bus: Engine) -> str:
 
 
 @pytest.mark.parametrize("how", ["stop", "stop_after_turn"])
-async def test_a_stop_goes_down_to_the_subagents_of_subagents(bus: Engine, child: str, how: str) -> None:
+async def test_a_stop_is_passed_on_to_subagents_of_subagents(bus: Engine, child: str, how: str) -> None:
     grandchild = await start(bus, child, HELPER, "digger")
     send(bus, "go")
     command(bus, how)
 
     assert await work(bus) is Outcome.STOPPED
-    assert told(bus) == [(child, f"agent:{AGENT}", how)]
+    assert stops_for(bus) == [(child, f"agent:{AGENT}", how)]
     assert [await work(bus, HELPER), await work(bus, "digger")] == [Outcome.STOPPED] * 2
 
-    assert told(bus, "digger") == [(grandchild, f"agent:{HELPER}", how)]
+    assert stops_for(bus, "digger") == [(grandchild, f"agent:{HELPER}", how)]
     for conversation in (child, grandchild):
         assert kinds(stream(bus, conversation))[-2:] == ["message_received", "stopped"]
         assert [outcome for _, outcome in receipts(bus, conversation)] == ["stopped"]
     assert bus.call(Lanes(HELPER)) == bus.call(Lanes("digger")) == ()
 
 
-async def test_a_stop_takes_all_that_waits_for_a_subagent_and_has_one_receipt(bus: Engine, child: str) -> None:
+async def test_a_stop_removes_all_waiting_mail_of_a_subagent_and_has_one_receipt(bus: Engine, child: str) -> None:
     steer(bus, "deeper", f"agent:{HELPER}", conversation=child)
     send(bus, "go")
     command(bus, "stop")
@@ -102,28 +102,28 @@ async def test_a_stop_takes_all_that_waits_for_a_subagent_and_has_one_receipt(bu
     assert [record.id for record in left.mail] == [later]
 
 
-async def test_a_stop_reaches_what_an_earlier_run_has_left_at_work(bus: Engine, child: str) -> None:
+async def test_a_stop_reaches_subagents_that_an_earlier_run_started(bus: Engine, child: str) -> None:
     name = command(bus, "stop")
 
     assert await work(bus) is Outcome.CLEARED
 
     assert receipts(bus) == [(name, "nothing_to_stop")]
-    assert told(bus) == [(child, f"agent:{AGENT}", "stop")]
+    assert stops_for(bus) == [(child, f"agent:{AGENT}", "stop")]
 
 
-async def test_a_stop_leaves_alone_who_is_done_and_whom_another_has_started(bus: Engine, child: str) -> None:
-    other = await start(bus, agent="Bob", subagent_stop="digger")
+async def test_a_stop_does_not_reach_finished_subagents_nor_those_of_other_agents(bus: Engine, child: str) -> None:
+    other = await start(bus, agent="Bob", subagent="digger")
     steer(bus, "deeper", f"agent:{HELPER}", conversation=child)
     for _ in ("dig", "deeper"):
         command(bus, "stop", child, recipient=f"agent:{HELPER}")
         await work(bus, HELPER)
-    before = told(bus)
+    before = stops_for(bus)
     send(bus, "go")
     command(bus, "stop")
 
     assert await work(bus) is Outcome.STOPPED
 
-    assert told(bus) == before
+    assert stops_for(bus) == before
     assert kinds(stream(bus, other)) == ["user_message"]
 
 
@@ -135,7 +135,7 @@ async def test_a_stop_for_another_run_is_not_passed_on(bus: Engine, child: str) 
     await LaneRun(bus, claim_one(bus), OpenAIAgentsRunner(Agent[Any](name=AGENT, model=CallbackModel(_done)))).work()
 
     assert [outcome for _, outcome in receipts(bus)] == ["not_meant"]
-    assert told(bus) == []
+    assert stops_for(bus) == []
 
 
 def _done(items: Any) -> Any:
@@ -143,7 +143,7 @@ def _done(items: Any) -> Any:
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_worker_that_dies_as_it_ends_a_stopped_run_has_passed_the_stop_on_once(after: bool) -> None:
+async def test_a_worker_that_crashes_at_the_end_of_a_stopped_run_passes_the_stop_on_once(after: bool) -> None:
     bus = MemoryBus()
     child = await start(bus)
     send(bus, "go")
@@ -154,12 +154,12 @@ async def test_a_worker_that_dies_as_it_ends_a_stopped_run_has_passed_the_stop_o
     if not after:
         assert await work(bus) is Outcome.STOPPED
 
-    assert told(bus) == [(child, f"agent:{AGENT}", "stop")]
+    assert stops_for(bus) == [(child, f"agent:{AGENT}", "stop")]
     assert kinds(history(bus)) == ["start", "stopped"]
     bus.close()
 
 
-async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: Engine) -> None:
+async def test_an_agent_that_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: Engine) -> None:
     gate: list[bool] = []
     digging: list[bool] = []
     send(bus, "dig for gold", recipient="agent:boss")
@@ -167,20 +167,20 @@ async def test_who_waits_for_a_subagent_is_stopped_with_it_after_the_turn(bus: E
     async with team_at_work(bus, runner=runner) as service:
         await until(lambda: digging and _waits(bus))
         command(bus, "stop_after_turn", recipient="agent:boss")
-        await until(lambda: _heard(service))
+        await until(lambda: _has_stop_request(service))
         gate.append(True)
         await until(lambda: service.outcomes[Outcome.STOPPED] > 2 and not bus.call(Lanes(HELPER)))
 
     (waited,) = [record for record in history(bus) if record.get("call_id") == "wait"]
-    child = told(bus)[0][0]
+    child = stops_for(bus)[0][0]
     assert json.loads(waited["output"])["status"] == "stopped"
     assert kinds(stream(bus))[-1] == kinds(stream(bus, child))[-1] == "stopped"
     assert [outcome for _, outcome in receipts(bus, child)].count("stopped") == 1
     assert len(digging) == 1
 
 
-def _heard(service: WorkerService) -> bool:
-    """Whether the run of the helper knows that it is to stop; before that it may well finish."""
+def _has_stop_request(service: WorkerService) -> bool:
+    """Return whether the run of the helper has its stop request. Before that it may still finish."""
     return any(
         run._mail.stop_request is not None for run in service.lane_loop.by_lane.values() if run.owner.agent == HELPER
     )
@@ -190,18 +190,18 @@ def _waits(bus: Engine) -> bool:
     return wait_field("boss") in bus.call(Describe(("stream:one",)))[0].head
 
 
-class Undecided(OpenAIAgentsRunner):
-    """Does not know for the moment how it would do a run."""
+class SpeclessRunner(OpenAIAgentsRunner):
+    """A runner whose spec is unavailable for the moment."""
 
     def spec_for(self, context: RunContext) -> dict[str, Any]:
         raise TransientError("not now")
 
 
-async def test_a_stop_reaches_a_run_that_cannot_be_begun() -> None:
+async def test_a_stop_reaches_a_run_that_cannot_start() -> None:
     bus = MemoryBus()
     name = (send(bus, "go"), command(bus, "stop"))[1]
 
-    runner = Undecided(Agent[Any](name=AGENT, model=CallbackModel(_never)))
+    runner = SpeclessRunner(Agent[Any](name=AGENT, model=CallbackModel(_never)))
     assert await LaneRun(bus, claim_one(bus), runner).work() is Outcome.STOPPED
 
     assert receipts(bus) == [(name, "stopped")]
@@ -209,7 +209,7 @@ async def test_a_stop_reaches_a_run_that_cannot_be_begun() -> None:
     bus.close()
 
 
-async def test_a_run_starts_only_so_many_also_when_it_starts_them_all_at_once(bus: Engine) -> None:
+async def test_a_run_starts_a_limited_number_of_subagents_also_concurrently(bus: Engine) -> None:
     shown: dict[str, Any] = {}
     calls = SUBAGENTS_PER_RUN_MAX + 1
 

@@ -1,4 +1,4 @@
-"""Agents that start others, on every engine: in a conversation of its own, spoken to on the way, and waited for."""
+"""Subagents, on every engine: each has its own conversation, gets messages, and can be waited for."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def start(bus: Engine, agent: str = "helper", conversation: str = "one") -> dict
     return dict(found.typed_result)
 
 
-def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -> None:
+def test_only_named_agents_are_started_and_only_to_a_limited_depth(bus: Engine) -> None:
     with pytest.raises(Refused, match="available: helper"):
         start(bus, "stranger")
     with pytest.raises(Refused, match="cannot start itself"):
@@ -98,7 +98,7 @@ def test_only_agents_that_were_named_are_started_and_only_so_deep(bus: Engine) -
         start(bus, conversation=conversation)
 
 
-def test_a_subagent_is_spoken_to_from_the_conversation_that_has_started_it_alone(bus: Engine) -> None:
+def test_only_the_conversation_that_started_a_subagent_can_write_to_it(bus: Engine) -> None:
     child = start(bus)["subagent_id"]
 
     assert run_sync(bus, own_subagent, Facts(bus), child)["parent"] == "one"
@@ -121,7 +121,7 @@ def test_only_the_subagents_of_a_deleted_conversation_are_deleted(bus: Engine) -
     assert [info.deleted for info in found] == [True, True, True, False]
 
 
-def test_a_subagent_that_is_started_while_its_conversation_is_deleted_goes_with_it(bus: Engine) -> None:
+def test_a_subagent_that_starts_while_its_conversation_is_deleted_is_deleted_too(bus: Engine) -> None:
     run_sync(bus, create_session, "one", "user:ann")
     children: list[str] = []
     racing = BeforeFirst(bus, Delete, lambda: children.append(start(bus)["subagent_id"]))

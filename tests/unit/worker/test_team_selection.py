@@ -1,4 +1,4 @@
-"""Whom a process serves."""
+"""The agents that a process serves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_a_word_it_is_the_default_team() -> None:
+def test_without_names_and_file_the_default_team_is_served() -> None:
     team = choose_team(environ={})
 
     assert team.names == ("supervisor", "general", "sales", "support")
@@ -43,7 +43,7 @@ def test_without_a_word_it_is_the_default_team() -> None:
     assert team.model_description == "echo, because OPENAI_API_KEY is not set"
 
 
-def test_what_is_taken_for_want_of_a_key_is_said() -> None:
+def test_the_model_that_is_used_without_a_key_is_described() -> None:
     assert (
         choose_team(without_key="demo", environ={}).model_description
         == "the demo model, because OPENAI_API_KEY is not set"
@@ -67,7 +67,7 @@ def test_several_names_need_a_file() -> None:
         choose_team(["Bob", "Cid"], environ={})
 
 
-def test_a_file_has_a_team_of_its_own_and_names_choose_from_it(file: Path) -> None:
+def test_names_select_agents_of_the_file(file: Path) -> None:
     whole = choose_team(file=file, environ={})
     some = choose_team(["back"], environ={"MAGENT2_CONFIG": str(file)})
 
@@ -80,7 +80,7 @@ def test_a_name_that_the_file_does_not_have_is_refused(file: Path) -> None:
         choose_team(["nobody"], file=file, environ={})
 
 
-def test_the_environment_stands_over_the_file(file: Path) -> None:
+def test_the_environment_overrides_the_file(file: Path) -> None:
     variables = {"AGENT_NAME": "back", "AGENT_INSTRUCTIONS": "Work hard."}
 
     team = choose_team(file=file, environ=variables)
@@ -90,7 +90,7 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         choose_team(file=file, environ={"AGENT_NAME": "stranger"})
 
 
-def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RosterError, match="cannot be read"):
         choose_team(file=tmp_path / "none.toml", environ={})
 
@@ -132,7 +132,7 @@ lease_s = 4
 """
 
 
-def test_the_limits_of_the_file_count_and_the_environment_goes_first(file: Path) -> None:
+def test_limits_of_the_environment_override_those_of_the_file(file: Path) -> None:
     file.write_text(FILE + LIMITS)
     variables = {"MAGENT2_LIMIT_RUN_MAX_S": "6", "MAGENT2_LIMIT_MAX_TURNS": "4", "MAGENT2_LIMIT_WAIT_MAX_S": "1.5"}
 
@@ -146,11 +146,11 @@ def test_the_limits_of_the_file_count_and_the_environment_goes_first(file: Path)
 
 
 @pytest.mark.parametrize("names", [[], ["Bob"]])
-def test_without_a_file_the_environment_limits_as_well(names: list[str]) -> None:
+def test_limits_of_the_environment_apply_without_a_file(names: list[str]) -> None:
     assert choose_team(names, environ={"MAGENT2_LIMIT_CONCURRENCY": "3"}).limits == {"concurrency": 3}
 
 
-async def test_a_worker_keeps_to_the_limits_of_its_team(file: Path) -> None:
+async def test_a_worker_uses_the_limits_of_its_team(file: Path) -> None:
     file.write_text(FILE + LIMITS)
     bus = MemoryBus()
 

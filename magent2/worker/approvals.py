@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from magent2.bus.interface import Engine
 from magent2.bus.lane_writer import LaneWriter
 from magent2.bus.log import Log
 from magent2.bus.records import NewRecord
 from magent2.bus.retry import retry_call
+from magent2.models.json_types import JsonMapping
 from magent2.runner.context import RunContext
 from magent2.sessions.approvals import APPROVAL_MAX_S, Approval, apply_decision, expire_approval, now_ms, run_approvals
 from magent2.sessions.history import ApprovalRequest, DecisionRecord, DecisionStatus, RunRecord
 from magent2.worker.lane_mail import LeavingMail, RunPlan
 from magent2.worker.run_events import RunEvents
 from magent2.worker.settlement import LaneSettlement, Outcome
-
-DecisionJson: TypeAlias = Mapping[str, Any]  # the envelope of a decision, as a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class ResumeRun:
 PausedPlan: TypeAlias = AwaitingDecisions | OverdueCalls | ResumeRun
 
 
-def plan_paused(run: RunRecord, decisions: Mapping[str, DecisionJson], now_ms: int) -> PausedPlan:
+def plan_paused(run: RunRecord, decisions: Mapping[str, JsonMapping], now_ms: int) -> PausedPlan:
     """Decide how a paused run continues, given the decisions that are on the log, by their ids."""
     waiting = [approval for approval in run_approvals(run) if approval.status == "pending"]
     decided = tuple(
@@ -115,7 +114,7 @@ class LaneApprovals:
 
     async def check(self, plan: RunPlan, mail: LeavingMail, events: RunEvents, context: RunContext) -> Outcome | None:
         """Return how the lane was released again, or None when every call is decided and the run resumes."""
-        decisions: dict[str, DecisionJson] = {
+        decisions: dict[str, JsonMapping] = {
             parsed.envelope.id: parsed.envelope.model_dump() for parsed in plan.consumed.decisions
         }
         now = self.now_ms()
@@ -130,7 +129,7 @@ class LaneApprovals:
         context.run = with_decisions(context.run, events, paused.decided)
         return None
 
-    async def _expire(self, call: Approval) -> DecisionJson:
+    async def _expire(self, call: Approval) -> JsonMapping:
         """Write that the call expired, and return the decision that counts: a person may have been faster."""
         conversation = self._owner.conversation
         return await retry_call(lambda: expire_approval(Log(self._bus), conversation, call), self._owner.token)

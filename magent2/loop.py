@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-EXIT_AT_ONCE = 1  # exit code after a second SIGTERM or Ctrl-C
+EXIT_IMMEDIATELY = 1  # exit code after a second SIGTERM or Ctrl-C
 
 
 def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
@@ -25,21 +25,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def read_again_on_signal(read: Callable[[], None]) -> None:
-    """Call this on every SIGHUP."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read)
+def on_sighup(handler: Callable[[], None]) -> None:
+    """Call `handler` on every SIGHUP."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handler)
 
 
-def leave_on_signals(leave: Callable[[], None]) -> None:
-    """Call this on the first SIGTERM or Ctrl-C; the second one ends the process at once."""
+def on_stop_signal(handler: Callable[[], None]) -> None:
+    """Call `handler` on the first SIGTERM or Ctrl-C. The second one ends the process immediately."""
     signalled = False
 
     def handle() -> None:
         nonlocal signalled
         if signalled:
-            os._exit(EXIT_AT_ONCE)
+            os._exit(EXIT_IMMEDIATELY)
         signalled = True
-        leave()
+        handler()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, handle)

@@ -151,7 +151,10 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
         error.show()
         return BAD_INPUT
     except click.ClickException as error:
-        return _report(_message(error), BAD_INPUT if isinstance(error, click.UsageError) else error.exit_code)
+        bad_input = isinstance(error, click.UsageError)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = "" if context is None else f" (see '{context.command_path} --help')"
+        return _report(error.format_message() + hint, BAD_INPUT if bad_input else error.exit_code)
     except Magent2Error as error:
         return _report(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     except (click.Abort, KeyboardInterrupt):
@@ -164,12 +167,6 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return outcome if isinstance(outcome, int) else 0
-
-
-def _message(error: click.ClickException) -> str:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = "" if context is None else f" (see '{context.command_path} --help')"
-    return error.format_message() + hint
 
 
 def _report(text: str, code: int) -> int:

@@ -27,7 +27,7 @@ from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.limits import GatewayLimits
 from magent2.gateway.proxy import ProxySettings
 from magent2.gateway.server import Gateway, choose_access, choose_proxy_settings, listen
-from magent2.loop import leave_on_signals, read_again_on_signal, run_on_loop
+from magent2.loop import on_sighup, on_stop_signal, run_on_loop
 from magent2.machine import raise_open_files
 from magent2.roster.agents_file import default_roster
 from magent2.roster.limits import parse_limit_variables
@@ -155,7 +155,7 @@ def serve(
     async def run(tracer: Tracer) -> None:
         observer = RunObserver(RunMetrics(metrics.registry), tracer)
         try:
-            reload_on_signal(team.registry)
+            reload_on_sighup(team.registry)
             await run_gateway(
                 resources,
                 lambda: team.service(resources.bus, observer=observer),
@@ -186,7 +186,7 @@ def serve_gateway(config: Path | None, options: ListenOptions, bus_url: str | No
     catalogue = Catalogue(registry, folder=None if config is None else config.parent)
 
     async def run(tracer: Tracer) -> None:
-        reload_on_signal(registry)
+        reload_on_sighup(registry)
         await run_gateway(
             resources,
             None,
@@ -280,7 +280,7 @@ async def run_worker(
     try:
         service = team.service(bus, concurrency, observer)
         drain_on_signals(service)
-        reload_on_signal(team.registry)
+        reload_on_sighup(team.registry)
         await bus.acall(Info())  # a bus that does not answer is an error here, before a sender waits for an answer
         await _work(bus, service)
     finally:
@@ -304,7 +304,7 @@ def stop_event_on_signals(message: str) -> asyncio.Event:
         print_note(f"magent2: {message}; {AGAIN}")
         stop.set()
 
-    leave_on_signals(on_signal)
+    on_stop_signal(on_signal)
     return stop
 
 
@@ -316,9 +316,9 @@ def drain_on_signals(service: WorkerService) -> None:
         print_note(f"magent2: worker is draining: running work has {service.drain_s:g} s to finish; {AGAIN}")
         draining.append(asyncio.create_task(service.drain()))
 
-    leave_on_signals(on_signal)
+    on_stop_signal(on_signal)
 
 
-def reload_on_signal(registry: Registry) -> None:
+def reload_on_sighup(registry: Registry) -> None:
     """Read the agents file again on SIGHUP, and print what changed."""
-    read_again_on_signal(lambda: print_note(f"magent2: {reload_now(registry)}"))
+    on_sighup(lambda: print_note(f"magent2: {reload_now(registry)}"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args
 
 from magent2.bus.log import Log
-from magent2.bus.records import Record
 from magent2.directory.entity import EntityKind, change_or_create_entity, list_entities, look_up_entity
 from magent2.errors import ConditionFailed, InvalidInput
 from magent2.models.address import check_name
@@ -82,8 +81,8 @@ def _read(entity: str, facts: JsonMapping) -> AgentEntry:
     return AgentEntry(entity, facts["role"], facts["parent"], facts["event"] == "removed")
 
 
-def _begin(entity: str, record: Record) -> AgentEntry:
-    return _read(entity, record.payload)
-
-
-AGENTS = EntityKind("agent", _begin, lambda entry, record: _read(entry.name, record.payload))
+AGENTS: EntityKind[AgentEntry] = EntityKind(
+    "agent",
+    begin=lambda name, record: _read(name, record.payload),
+    apply=lambda entry, record: _read(entry.name, record.payload),
+)

@@ -85,9 +85,11 @@ async def _leave_channels(log: Log, user: str) -> list[str]:
         names = {member["username"] for record in records for member in _members_in(record) if member["user"] == user}
         if not names:
             continue
-        await _erase_messages(log, name, names)
+        topic = channel_topic(name)
+        messages = [record.seq for record in await _read_all(log, topic) if record.payload.get("from") in names]
+        await forget_records(log, topic, messages)
         if not (await _rewrite_membership(log, name, user)):
-            empty += [CHANNELS.topic(name), channel_topic(name)]
+            empty += [CHANNELS.topic(name), topic]
     return empty
 
 
@@ -96,12 +98,6 @@ def _members_in(record: Record) -> list[JsonObject]:
     facts = record.payload
     found = [facts.get("leader"), facts.get("member"), *facts.get("members", ())]
     return [member for member in found if isinstance(member, dict)]
-
-
-async def _erase_messages(log: Log, name: str, usernames: set[str]) -> None:
-    topic = channel_topic(name)
-    said = await _read_all(log, topic)
-    await forget_records(log, topic, [record.seq for record in said if record.payload.get("from") in usernames])
 
 
 async def _rewrite_membership(log: Log, name: str, user: str) -> bool:

@@ -70,11 +70,11 @@ async def resolve_nametag(log: Log, text: str, holder: Holder) -> str:
     return found.state.id
 
 
-def _begin_nametag(entity: str, record: Record) -> Nametag:
-    return Nametag(entity, record.payload["holder"], record.payload["id"])
-
-
-NAMETAGS: EntityKind[Nametag] = EntityKind("nametag", _begin_nametag, lambda tag, _: tag)
+NAMETAGS: EntityKind[Nametag] = EntityKind(
+    "nametag",
+    begin=lambda tag, record: Nametag(tag, record.payload["holder"], record.payload["id"]),
+    apply=lambda nametag, _: nametag,
+)
 
 
 # --- Users

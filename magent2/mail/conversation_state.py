@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magent2.bus.log import Log
@@ -75,11 +74,7 @@ async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None)
         raise name_taken_error(conversation)
     head = stream.head
     new = not head and not (stream.last or chat.last)
-    if not _may_write(principal, head, new and envelope.type == "message"):
+    may_begin = new and envelope.type == "message"  # a command starts no conversation
+    if not may_begin and head.get(OWNER) != principal:
         raise NotYours(f"you own no conversation {conversation!r}; write to one that you started")
     return ConversationState(head.get(ACTIVE_AGENT), new, head)
-
-
-def _may_write(principal: str, head: Mapping[str, object], may_begin: bool) -> bool:
-    """A command begins no conversation: there is nothing to command."""
-    return may_begin or head.get(OWNER) == principal

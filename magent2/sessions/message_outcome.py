@@ -40,7 +40,8 @@ class MessageOutcome:
             self._note_run(payload)
         elif kind == "output" and self._is_of_run(payload):
             self.output = payload
-        if self._belongs(kind, payload) and (kind != "token" or len(self.records) < EVENTS_MAX):
+        is_question = kind == "user_message" and payload.get("message_id") == self.envelope_id
+        if (is_question or self._is_of_run(payload)) and (kind != "token" or len(self.records) < EVENTS_MAX):
             self.records.append(record)
 
     def _note_run(self, payload: Mapping[str, object]) -> None:
@@ -49,9 +50,6 @@ class MessageOutcome:
         self.run_id = run_id if isinstance(run_id, str) else None
         self.status = status if status in ENDS else None
         self.reason = reason if isinstance(reason, str) else None
-
-    def _belongs(self, kind: object, payload: Mapping[str, object]) -> bool:
-        return self._is_of_run(payload) or (kind == "user_message" and payload.get("message_id") == self.envelope_id)
 
     def _is_of_run(self, payload: Mapping[str, object]) -> bool:
         return self.run_id is not None and payload.get("run_id") == self.run_id

@@ -1,11 +1,16 @@
-"""The tools that agents can use without any configuration, and the signature of `run_python`."""
+"""The tools that agents can use without any configuration: those that send, `run_python`, and four examples."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from magent2.errors import InvalidInput
+from magent2.models.json_types import JsonObject
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.function_tools import chat_send_definition
 from magent2.tools.definition import (
@@ -16,10 +21,10 @@ from magent2.tools.definition import (
     ToolExecutionResult,
     ToolSignature,
 )
-from magent2.tools.examples import echo_context, product_search, refund, weather
+from magent2.tools.interface import RunFacts
 from magent2.tools.messaging import messaging_tools
 from magent2.tools.messaging.read_tools import message_status, read_attachment_definition
-from magent2.tools.registry import ToolRegistry, ToolSpec
+from magent2.tools.registry import ToolRegistry, ToolSpec, tool
 
 RUN_PYTHON = "run_python"
 RUN_PYTHON_DESCRIPTION = """\
@@ -47,6 +52,77 @@ async def _no_sandbox(given: ToolArguments, context: ToolExecutionContext) -> To
 RUN_PYTHON_TOOL = ToolDefinition(
     ToolSignature(RUN_PYTHON, RUN_PYTHON_DESCRIPTION, RUN_PYTHON_SCHEMA), {"type": "string"}, _no_sandbox
 )
+
+# --- example tools: they work offline, and their results say so ----------------------------------------------------
+
+SKIES = ("clear", "some clouds", "overcast", "light rain", "heavy rain", "snow", "fog")
+COLDEST_C, WARMEST_C = -10, 35
+MADE_UP = "made up from the city's name, offline; this is an example, not a forecast"
+
+NO_MONEY = "nothing was paid, offline; this is an example, not a bank"
+SAMPLE = "a sample catalogue of {count} products, offline; this is an example, not a shop"
+PRODUCTS_MAX = 20
+WORD_MIN_CHARS = 3  # "a lamp" is no search for everything with an "a" in it
+CATALOGUE: tuple[tuple[str, str, float], ...] = (
+    ("lamp-01", "Reading lamp, brass", 49.0),
+    ("lamp-02", "Desk lamp, dimmable", 65.5),
+    ("chair-01", "Oak chair", 120.0),
+    ("chair-02", "Office chair with arms", 239.0),
+    ("desk-01", "Standing desk, electric", 480.0),
+    ("shoe-01", "Red running shoes", 89.9),
+    ("shoe-02", "Hiking boots, waterproof", 139.0),
+    ("bag-01", "Canvas bag", 24.5),
+)
+
+
+@tool
+def echo_context(
+    context: RunFacts, text: Annotated[str, Field(description="Anything; it comes back as it is.")] = ""
+) -> JsonObject:
+    """Show which conversation, agent and run this is, and give the text back."""
+    return {
+        "conversation_id": context.conversation_id,
+        "agent": context.agent,
+        "run_id": context.run_id,
+        "text": text,
+        "source": "this run itself, offline",
+    }
+
+
+@tool
+def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> JsonObject:
+    """The weather in a city. An example that works offline: the answer is made up and says so."""
+    digest = hashlib.blake2b(city.strip().casefold().encode(), digest_size=2).digest()
+    degrees = COLDEST_C + digest[0] % (WARMEST_C - COLDEST_C + 1)
+    skies = SKIES if degrees <= 2 else [sky for sky in SKIES if sky != "snow"]
+    return {
+        "city": city.strip(),
+        "temperature_c": degrees,
+        "sky": skies[digest[1] % len(skies)],
+        "source": MADE_UP,
+    }
+
+
+@tool(needs_approval=True)
+def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> JsonObject:
+    """Pay an order back, once a person has approved it. An example that works offline: no money moves."""
+    return {"order": order.strip(), "refunded": True, "source": NO_MONEY}
+
+
+@tool
+def product_search(
+    query: Annotated[str, Field(description="Words to look for, such as 'red shoes'.", min_length=1)],
+    limit: Annotated[int, Field(description="How many products at most.", ge=1, le=PRODUCTS_MAX)] = 5,
+) -> JsonObject:
+    """Search the products. An example that works offline, on a small sample catalogue."""
+    words = [word.removesuffix("s") for word in query.casefold().split() if len(word) >= WORD_MIN_CHARS]
+    counted = [
+        (sum(word in title.casefold() for word in words), product) for product in CATALOGUE for title in product[1:2]
+    ]
+    found = sorted((entry for entry in counted if entry[0]), key=lambda entry: -entry[0])
+    products = [{"id": key, "title": title, "price_eur": price} for _, (key, title, price) in found[:limit]]
+    return {"products": products, "found": len(found), "source": SAMPLE.format(count=len(CATALOGUE))}
+
 
 STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (
     chat_send_definition(),

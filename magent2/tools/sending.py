@@ -15,7 +15,8 @@ plan depends on has changed, `replan_held_sends` plans all of them again; a send
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from uuid import uuid4
@@ -34,7 +35,6 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
 from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
-from magent2.tools.call_writer import CallWriter
 from magent2.tools.definition import (
     ToolArguments,
     ToolDefinition,
@@ -43,10 +43,16 @@ from magent2.tools.definition import (
     ToolSignature,
     parse_arguments,
 )
-from magent2.tools.interface import CallScope, FailedSend, HeldSend, PreparedSend, SendKind, SendMark
-from magent2.tools.plan_cache import PlanCache
-
-SEND_TRIES_MAX = 8  # how often the log may change while one recorded send is planned and written
+from magent2.tools.interface import (
+    CallScope,
+    CallWriter,
+    FailedSend,
+    HeldSend,
+    PlanCache,
+    PreparedSend,
+    SendKind,
+    SendMark,
+)
 
 
 class Arguments(BaseModel):
@@ -247,17 +253,29 @@ async def _send_recorded(
             raise BlockDiverged(scope.diverged)
         return SendResult(earlier["id"], tuple(earlier["topics"]), held=False)
     mark = scope.mark(position, prepared.target)
+
+    async def attempt() -> SendResult:
+        append = await PlanCache().plan(log, prepared.plan, mark)
+        topics = topics_of(append)
+        facts = SendFacts(id=mark.id, tool=prepared.tool, digest=prepared.digest, topics=list(topics))
+        with refusal_as_conflict():
+            await writer.send_now(position, facts, append)
+        return SendResult(mark.id, topics, held=False)
+
     async with writer.exclusive():
-        for _ in range(SEND_TRIES_MAX):
-            append = await PlanCache().plan(log, prepared.plan, mark)
-            sent = SendResult(mark.id, topics_of(append), held=False)
-            facts = SendFacts(id=mark.id, tool=prepared.tool, digest=prepared.digest, topics=list(sent.topics))
-            try:
-                await writer.send_now(position, facts, append)
-            except (Refused, TopicDeleted):
-                continue
-            return sent
-    raise ConditionFailed(f"{prepared.target} keeps changing; send again")
+        return await retry_on_conflict(attempt, prepared.target, "send again")
+
+
+@contextmanager
+def refusal_as_conflict() -> Iterator[None]:
+    """Raise the refusal of an append as `ConditionFailed`, for `retry_on_conflict`.
+
+    Nothing was written. If the reason for the refusal persists, the next plan fails with an error that names it.
+    """
+    try:
+        yield
+    except (Refused, TopicDeleted) as refusal:
+        raise ConditionFailed(str(refusal)) from refusal
 
 
 async def plan_envelope(log: Log, envelope: MessageEnvelope, sending: SendOptions, steer: bool = False) -> Append:

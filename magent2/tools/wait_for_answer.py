@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from magent2.bus.interface import Engine
 from magent2.bus.log import Log
-from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead
+from magent2.bus.operations import OLDEST, Append, Condition, Describe, HeadIs, Read, SetHead, Write
 from magent2.bus.records import Page, TopicInfo
 from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import InvalidInput, WouldDeadlock
@@ -95,15 +95,8 @@ async def with_wait(log: Log, run: RunFacts, lane: AgentLane, append: Append) ->
     conditions = await check_wait(log, run, lane)
     if not run.run_id:  # outside a run: no other run can wait for it
         return append
-    topic = stream_topic(run.conversation_id)
-    fields = {wait_field(run.agent): lane.text}
-    heads = [head for head in append.heads if head.topic != topic]
-    own = next((dict(head.fields) for head in append.heads if head.topic == topic), {})
-    return Append(
-        records=append.records,
-        conditions=tuple(dict.fromkeys((*append.conditions, *conditions))),
-        heads=(*heads, SetHead(topic, {**own, **fields})),
-    )
+    entry = SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): lane.text})
+    return append.merge(Write(conditions=conditions, heads=(entry,)))
 
 
 async def wait_for_answer(

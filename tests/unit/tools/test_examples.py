@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 
 from magent2.roster.agents_file import default_roster
-from magent2.tools.default_tools import known_tools, standard_tools
-from magent2.tools.examples import CATALOGUE, echo_context, product_search, weather
+from magent2.tools.default_tools import CATALOGUE, echo_context, known_tools, product_search, standard_tools, weather
 from magent2.tools.interface import RunFacts
 
 

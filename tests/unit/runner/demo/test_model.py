@@ -12,7 +12,7 @@ from magent2.models.envelope import MessageEnvelope, ToolStepEvent
 from magent2.runner.demo.model import DemoModel, script
 from magent2.runner.demo.script import Line, ScriptedCall, ScriptedText, next_line
 from magent2.runner.openai_agents_runner import OpenAIAgentsRunner
-from magent2.tools.examples import product_search, weather
+from magent2.tools.default_tools import product_search, weather
 
 TOOLS = ("add", "now", "chat_send", "weather", "product_search", "echo_context")
 HANDOFFS = {"Front Desk": "transfer_to_front_desk"}

@@ -5,7 +5,7 @@ from typing import Any
 
 from magent2.context.block import bus_message_block
 from magent2.runner.demo.script import Line, ScriptedCall, ScriptedStep, ScriptedText, tour_line
-from magent2.tools.examples import weather
+from magent2.tools.default_tools import weather
 
 ASKED = {"role": "user", "content": "Compare the weather in Oslo, Rome and Lima."}
 

@@ -13,9 +13,8 @@ import pytest
 from magent2.bus.memory import MemoryBus
 from magent2.connectors.media import MEDIA, media_type_of, served_type
 from magent2.errors import InvalidInput
-from magent2.tools.messaging import rooted_files as beneath
-from magent2.tools.messaging.rooted_files import folder_of, read_beneath
-from magent2.tools.messaging.user_messages import SendFile
+from magent2.tools.messaging import user_messages
+from magent2.tools.messaging.user_messages import SendFile, folder_of, read_beneath
 from magent2.tools.sending import definition_of
 from tests.contracts.sending_tool import World
 from tests.support.directory_fixture import message_files, populate_directory
@@ -144,7 +143,7 @@ def test_whatever_an_agent_is_called_its_folder_is_one_step_beneath(root: Path, 
 
 
 def test_a_file_over_the_cap_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beneath, "FILE_MAX_BYTES", 4)
+    monkeypatch.setattr(user_messages, "FILE_MAX_BYTES", 4)
 
     with pytest.raises(InvalidInput, match="larger than 4 bytes"):
         read_beneath(root / "Ada", "note.txt")

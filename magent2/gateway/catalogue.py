@@ -6,13 +6,12 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from magent2.errors import Magent2Error
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
 from magent2.roster.spec import AgentSpec, Roster, Scenario
-from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.builtins import BUILTINS, BuiltinStatus, BuiltinTools, ModelKind
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import ToolRegistry
 
@@ -89,7 +88,7 @@ class Catalogue:
         """Whether it is worth asking a supervisor; a worker without such a model says so itself."""
         return self.kind is None or self.kind in ROUTING_KINDS
 
-    def builtin_status(self) -> list[dict[str, Any]]:
+    def builtin_status(self) -> list[BuiltinStatus]:
         """Of a model that is not known, as it would be on one that takes all of them."""
         return self.builtins.status(self.kind or "openai")
 

@@ -2,15 +2,15 @@
 
 | variable | meaning |
 |---|---|
-| `BUILTIN_TOOLS_ENABLED` | names, separated by commas; `WebSearchTool` when not set, none when it says `none` |
+| `BUILTIN_TOOLS_ENABLED` | names, separated by commas; default `WebSearchTool`; `none` for no tool |
 | `BUILTIN_TOOLS_SERVER` | `openai` if the server at `OPENAI_BASE_URL` runs hosted tools; else `compatible` |
-| `BUILTIN_TOOLS_CALLS_MAX` | how often one answer may use hosted tools, 8 when not set |
-| `WEB_SEARCH_CONTEXT_SIZE` | `low`, `medium` or `high`; `low` when not set |
+| `BUILTIN_TOOLS_CALLS_MAX` | how often one response may use hosted tools; default 8 |
+| `WEB_SEARCH_CONTEXT_SIZE` | `low`, `medium` or `high`; default `low` |
 | `WEB_SEARCH_DOMAINS` | the only sites that a search may use, separated by commas |
 | `FILE_SEARCH_VECTOR_STORES` | ids of vector stores, separated by commas |
-| `HOSTED_MCP_URL`, `HOSTED_MCP_TOKEN`, `HOSTED_MCP_TOOLS` | an https address, its token, the tools that may be used |
-| `IMAGE_GENERATION_MODEL` | the model that draws |
-| `CODE_INTERPRETER_MEMORY` | `1g`, `4g`, `16g` or `64g` for the container, which has no network |
+| `HOSTED_MCP_URL`, `HOSTED_MCP_TOKEN`, `HOSTED_MCP_TOOLS` | an https address, its token, the allowed tools |
+| `IMAGE_GENERATION_MODEL` | the model that generates images |
+| `CODE_INTERPRETER_MEMORY` | memory of the container, which has no network: `1g`, `4g`, `16g` or `64g` |
 """
 
 from __future__ import annotations
@@ -18,41 +18,44 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
 from magent2.errors import SettingsError, UnknownTool
 
 if TYPE_CHECKING:
     from agents import Tool
+    from openai.types.responses.tool_param import CodeInterpreter, ImageGeneration, Mcp
 
-ModelKind = Literal["openai", "compatible", "demo", "local", "echo"]
+ModelKind: TypeAlias = Literal["openai", "compatible", "demo", "local", "echo"]
+ContextSize: TypeAlias = Literal["low", "medium", "high"]
+ContainerMemory: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 
 OPENAI_HOST = "api.openai.com"
 ENABLED_BY_DEFAULT = "WebSearchTool"
 CALLS_MAX, CALLS_MAX_CHOICES = 8, range(1, 101)
 FILE_RESULTS_MAX = 10
-CONTEXT_SIZES = ("low", "medium", "high")
-MEMORIES = ("1g", "4g", "16g", "64g")
+CONTEXT_SIZES: tuple[ContextSize, ...] = ("low", "medium", "high")
+MEMORIES: tuple[ContainerMemory, ...] = ("1g", "4g", "16g", "64g")
 
-ACTS_TWICE = (
-    "acts on this machine, and would act a second time when a run is taken over; give the agent a tool of its own that"
-    " does the work in a sandbox"
+UNSAFE_TO_REPEAT = (
+    "it acts on this machine, and would act again when another worker takes over the run; write a tool that does the"
+    " work in a sandbox"
 )
-CANNOT: Mapping[str, str] = {
-    "compatible": "hosted tools need the Responses API of OpenAI; this server only speaks its language"
-    " (BUILTIN_TOOLS_SERVER=openai, if it does run them)",
+NO_HOSTED_TOOLS: Mapping[ModelKind, str] = {
+    "compatible": "hosted tools need a server that implements the Responses API of OpenAI; set"
+    " BUILTIN_TOOLS_SERVER=openai if this server runs them",
     "demo": "the demo model runs no hosted tools",
     "local": "the local model runs no hosted tools",
     "echo": "there is no model: OPENAI_API_KEY is not set",
 }
 
-Values = Mapping[str, str]
+Values: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A tool of the SDK. `missing` returns the settings it still needs; `never` says why it can never be used."""
+    """A tool of the SDK. `missing` returns the settings that it still needs; `never` says why it cannot be used."""
 
     name: str
     missing: Callable[[Values], list[str]] = lambda values: []
@@ -60,11 +63,22 @@ class Builtin:
     never: str | None = None
 
 
+class BuiltinStatus(TypedDict):
+    """`enabled`: the settings name the tool. `available`: it works on the model; if not, `reason` says why."""
+
+    name: str
+    enabled: bool
+    available: bool
+    missing: list[str]
+    reason: str | None
+
+
 def _web_search(values: Values) -> Tool:
     from agents import WebSearchTool
 
     domains = _words(values.get("WEB_SEARCH_DOMAINS", ""))
-    size: Any = values.get("WEB_SEARCH_CONTEXT_SIZE", CONTEXT_SIZES[0])
+    chosen = values.get("WEB_SEARCH_CONTEXT_SIZE")
+    size = next((size for size in CONTEXT_SIZES if size == chosen), CONTEXT_SIZES[0])
     return WebSearchTool(search_context_size=size, filters={"allowed_domains": domains} if domains else None)
 
 
@@ -77,7 +91,7 @@ def _file_search(values: Values) -> Tool:
 def _hosted_mcp(values: Values) -> Tool:
     from agents import HostedMCPTool
 
-    config: Any = {
+    config: Mcp = {
         "type": "mcp",
         "server_label": "hosted",
         "server_url": values["HOSTED_MCP_URL"],
@@ -89,10 +103,10 @@ def _hosted_mcp(values: Values) -> Tool:
 
 
 def _image_generation(values: Values) -> Tool:
-    """Small images: they are part of the model's response, and are stored as blobs."""
+    """Images are small, because they are part of the model's response and are stored as blobs."""
     from agents import ImageGenerationTool
 
-    config: Any = {
+    config: ImageGeneration = {
         "type": "image_generation",
         "model": values["IMAGE_GENERATION_MODEL"],
         "quality": "low",
@@ -107,12 +121,11 @@ def _image_generation(values: Values) -> Tool:
 def _code_interpreter(values: Values) -> Tool:
     from agents import CodeInterpreterTool
 
-    container = {
-        "type": "auto",
-        "memory_limit": values["CODE_INTERPRETER_MEMORY"],
-        "network_policy": {"type": "disabled"},
+    memory = next(memory for memory in MEMORIES if memory == values["CODE_INTERPRETER_MEMORY"])
+    config: CodeInterpreter = {
+        "type": "code_interpreter",
+        "container": {"type": "auto", "memory_limit": memory, "network_policy": {"type": "disabled"}},
     }
-    config: Any = {"type": "code_interpreter", "container": container}
     return CodeInterpreterTool(config)
 
 
@@ -127,8 +140,8 @@ def _hosted_mcp_missing(values: Values) -> list[str]:
 
 
 def _one_of(name: str, choices: tuple[str, ...]) -> Callable[[Values], list[str]]:
-    wanted = f"{name}={'|'.join(choices)}"
-    return lambda values: [] if values.get(name) in choices else [wanted]
+    setting = f"{name}={'|'.join(choices)}"
+    return lambda values: [] if values.get(name) in choices else [setting]
 
 
 def _web_search_missing(values: Values) -> list[str]:
@@ -142,14 +155,14 @@ BUILTINS: Mapping[str, Builtin] = {
         Builtin("FunctionTool"),
         Builtin("FileSearchTool", _needs("FILE_SEARCH_VECTOR_STORES"), _file_search),
         Builtin("WebSearchTool", _web_search_missing, _web_search),
-        Builtin("ComputerTool", never=ACTS_TWICE),
+        Builtin("ComputerTool", never=UNSAFE_TO_REPEAT),
         Builtin("HostedMCPTool", _hosted_mcp_missing, _hosted_mcp),
-        Builtin("LocalShellTool", never=ACTS_TWICE),
+        Builtin("LocalShellTool", never=UNSAFE_TO_REPEAT),
         Builtin("ImageGenerationTool", _needs("IMAGE_GENERATION_MODEL"), _image_generation),
         Builtin("CodeInterpreterTool", _one_of("CODE_INTERPRETER_MEMORY", MEMORIES), _code_interpreter),
     )
 }
-FUNCTION_TOOL = "FunctionTool"  # custom tools are made of it: always available, never built by this name
+FUNCTION_TOOL = "FunctionTool"  # the class of custom tools: always available, never built by this name
 
 VARIABLES = (
     "WEB_SEARCH_CONTEXT_SIZE",
@@ -165,7 +178,7 @@ VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class BuiltinTools:
-    """The settings of the built-in tools in the environment. Values may contain a token and are not printed."""
+    """The settings of the built-in tools, read from the environment. `values` may contain a token: it has no repr."""
 
     enabled: frozenset[str] = frozenset({ENABLED_BY_DEFAULT})
     values: Values = field(default_factory=dict, repr=False)
@@ -189,15 +202,20 @@ class BuiltinTools:
             return self.server
         return "openai" if base_url is None or urlsplit(base_url).hostname == OPENAI_HOST else "compatible"
 
-    def status(self, kind: ModelKind) -> list[dict[str, Any]]:
+    def status(self, kind: ModelKind) -> list[BuiltinStatus]:
+        """The status of all built-in tools on a model of this kind."""
         return [self.status_of(name, kind) for name in BUILTINS]
 
-    def status_of(self, name: str, kind: ModelKind) -> dict[str, Any]:
-        """`enabled`: the settings name it. `available`: it works on such a model; if not, `reason` says why."""
-        builtin = known(name)
+    def status_of(self, name: str, kind: ModelKind) -> BuiltinStatus:
+        builtin = builtin_named(name)
         missing = builtin.missing(self.values)
-        reason = None if name == FUNCTION_TOOL else _reason(builtin, missing, kind)
         enabled = name == FUNCTION_TOOL or name in self.enabled
+        if name == FUNCTION_TOOL:
+            reason = None
+        elif builtin.never is not None:
+            reason = builtin.never
+        else:
+            reason = f"not set up: {', '.join(missing)}" if missing else NO_HOSTED_TOOLS.get(kind)
         return {
             "name": name,
             "enabled": enabled,
@@ -207,24 +225,16 @@ class BuiltinTools:
         }
 
     def build(self, name: str, kind: ModelKind) -> Tool | None:
-        """The tool for a request to such a model; `None` if it is disabled, incomplete or not supported."""
+        """The tool for a request to a model of this kind; `None` if it is disabled, incomplete or not supported."""
         status = self.status_of(name, kind)
-        make = known(name).make
+        make = builtin_named(name).make
         return make(self.values) if make is not None and status["enabled"] and status["available"] else None
 
 
-def known(name: str) -> Builtin:
+def builtin_named(name: str) -> Builtin:
     if name not in BUILTINS:
-        raise UnknownTool(f"there is no built-in tool {name[:80]!r}; there is: {', '.join(BUILTINS)}")
+        raise UnknownTool(f"unknown built-in tool {name[:80]!r}; known tools: {', '.join(BUILTINS)}")
     return BUILTINS[name]
-
-
-def _reason(builtin: Builtin, missing: list[str], kind: ModelKind) -> str | None:
-    if builtin.never is not None:
-        return builtin.never
-    if missing:
-        return f"not set up: {', '.join(missing)}"
-    return CANNOT.get(kind)
 
 
 def _words(text: str) -> list[str]:
@@ -236,7 +246,7 @@ def _enabled(text: str) -> frozenset[str]:
     unknown = sorted(names - BUILTINS.keys())
     if unknown:
         raise SettingsError(
-            f"BUILTIN_TOOLS_ENABLED names {', '.join(repr(name[:80]) for name in unknown)}, which are unknown;"
+            f"BUILTIN_TOOLS_ENABLED names unknown tools: {', '.join(repr(name[:80]) for name in unknown)};"
             f" known tools: {', '.join(BUILTINS)}, or 'none'"
         )
     return names

@@ -1,9 +1,9 @@
 """MCP servers: programs or addresses that offer tools.
 
-A server is connected when one of its tools is first needed, once per process, and stays connected. A server that cannot
-be reached has no tools; it is tried again after `RETRY_S`, and a turn waits at most `CONNECT_MAX_S` for it.
+A process connects to a server when one of its tools is first needed, and stays connected. A server that cannot be
+reached has no tools. The connection is tried again after `RETRY_S`, and a turn waits at most `CONNECT_MAX_S` for it.
 
-`grants_of` in `registry.py` says which of their tools an agent may use. A model knows a tool `files.read` as
+`grants_of` in `registry.py` decides which of their tools an agent may use. The model sees the tool `files.read` as
 `files__read`.
 """
 
@@ -15,10 +15,17 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agents import FunctionTool
-from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp, MCPUtil
+from agents.mcp import (
+    MCPServer,
+    MCPServerStdio,
+    MCPServerStdioParams,
+    MCPServerStreamableHttp,
+    MCPServerStreamableHttpParams,
+    MCPUtil,
+)
 
 from magent2.errors import InvalidInput, Magent2Error, UnknownTool
 from magent2.models.json_types import JsonObject
@@ -31,6 +38,10 @@ from magent2.tools.definition import (
     check_arguments,
 )
 from magent2.tools.registry import Grants
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+    from mcp.types import Tool as McpTool
 
 CONNECT_MAX_S = 10.0  # from the start of a server to the list of its tools
 CALL_MAX_S = 120.0
@@ -68,7 +79,7 @@ def model_name(server: str, tool: str) -> str:
 
 
 @dataclass(slots=True)
-class _Open:
+class _ConnectedServer:
     """A connected server and its tools."""
 
     server: _Stdio | _Http
@@ -81,69 +92,64 @@ class _Connection:
 
     facts: ServerFacts
     loop: asyncio.AbstractEventLoop
-    opened: _Open | None = None
-    holding: asyncio.Task[None] | None = None
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    connected: _ConnectedServer | None = None
+    task: asyncio.Task[None] | None = None
+    close_requested: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     retry_at: float = 0.0
 
-    async def get(self) -> _Open | None:
+    async def get(self) -> _ConnectedServer | None:
         """The connected server; `None` if it cannot be reached now."""
         async with self.lock:
-            if self.opened is not None and not self.opened.server.failed and not _over(self.holding):
-                return self.opened
+            is_running = self.task is not None and not self.task.done()
+            if self.connected is not None and not self.connected.server.failed and is_running:
+                return self.connected
             if time.monotonic() < self.retry_at:
                 return None
-            await self._let_go()
-            self.opened = await self._connect()
-            return self.opened
+            await self._disconnect()
+            self.connected = await self._connect()
+            return self.connected
 
     async def close(self) -> None:
         async with self.lock:
-            await self._let_go()
+            await self._disconnect()
 
-    async def _connect(self) -> _Open | None:
-        self.leave = asyncio.Event()
-        ready: asyncio.Future[_Open] = self.loop.create_future()
-        self.holding = asyncio.create_task(self._hold(ready, self.leave), name=f"mcp-{self.facts.name}")
-        waited: set[asyncio.Future[Any]] = {ready, self.holding}
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    async def _connect(self) -> _ConnectedServer | None:
+        self.close_requested = asyncio.Event()
+        ready: asyncio.Future[_ConnectedServer] = self.loop.create_future()
+        self.task = asyncio.create_task(self._run(ready, self.close_requested), name=f"mcp-{self.facts.name}")
+        await asyncio.wait((ready, self.task), return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and not ready.cancelled():
             return ready.result()
         self.retry_at = time.monotonic() + RETRY_S
         return None
 
-    async def _hold(self, ready: asyncio.Future[_Open], leave: asyncio.Event) -> None:
+    async def _run(self, ready: asyncio.Future[_ConnectedServer], close_requested: asyncio.Event) -> None:
+        """Connect, set `ready`, and stay connected until `close_requested` is set."""
         try:
-            await self._serve(make_server(self.facts), ready, leave)
+            server = make_server(self.facts)
+            try:
+                async with asyncio.timeout(CONNECT_MAX_S):
+                    await server.connect()  # type: ignore[no-untyped-call]
+                    tools = await server.list_tools()
+                ready.set_result(_connected(self.facts, server, tools))
+                await close_requested.wait()
+            finally:
+                await server.cleanup()  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001  a server may fail in any way; agents continue without its tools
             facts = {"server": self.facts.name, "retry_in_s": RETRY_S, "error": f"{type(error).__name__}: {error}"}
             log.error("cannot connect to an MCP server; its tools are missing", extra=facts)  # noqa: TRY400
 
-    async def _serve(self, server: _Stdio | _Http, ready: asyncio.Future[_Open], leave: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(CONNECT_MAX_S):
-                await server.connect()  # type: ignore[no-untyped-call]
-                listed = await server.list_tools()
-            ready.set_result(_opened(self.facts, server, listed))
-            await leave.wait()
-        finally:
-            await server.cleanup()  # type: ignore[no-untyped-call]
-
-    async def _let_go(self) -> None:
-        held, self.holding, self.opened = self.holding, None, None
-        if held is None:
+    async def _disconnect(self) -> None:
+        task, self.task, self.connected = self.task, None, None
+        if task is None:
             return
-        self.leave.set()
-        _, late = await asyncio.wait({held}, timeout=CLOSE_MAX_S)
+        self.close_requested.set()
+        _, late = await asyncio.wait({task}, timeout=CLOSE_MAX_S)
         if late:
             log.error("an MCP server did not close in time", extra={"server": self.facts.name})
-            held.cancel()
-            await asyncio.wait({held}, timeout=CLOSE_MAX_S)
-
-
-def _over(task: asyncio.Task[None] | None) -> bool:
-    return task is None or task.done()
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLOSE_MAX_S)
 
 
 class McpServers:
@@ -166,10 +172,10 @@ class McpServers:
         return [self._definition(*found) for found in await self._granted(grants)]
 
     async def _granted(self, grants: Grants) -> list[tuple[str, str, FunctionTool]]:
-        found = await asyncio.gather(*(self._open(name) for name in grants))
+        found = await asyncio.gather(*(self._connect(name) for name in grants))
         functions: dict[str, tuple[str, str, FunctionTool]] = {}
-        for (name, granted), opened in zip(grants.items(), found, strict=True):
-            for tool, function in (opened.functions if opened is not None else {}).items():
+        for (name, granted), server in zip(grants.items(), found, strict=True):
+            for tool, function in (server.functions if server is not None else {}).items():
                 if granted is not None and tool not in granted:
                     continue
                 if function.name in functions:
@@ -188,14 +194,14 @@ class McpServers:
 
     async def call(self, server: str, tool: str, arguments: JsonObject) -> str:
         """Run a tool and return its text. The caller has checked that the agent may use it."""
-        opened = await self._open(server)
-        if opened is None:
+        connected = await self._connect(server)
+        if connected is None:
             raise McpFailed(f"the MCP server {server!r} cannot be used now; try again in {RETRY_S:g} s")
-        if tool not in opened.functions:
-            there = ", ".join(opened.functions) or "none"
-            raise UnknownTool(f"the MCP server {server!r} has no tool {tool[:80]!r}; there is: {there}")
-        check_arguments(f"{server}.{tool}", opened.functions[tool].params_json_schema, arguments)
-        return text_of(await opened.server.call_tool(tool, arguments))
+        if tool not in connected.functions:
+            names = ", ".join(connected.functions) or "none"
+            raise UnknownTool(f"the MCP server {server!r} has no tool {tool[:80]!r}; its tools: {names}")
+        check_arguments(f"{server}.{tool}", connected.functions[tool].params_json_schema, arguments)
+        return text_of(await connected.server.call_tool(tool, arguments))
 
     async def aclose(self) -> None:
         """Close the servers that were opened on this event loop."""
@@ -203,7 +209,7 @@ class McpServers:
         own = [name for name, connection in self._connections.items() if connection.loop is loop]
         await asyncio.gather(*(self._connections.pop(name).close() for name in own))
 
-    async def _open(self, name: str) -> _Open | None:
+    async def _connect(self, name: str) -> _ConnectedServer | None:
         facts = self._facts.get(name)
         if facts is None:
             log.warning("an agent names an MCP server that is not configured", extra={"server": name})
@@ -218,23 +224,29 @@ class McpServers:
 
 def make_server(facts: ServerFacts) -> _Stdio | _Http:
     if facts.url is not None:
-        http: Any = {"url": facts.url, "headers": dict(facts.headers), "timeout": CONNECT_MAX_S}
+        http: MCPServerStreamableHttpParams = {
+            "url": facts.url,
+            "headers": dict(facts.headers),
+            "timeout": CONNECT_MAX_S,
+        }
         return _Http(http, name=facts.name, cache_tools_list=True, client_session_timeout_seconds=CALL_MAX_S)
     if not facts.command:
         raise InvalidInput(f"MCP server {facts.name!r} has neither a command nor a url")
     program, *arguments = facts.command
-    stdio: Any = {"command": program, "args": arguments, "env": dict(facts.env)}
+    stdio: MCPServerStdioParams = {"command": program, "args": arguments, "env": dict(facts.env)}
     return _Stdio(stdio, name=facts.name, cache_tools_list=True, client_session_timeout_seconds=CALL_MAX_S)
 
 
-class _Failing(MCPServer):
-    """Raises results that are errors. A call that gets no result marks the connection as failed."""
+class _ErrorResults(MCPServer):
+    """Raises results that are errors as `McpFailed`. A call that gets no result marks the connection as failed."""
 
     failed = False
 
-    async def call_tool(self, *arguments: Any, **options: Any) -> Any:
+    async def call_tool(
+        self, tool_name: str, arguments: JsonObject | None, meta: JsonObject | None = None
+    ) -> CallToolResult:
         try:
-            result = await super().call_tool(*arguments, **options)  # type: ignore[safe-super]
+            result = await super().call_tool(tool_name, arguments, meta)  # type: ignore[safe-super]
         except Exception:
             self.failed = True
             raise
@@ -243,24 +255,23 @@ class _Failing(MCPServer):
         return result
 
 
-class _Stdio(_Failing, MCPServerStdio):
+class _Stdio(_ErrorResults, MCPServerStdio):
     pass
 
 
-class _Http(_Failing, MCPServerStreamableHttp):
+class _Http(_ErrorResults, MCPServerStreamableHttp):
     pass
 
 
-def _opened(facts: ServerFacts, server: _Stdio | _Http, listed: Sequence[Any]) -> _Open:
-    if len(listed) > TOOLS_MAX:
-        log.warning("an MCP server offers too many tools", extra={"server": facts.name, "tools": len(listed)})
-    allowed = [tool for tool in listed[:TOOLS_MAX] if facts.tools is None or tool.name in facts.tools]
-    functions = {tool.name: _function(facts.name, server, tool) for tool in allowed}
-    return _Open(server, functions)
+def _connected(facts: ServerFacts, server: _Stdio | _Http, tools: Sequence[McpTool]) -> _ConnectedServer:
+    if len(tools) > TOOLS_MAX:
+        log.warning("an MCP server offers too many tools", extra={"server": facts.name, "tools": len(tools)})
+    allowed = [tool for tool in tools[:TOOLS_MAX] if facts.tools is None or tool.name in facts.tools]
+    return _ConnectedServer(server, {tool.name: _function(facts.name, server, tool) for tool in allowed})
 
 
-def _function(name: str, server: MCPServer, tool: Any) -> FunctionTool:
-    def explain(context: Any, error: Exception) -> str:
+def _function(name: str, server: MCPServer, tool: McpTool) -> FunctionTool:
+    def explain(context: object, error: Exception) -> str:
         return f"{name}.{tool.name} failed: {error}"
 
     return MCPUtil.to_function_tool(
@@ -272,7 +283,7 @@ def _function(name: str, server: MCPServer, tool: Any) -> FunctionTool:
     )
 
 
-def text_of(result: Any) -> str:
+def text_of(result: CallToolResult) -> str:
     """The text of a result; a part that is not text is replaced by its type in brackets."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     return "\n".join(parts)

@@ -8,7 +8,7 @@ import pytest
 from agents import CodeInterpreterTool, FileSearchTool, HostedMCPTool, ImageGenerationTool, WebSearchTool
 
 from magent2.errors import SettingsError, UnknownTool
-from magent2.tools.builtins import ACTS_TWICE, BUILTINS, BuiltinTools, ModelKind
+from magent2.tools.builtins import BUILTINS, UNSAFE_TO_REPEAT, BuiltinTools, ModelKind
 
 NEEDED: dict[str, dict[str, str]] = {
     "FileSearchTool": {"FILE_SEARCH_VECTOR_STORES": "vs_1, vs_2"},
@@ -57,7 +57,7 @@ def test_without_its_settings_it_says_what_is_missing_and_is_left_out(name: str)
 
     assert (status["enabled"], status["available"]) == (True, False)
     assert {text.partition("=")[0] for text in status["missing"]} == set(NEEDED[name])
-    assert status["reason"].startswith("not set up: ")
+    assert str(status["reason"]).startswith("not set up: ")
     assert tools.build(name, "openai") is None
 
 
@@ -75,7 +75,7 @@ def test_set_up_but_switched_off_is_told_apart(name: str) -> None:
 def test_tools_that_act_on_this_machine_are_never_handed_out(name: str) -> None:
     status = reading(name).status_of(name, "openai")
 
-    assert (status["enabled"], status["available"], status["reason"]) == (True, False, ACTS_TWICE)
+    assert (status["enabled"], status["available"], status["reason"]) == (True, False, UNSAFE_TO_REPEAT)
     assert reading(name).build(name, "openai") is None
 
 

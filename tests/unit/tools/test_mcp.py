@@ -86,7 +86,7 @@ async def test_a_call_reaches_the_server_and_its_environment(servers: McpServers
 async def test_a_call_that_cannot_be_right_does_not_reach_it(servers: McpServers, marks: Path) -> None:
     with pytest.raises(ArgumentsError, match="'title' is a required property"):
         await servers.call("shelf", "fetch", {})
-    with pytest.raises(UnknownTool, match="no tool 'sell'; there is: fetch"):
+    with pytest.raises(UnknownTool, match="no tool 'sell'; its tools: fetch"):
         await servers.call("shelf", "sell", {})
 
     assert "fetch" not in marks.read_text()

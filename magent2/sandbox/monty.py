@@ -141,18 +141,20 @@ class _Block:
                 await self._take_slot()
                 return await self._drive()
         except MontyError as error:
-            return self._session.ended(failure_of(error, limits))
+            return self._session.result_of(failure_of(error, limits))
         except TooManyCalls as error:
-            return self._session.ended(BlockFailure("calls", str(error)))
+            return self._session.result_of(BlockFailure("calls", str(error)))
         except AbortBlock as end:
-            return self._session.ended(end.failure)
+            return self._session.result_of(end.failure)
         except MONTY_FAULTS as error:
             log.warning("Monty failed to run a block", exc_info=error)
-            return self._session.ended(BlockFailure("crash", f"the block could not be run ({type(error).__name__})"))
+            return self._session.result_of(
+                BlockFailure("crash", f"the block could not be run ({type(error).__name__})")
+            )
         except TimeoutError:
             if self._timeout is None or not self._timeout.expired():
                 raise
-            return self._session.ended(
+            return self._session.result_of(
                 BlockFailure("time", f"the block took longer than {limits.whole_s:g} s with its calls")
             )
         finally:

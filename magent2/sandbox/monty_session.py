@@ -34,7 +34,7 @@ from magent2.sandbox.interface import BlockFailure, BlockLimits, BlockResult, Pr
 ERROR_MAX_CHARS = 4000
 VALUE_MAX_CHARS = 8000
 SCRIPT = "block.py"
-GIVEN_NAME = "<python-input-0>"  # Monty's name for the code, in tracebacks
+MONTY_SCRIPT = "<python-input-0>"  # Monty's name for the code, in tracebacks
 
 # Exceptions of tools that keep their type in the program. All others are raised there as `Exception`.
 # The first that fits is chosen, so that a subclass stands before its base class.
@@ -111,16 +111,16 @@ class BlockSession:
             if self._calls > self._limits.calls:
                 raise TooManyCalls(_too_many_calls(self._limits))
             if isinstance(snapshot, FunctionSnapshot) and not snapshot.is_os_function:
-                answer = self._quick(snapshot)
-                if answer is None:
+                result = self._quick(snapshot)
+                if result is None:
                     self.snapshot = snapshot
                     return FunctionCall(str(snapshot.function_name), snapshot.args, snapshot.kwargs)
-                snapshot = snapshot.resume(answer)
+                snapshot = snapshot.resume(result)
             else:
                 snapshot = self._refuse_or_look_up(snapshot)
-        ended = self.ended(None, snapshot)
+        block_result = self.result_of(None, snapshot)
         self.close()
-        return ended
+        return block_result
 
     def _quick(self, snapshot: FunctionSnapshot) -> ExternalSettledResult | None:
         """Answer a call on this thread, or return `None` if the host must make it."""
@@ -130,10 +130,10 @@ class BlockSession:
         if self._quick_call is None:
             return None
         try:
-            done = self._quick_call(name, snapshot.args, snapshot.kwargs)
+            result = self._quick_call(name, snapshot.args, snapshot.kwargs)
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the block may catch it
             return exception_of(error)
-        return None if done is None else {"return_value": done.value}
+        return None if result is None else {"return_value": result.value}
 
     def _refuse_or_look_up(self, snapshot: FunctionSnapshot | NameLookupSnapshot | FutureSnapshot) -> SyncSnapshot:
         if isinstance(snapshot, NameLookupSnapshot):
@@ -151,7 +151,7 @@ class BlockSession:
         name = snapshot.variable_name
         if snapshot.object_id is not None or name not in self._program.functions:
             return snapshot.resume()
-        return snapshot.resume(value=_handle(name))
+        return snapshot.resume(value=_function_named(name))
 
     def dump(self) -> None:
         """Store the state of the program, which waits for a call, and give its process back."""
@@ -185,9 +185,9 @@ class BlockSession:
         if session is not None:
             session.__exit__(None, None, None)
 
-    def ended(self, failure: BlockFailure | None, done: MontyComplete | None = None) -> BlockResult:
+    def result_of(self, failure: BlockFailure | None, done: MontyComplete | None = None) -> BlockResult:
         self._keep_prints()
-        value = None if done is None else _shown(done)
+        value = None if done is None else _value_text(done)
         return BlockResult("".join(self._printed), value, failure)
 
     def _keep_prints(self) -> None:
@@ -215,16 +215,16 @@ def exception_of(error: Exception) -> ExternalSettledResult:
     return {"exc_type": name or "Exception", "message": str(error) or type(error).__name__}
 
 
-def _handle(name: str) -> Callable[[], None]:
+def _function_named(name: str) -> Callable[[], None]:
     """A function object with this name: Monty calls the host function by its name."""
 
-    def handle() -> None: ...
+    def function() -> None: ...
 
-    handle.__name__ = name
-    return handle
+    function.__name__ = name
+    return function
 
 
-def _shown(done: MontyComplete) -> str | None:
+def _value_text(done: MontyComplete) -> str | None:
     """The value of the last line as text: as JSON if it can be, else as Python shows it."""
     value = done.output
     if value is None:
@@ -251,11 +251,11 @@ def failure_of(error: MontyError, limits: BlockLimits) -> BlockFailure:
             )
         return BlockFailure("crash", "the process that ran the block crashed; do less in one block")
     if isinstance(error, MontyRuntimeError):
-        return _of_runtime(error, limits)
+        return _runtime_failure(error, limits)
     return BlockFailure("exception", _cut(str(error)))
 
 
-def _of_runtime(error: MontyRuntimeError, limits: BlockLimits) -> BlockFailure:
+def _runtime_failure(error: MontyRuntimeError, limits: BlockLimits) -> BlockFailure:
     inner, text = error.exception(), str(error)
     if isinstance(inner, TimeoutError) and "time limit exceeded" in text:
         longest = f"{limits.run_s:g} s, or {limits.turn_s:g} s between two calls"
@@ -278,7 +278,7 @@ def _too_many_calls(limits: BlockLimits) -> str:
 
 
 def _traceback(error: MontyRuntimeError | MontySyntaxError) -> str:
-    return error.display("traceback").replace(GIVEN_NAME, SCRIPT)
+    return error.display("traceback").replace(MONTY_SCRIPT, SCRIPT)
 
 
 def _cut(text: str) -> str:

@@ -1,7 +1,7 @@
 """`run_python`: run a block of Python code, with the other tools of the agent as functions.
 
-A block is one tool call. Its messages are held in a scope of its own. When it ends well they move to the scope of the
-call, and the append that records the result of the call sends them; if it fails, they are discarded.
+A block is one tool call. Its messages are held in a scope of its own. If it succeeds, they move to the scope of the
+call, and the append that records the result of the call sends them. If it fails, they are discarded.
 """
 
 from __future__ import annotations
@@ -70,14 +70,16 @@ class PythonTool:
         self.stubs = stubs_of(self.functions.values())
 
     def definition(self) -> ToolDefinition:
-        listed = "\n".join(function.stub.partition("\n")[0].removesuffix(":") for function in self.functions.values())
+        signatures = "\n".join(
+            function.stub.partition("\n")[0].removesuffix(":") for function in self.functions.values()
+        )
         more = "" if self.late is None else f"\n{LATE_TOOLS_NOTE}"
-        description = f"{RUN_PYTHON_DESCRIPTION}\nFunctions:\n{listed}{more}"
+        description = f"{RUN_PYTHON_DESCRIPTION}\nFunctions:\n{signatures}{more}"
         signature = ToolSignature(RUN_PYTHON, description, RUN_PYTHON_SCHEMA)
         return ToolDefinition(signature, {"type": "string"}, self.execute)
 
-    async def execute(self, given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
-        code, call = str(given["code"]), context.scope
+    async def execute(self, arguments: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
+        code, call = str(arguments["code"]), context.scope
         if call is None:
             scope = CallScope(context.run, str(uuid4()), block=True)
             text = await _send_without_run(scope, await self._run(code, scope))
@@ -196,8 +198,8 @@ def _divergence(scope: CallScope) -> BlockFailure | None:
 
 def _clock_of(scope: CallScope) -> datetime:
     """The time that a block sees: that of the message which the run answers, so that every attempt sees the same."""
-    written = getattr(getattr(scope.run, "envelope", None), "created_at", None)
-    return written if isinstance(written, datetime) else datetime.now(UTC)
+    created_at = getattr(getattr(scope.run, "envelope", None), "created_at", None)
+    return created_at if isinstance(created_at, datetime) else datetime.now(UTC)
 
 
 def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
@@ -208,8 +210,8 @@ def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
         raise TypeError(f"the arguments of {name}() must be JSON values: {error}") from error
     if len(text) > ARGUMENTS_MAX_BYTES:
         raise ValueError(f"the arguments of {name}() take {len(text)} bytes, the limit is {ARGUMENTS_MAX_BYTES}")
-    found: JsonObject = orjson.loads(text)
-    return found
+    json_arguments: JsonObject = orjson.loads(text)
+    return json_arguments
 
 
 def _json_value(value: object) -> object:
@@ -271,21 +273,21 @@ class ToolFunction:
         """Bind positional and named arguments to the parameters."""
         if len(args) > len(self.names):
             raise TypeError(f"{self.name}() takes {len(self.names)} arguments, not {len(args)}")
-        bound = dict(zip(self.names, args, strict=False))
+        values = dict(zip(self.names, args, strict=False))
         for name, value in kwargs.items():
-            if name in bound:
+            if name in values:
                 raise TypeError(f"{self.name}() got two values for {name!r}")
-            bound[name] = value
-        return bound
+            values[name] = value
+        return values
 
 
 def functions_of(tools: Iterable[ToolDefinition]) -> dict[str, ToolFunction]:
     """The functions of tools by their name in Python. If two tools have the same name, the first keeps it."""
-    found: dict[str, ToolFunction] = {}
+    functions: dict[str, ToolFunction] = {}
     for tool in tools:
         function = ToolFunction.of(tool)
-        found.setdefault(function.name, function)
-    return found
+        functions.setdefault(function.name, function)
+    return functions
 
 
 def stubs_of(functions: Iterable[ToolFunction]) -> str:
@@ -319,11 +321,11 @@ def type_of(schema: object, root: JsonSchema, depth: int = 0) -> str:
         return _union(type_of(option, root, depth + 1) for option in options)
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _union(_named(one, schema, root, depth) for one in kind)
-    return _named(kind, schema, root, depth)
+        return _union(_simple_type(one, schema, root, depth) for one in kind)
+    return _simple_type(kind, schema, root, depth)
 
 
-def _named(kind: object, schema: JsonSchema, root: JsonSchema, depth: int) -> str:
+def _simple_type(kind: object, schema: JsonSchema, root: JsonSchema, depth: int) -> str:
     if kind == "array":
         return f"list[{type_of(schema.get('items'), root, depth + 1)}]"
     if kind == "object":
@@ -333,8 +335,8 @@ def _named(kind: object, schema: JsonSchema, root: JsonSchema, depth: int) -> st
 
 
 def _union(types: Iterable[str]) -> str:
-    found = list(dict.fromkeys(types))
-    return ANY if ANY in found or not found else " | ".join(found)
+    options = list(dict.fromkeys(types))
+    return ANY if ANY in options or not options else " | ".join(options)
 
 
 def _literal(values: Sequence[object]) -> str:
@@ -355,7 +357,7 @@ def _resolved(reference: str, root: JsonSchema) -> object:
     """The part of the schema that a reference names."""
     if not reference.startswith("#/"):
         return None
-    found: object = root
+    part: object = root
     for step in reference[2:].split("/"):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(step) if isinstance(part, Mapping) else None
+    return part

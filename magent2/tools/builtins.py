@@ -25,7 +25,6 @@ from magent2.errors import SettingsError, UnknownTool
 
 if TYPE_CHECKING:
     from agents import Tool
-    from openai.types.responses.tool_param import CodeInterpreter, ImageGeneration, Mcp
 
 ModelKind: TypeAlias = Literal["openai", "compatible", "demo", "local", "echo"]
 ContextSize: TypeAlias = Literal["low", "medium", "high"]
@@ -91,42 +90,45 @@ def _file_search(values: Values) -> Tool:
 def _hosted_mcp(values: Values) -> Tool:
     from agents import HostedMCPTool
 
-    config: Mcp = {
-        "type": "mcp",
-        "server_label": "hosted",
-        "server_url": values["HOSTED_MCP_URL"],
-        "authorization": values["HOSTED_MCP_TOKEN"],
-        "allowed_tools": _words(values["HOSTED_MCP_TOOLS"]),
-        "require_approval": "never",
-    }
-    return HostedMCPTool(config)
+    return HostedMCPTool(
+        {
+            "type": "mcp",
+            "server_label": "hosted",
+            "server_url": values["HOSTED_MCP_URL"],
+            "authorization": values["HOSTED_MCP_TOKEN"],
+            "allowed_tools": _words(values["HOSTED_MCP_TOOLS"]),
+            "require_approval": "never",
+        }
+    )
 
 
 def _image_generation(values: Values) -> Tool:
     """Images are small, because they are part of the model's response and are stored as blobs."""
     from agents import ImageGenerationTool
 
-    config: ImageGeneration = {
-        "type": "image_generation",
-        "model": values["IMAGE_GENERATION_MODEL"],
-        "quality": "low",
-        "size": "1024x1024",
-        "output_format": "jpeg",
-        "output_compression": 60,
-        "moderation": "auto",
-    }
-    return ImageGenerationTool(config)
+    return ImageGenerationTool(
+        {
+            "type": "image_generation",
+            "model": values["IMAGE_GENERATION_MODEL"],
+            "quality": "low",
+            "size": "1024x1024",
+            "output_format": "jpeg",
+            "output_compression": 60,
+            "moderation": "auto",
+        }
+    )
 
 
 def _code_interpreter(values: Values) -> Tool:
     from agents import CodeInterpreterTool
 
     memory = next(memory for memory in MEMORIES if memory == values["CODE_INTERPRETER_MEMORY"])
-    config: CodeInterpreter = {
-        "type": "code_interpreter",
-        "container": {"type": "auto", "memory_limit": memory, "network_policy": {"type": "disabled"}},
-    }
-    return CodeInterpreterTool(config)
+    return CodeInterpreterTool(
+        {
+            "type": "code_interpreter",
+            "container": {"type": "auto", "memory_limit": memory, "network_policy": {"type": "disabled"}},
+        }
+    )
 
 
 def _needs(*names: str) -> Callable[[Values], list[str]]:

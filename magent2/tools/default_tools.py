@@ -44,8 +44,8 @@ RUN_PYTHON_SCHEMA: JsonSchema = {
 }
 
 
-async def _no_sandbox(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
-    raise InvalidInput("run_python needs a sandbox, which is missing here; call it as a tool of an agent")
+async def _no_sandbox(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
+    raise InvalidInput("run_python needs a sandbox, which only the run of an agent has; call it as a tool of an agent")
 
 
 # In lists of tools. A run replaces it by one with a sandbox and the tools of its agent (`sandbox/python_tool.py`).
@@ -57,12 +57,12 @@ RUN_PYTHON_TOOL = ToolDefinition(
 
 SKIES = ("clear", "some clouds", "overcast", "light rain", "heavy rain", "snow", "fog")
 COLDEST_C, WARMEST_C = -10, 35
-MADE_UP = "made up from the city's name, offline; this is an example, not a forecast"
+WEATHER_SOURCE = "example data, computed offline from the name of the city; not a forecast"
 
-NO_MONEY = "nothing was paid, offline; this is an example, not a bank"
-SAMPLE = "a sample catalogue of {count} products, offline; this is an example, not a shop"
+REFUND_SOURCE = "example, offline; no money was paid"
+PRODUCTS_SOURCE = "example data, offline: a sample catalogue of {count} products"
 PRODUCTS_MAX = 20
-WORD_MIN_CHARS = 3  # "a lamp" is no search for everything with an "a" in it
+WORD_MIN_CHARS = 3  # shorter words of a query, such as articles, are ignored
 CATALOGUE: tuple[tuple[str, str, float], ...] = (
     ("lamp-01", "Reading lamp, brass", 49.0),
     ("lamp-02", "Desk lamp, dimmable", 65.5),
@@ -77,9 +77,9 @@ CATALOGUE: tuple[tuple[str, str, float], ...] = (
 
 @tool
 def echo_context(
-    context: RunFacts, text: Annotated[str, Field(description="Anything; it comes back as it is.")] = ""
+    context: RunFacts, text: Annotated[str, Field(description="Any text. It is returned unchanged.")] = ""
 ) -> JsonObject:
-    """Show which conversation, agent and run this is, and give the text back."""
+    """Return the conversation, the agent and the run of this call, and the text."""
     return {
         "conversation_id": context.conversation_id,
         "agent": context.agent,
@@ -91,7 +91,7 @@ def echo_context(
 
 @tool
 def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> JsonObject:
-    """The weather in a city. An example that works offline: the answer is made up and says so."""
+    """The weather in a city. An example that works offline: the answer is invented and says so."""
     digest = hashlib.blake2b(city.strip().casefold().encode(), digest_size=2).digest()
     degrees = COLDEST_C + digest[0] % (WARMEST_C - COLDEST_C + 1)
     skies = SKIES if degrees <= 2 else [sky for sky in SKIES if sky != "snow"]
@@ -99,14 +99,14 @@ def weather(city: Annotated[str, Field(description="Name of the city.", min_leng
         "city": city.strip(),
         "temperature_c": degrees,
         "sky": skies[digest[1] % len(skies)],
-        "source": MADE_UP,
+        "source": WEATHER_SOURCE,
     }
 
 
 @tool(needs_approval=True)
 def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> JsonObject:
-    """Pay an order back, once a person has approved it. An example that works offline: no money moves."""
-    return {"order": order.strip(), "refunded": True, "source": NO_MONEY}
+    """Refund an order, once a person has approved it. An example that works offline: no money is paid."""
+    return {"order": order.strip(), "refunded": True, "source": REFUND_SOURCE}
 
 
 @tool
@@ -116,12 +116,10 @@ def product_search(
 ) -> JsonObject:
     """Search the products. An example that works offline, on a small sample catalogue."""
     words = [word.removesuffix("s") for word in query.casefold().split() if len(word) >= WORD_MIN_CHARS]
-    counted = [
-        (sum(word in title.casefold() for word in words), product) for product in CATALOGUE for title in product[1:2]
-    ]
-    found = sorted((entry for entry in counted if entry[0]), key=lambda entry: -entry[0])
-    products = [{"id": key, "title": title, "price_eur": price} for _, (key, title, price) in found[:limit]]
-    return {"products": products, "found": len(found), "source": SAMPLE.format(count=len(CATALOGUE))}
+    scores = [(sum(word in product[1].casefold() for word in words), product) for product in CATALOGUE]
+    matches = sorted((match for match in scores if match[0]), key=lambda match: -match[0])
+    products = [{"id": key, "title": title, "price_eur": price} for _, (key, title, price) in matches[:limit]]
+    return {"products": products, "found": len(matches), "source": PRODUCTS_SOURCE.format(count=len(CATALOGUE))}
 
 
 STANDARD: tuple[ToolSpec | ToolDefinition, ...] = (

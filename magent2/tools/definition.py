@@ -72,6 +72,7 @@ ExecuteDeferred: TypeAlias = Callable[
 
 
 def always(run: RunFacts) -> bool:
+    """`ToolDefinition.visible_by_default` of a tool that every run sees."""
     return True
 
 
@@ -135,10 +136,10 @@ def check_arguments(tool: str, schema: JsonSchema, arguments: object) -> None:
         raise arguments_error(tool, [(fault.absolute_path, fault.message) for fault in faults])
 
 
-def parse_arguments(tool: str, model: type[M], given: ToolArguments) -> M:
+def parse_arguments(tool: str, model: type[M], raw: ToolArguments) -> M:
     """Make a pydantic model of arguments. Raise `ArgumentsError` with what does not fit."""
     try:
-        return model.model_validate(dict(given))
+        return model.model_validate(dict(raw))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         raise arguments_error(tool, [(fault["loc"], fault["msg"]) for fault in faults]) from error

@@ -1,4 +1,4 @@
-"""What a tool call works with while it runs: the facts of its run, and the scope that holds its sends.
+"""The state of a running tool call: the facts of its run, its writer, and the scope that holds its sends.
 
 The runner opens a `CallScope` around each tool call. A message that the call sends is held in the scope and is sent in
 the append that records the result of the call. If the call fails, or its worker dies before that append, the message is
@@ -211,10 +211,10 @@ WaitHook: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class PlanCache:
-    """What the plans of sends that leave together have read.
+    """A cache of reads while sends are planned that are written together. Held sends count as sent.
 
-    A cached read may be out of date. That is safe: the append carries its conditions, and the sends are planned again
-    if the log refuses it.
+    A cached read may be out of date. That is safe, because the append carries its conditions: if the log refuses it,
+    the sends are planned again.
     """
 
     __slots__ = ("_heads", "_infos", "_plans", "_reads")
@@ -249,8 +249,8 @@ class PlanCache:
         self._plans.clear()
         for head in append.heads:
             self._heads[head.topic] = {**self._heads.get(head.topic, {}), **head.fields}
-        for topics, found in self._infos.items():
-            self._infos[topics] = tuple(map(self._with_held_heads, found))
+        for topics, infos in self._infos.items():
+            self._infos[topics] = tuple(map(self._with_held_heads, infos))
 
     def forget(self) -> None:
         """Drop all reads, because the log may have changed. Held sends still count."""
@@ -259,17 +259,17 @@ class PlanCache:
         self._plans.clear()
 
     async def read(self, log: Log, operation: Read | Find) -> object:
-        known = self._reads.get(operation)
-        if known is None:
-            known = self._reads[operation] = await log.run(operation)
-        return known
+        page = self._reads.get(operation)
+        if page is None:
+            page = self._reads[operation] = await log.run(operation)
+        return page
 
     async def describe(self, log: Log, operation: Describe) -> tuple[TopicInfo, ...]:
-        known = self._infos.get(operation.topics)
-        if known is None:
-            found = await log.run(operation)
-            known = self._infos[operation.topics] = tuple(map(self._with_held_heads, found))
-        return known
+        infos = self._infos.get(operation.topics)
+        if infos is None:
+            infos = tuple(map(self._with_held_heads, await log.run(operation)))
+            self._infos[operation.topics] = infos
+        return infos
 
     def _with_held_heads(self, info: TopicInfo) -> TopicInfo:
         if info.deleted:
@@ -387,8 +387,8 @@ class CallScope:
             self._check_open()
             limit = self._budget.add(send)
             if limit:
-                what, more = ("block", "block") if self.block else ("call of a tool", "call")
-                raise LimitError(f"one {what} sends at most {limit}; send the rest in another {more}")
+                unit = "block" if self.block else "tool call"
+                raise LimitError(f"one {unit} sends at most {limit}; send the rest in another {unit}")
             self.held[position] = send
             if send.planned:
                 self.plan_cache.note(send.append, send.prepared.plan_key)
@@ -429,7 +429,7 @@ class CallScope:
 
     def _check_open(self) -> None:
         if self.ended:
-            raise InvalidInput("this call of a tool has ended, its result is recorded; send in another call")
+            raise InvalidInput("this tool call has ended and its result is recorded; send in another call")
 
 
 def send_id(call_key: str, position: int) -> str:

@@ -169,12 +169,12 @@ class McpServers:
 
     async def definitions(self, grants: Grants) -> list[ToolDefinition]:
         """The same tools as Python blocks call them."""
-        return [self._definition(*found) for found in await self._granted(grants)]
+        return [self._definition(*function) for function in await self._granted(grants)]
 
     async def _granted(self, grants: Grants) -> list[tuple[str, str, FunctionTool]]:
-        found = await asyncio.gather(*(self._connect(name) for name in grants))
+        servers = await asyncio.gather(*(self._connect(name) for name in grants))
         functions: dict[str, tuple[str, str, FunctionTool]] = {}
-        for (name, granted), server in zip(grants.items(), found, strict=True):
+        for (name, granted), server in zip(grants.items(), servers, strict=True):
             for tool, function in (server.functions if server is not None else {}).items():
                 if granted is not None and tool not in granted:
                     continue
@@ -185,8 +185,8 @@ class McpServers:
         return list(functions.values())
 
     def _definition(self, server: str, tool: str, function: FunctionTool) -> ToolDefinition:
-        async def execute(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
-            text = await self.call(server, tool, dict(given))
+        async def execute(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[str]:
+            text = await self.call(server, tool, dict(raw))
             return ToolExecutionResult(text, text)
 
         signature = ToolSignature(function.name, function.description, function.params_json_schema)
@@ -214,11 +214,11 @@ class McpServers:
         if facts is None:
             log.warning("an agent names an MCP server that is not configured", extra={"server": name})
             return None
-        known, loop = self._connections.get(name), asyncio.get_running_loop()
-        if known is None or known.facts != facts or known.loop is not loop:
+        connection, loop = self._connections.get(name), asyncio.get_running_loop()
+        if connection is None or connection.facts != facts or connection.loop is not loop:
             self._connections[name] = _Connection(facts, loop)
-            if known is not None and known.loop is loop:
-                await known.close()
+            if connection is not None and connection.loop is loop:
+                await connection.close()
         return await self._connections[name].get()
 
 

@@ -39,14 +39,14 @@ from magent2.tools.definition import (
 )
 from magent2.tools.interface import RunFacts
 
-TOOL_MAX_S = 300.0  # what one call may take, unless its tool says otherwise
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what models take as the name of a function
+TOOL_MAX_S = 300.0  # default time limit of one call
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the names that models accept for functions
 DESCRIPTION_MAX_CHARS = 4000
-NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+NAMED_PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class FunctionParameters:
     """The parameters of a function without the facts of the run, as a pydantic model.
 
     Its fields are numbered, because a parameter may have a name that pydantic does not allow for a field.
@@ -56,17 +56,15 @@ class Parameters:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, func: Callable[..., object]) -> Parameters:
+    def of(cls, func: Callable[..., object]) -> FunctionParameters:
         hints = _hints(func)
         fields: dict[str, Any] = {}
         names: list[str] = []
         for name, parameter in inspect.signature(func).parameters.items():
             if hints.get(name) is RunFacts:
                 continue
-            if parameter.kind not in NAMED:
-                raise InvalidInput(
-                    f"{_name(func)}: parameter {name!r} cannot be given by name; hand in a params_schema"
-                )
+            if parameter.kind not in NAMED_PARAMETERS:
+                raise InvalidInput(f"{_name(func)}: parameter {name!r} cannot be passed by name; give a params_schema")
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
             fields[f"p{len(names)}"] = (hints.get(name, Any), Field(default, alias=name))
             names.append(name)
@@ -113,7 +111,7 @@ def check_schema(tool: str, schema: JsonSchema) -> None:
     try:
         jsonschema.Draft202012Validator.check_schema(dict(schema))
     except jsonschema.SchemaError as error:
-        raise InvalidInput(f"params_schema of tool {tool!r} is no JSON Schema: {error.message[:200]}") from error
+        raise InvalidInput(f"params_schema of tool {tool!r} is not a JSON Schema: {error.message[:200]}") from error
 
 
 def _model(func: Callable[..., object], fields: dict[str, Any]) -> type[BaseModel]:
@@ -148,7 +146,7 @@ class ToolSpec:
     timeout_s: float = TOOL_MAX_S
     repeat: Repeat = "again"
     needs_approval: bool = False
-    _parameters: Parameters | None = field(default=None, init=False, repr=False, compare=False)
+    _parameters: FunctionParameters | None = field(default=None, init=False, repr=False, compare=False)
     _facts: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -160,7 +158,7 @@ class ToolSpec:
             raise InvalidInput(f"tool {self.name!r}: timeout_s must be more than 0, not {self.timeout_s:g}")
         object.__setattr__(self, "_facts", facts_parameter(self.func))
         if not self.params_schema:
-            parameters = Parameters.of(self.func)
+            parameters = FunctionParameters.of(self.func)
             object.__setattr__(self, "_parameters", parameters)
             object.__setattr__(self, "params_schema", parameters.schema())
         check_schema(self.name, self.params_schema)
@@ -177,15 +175,15 @@ class ToolSpec:
     async def call(self, arguments: ToolArguments, facts: RunFacts) -> object:
         """Call the function with validated arguments: on the event loop if it is asynchronous, else in a thread."""
         parameters = self._parameters
-        given = dict(arguments) if parameters is None else parameters.values(self.name, arguments)
+        values = dict(arguments) if parameters is None else parameters.values(self.name, arguments)
         if self._facts is not None:
-            given[self._facts] = facts
+            values[self._facts] = facts
         clock = asyncio.timeout(self.timeout_s)
         try:
             async with clock:
                 if inspect.iscoroutinefunction(self.func):
-                    return await self.func(**given)
-                return await asyncio.to_thread(self.func, **given)
+                    return await self.func(**values)
+                return await asyncio.to_thread(self.func, **values)
         except TimeoutError as error:
             if not clock.expired():
                 raise
@@ -236,10 +234,11 @@ def spec_of(
     repeat: Repeat = "again",
     needs_approval: bool = False,
 ) -> ToolSpec:
-    words = description or inspect.cleandoc(func.__doc__ or "").partition("\n\n")[0]
-    text = " ".join(words.split())[:DESCRIPTION_MAX_CHARS]
-    named = name or str(getattr(func, "__name__", ""))
-    return ToolSpec(named, text, func, params_schema or {}, timeout_s, repeat, needs_approval)
+    summary = description or inspect.cleandoc(func.__doc__ or "").partition("\n\n")[0]
+    text = " ".join(summary.split())[:DESCRIPTION_MAX_CHARS]
+    return ToolSpec(
+        name or str(getattr(func, "__name__", "")), text, func, params_schema or {}, timeout_s, repeat, needs_approval
+    )
 
 
 class ToolRegistry:
@@ -248,13 +247,13 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[ToolSpec | ToolDefinition] = ()) -> None:
         self._tools: dict[str, ToolDefinition] = {}
         self._paths: dict[str, str] = {}
-        for given in tools:
-            self.register(given)
+        for entry in tools:
+            self.register(entry)
 
-    def register(self, given: ToolSpec | ToolDefinition) -> ToolDefinition:
-        definition = given.definition() if isinstance(given, ToolSpec) else given
+    def register(self, entry: ToolSpec | ToolDefinition) -> ToolDefinition:
+        definition = entry.definition() if isinstance(entry, ToolSpec) else entry
         if definition.name in self._tools:
-            raise InvalidInput(f"there is a tool {definition.name!r} already; give this one another name")
+            raise InvalidInput(f"a tool {definition.name!r} is registered already; give this one another name")
         self._tools[definition.name] = definition
         return definition
 
@@ -263,12 +262,11 @@ class ToolRegistry:
 
         Modules are looked for in `folder` first. A module that was imported is not imported again.
         """
-        changed = {name: path for name, path in paths.items() if self._paths.get(name) != path}
-        found = {name: load_tool(name, path, folder) for name, path in changed.items()}
-        for name in [name for name in self._paths if name not in paths or name in changed]:
+        new = {name: load_tool(name, path, folder) for name, path in paths.items() if self._paths.get(name) != path}
+        for name in [name for name in self._paths if name not in paths or name in new]:
             del self._tools[name], self._paths[name]
-        for name, loaded in found.items():
-            self.register(loaded)
+        for name, entry in new.items():
+            self.register(entry)
             self._paths[name] = paths[name]
 
     def __contains__(self, name: str) -> bool:
@@ -276,7 +274,7 @@ class ToolRegistry:
 
     def get(self, name: str) -> ToolDefinition:
         if name not in self._tools:
-            raise UnknownTool(f"there is no tool {name[:80]!r}; there is: {', '.join(self.names()) or 'none'}")
+            raise UnknownTool(f"unknown tool {name[:80]!r}; known tools: {', '.join(self.names()) or 'none'}")
         return self._tools[name]
 
     def names(self) -> tuple[str, ...]:
@@ -297,34 +295,34 @@ def load_tool(name: str, path: str, folder: Path | None = None) -> ToolSpec | To
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        found: object = import_module(module)
+        target: object = import_module(module)
         for step in attribute.split("."):
-            found = getattr(found, step)
+            target = getattr(target, step)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise SettingsError(
             f"tool {name!r}: {path[:200]!r} cannot be loaded ({type(error).__name__}: {error})"
         ) from error
-    if isinstance(found, ToolDefinition):
-        if found.name != name:
-            raise SettingsError(f"tool {name!r}: {path[:200]!r} is called {found.name!r}; name it so in the file")
-        return found
-    if isinstance(found, ToolSpec):
+    if isinstance(target, ToolDefinition):
+        if target.name != name:
+            raise SettingsError(f"tool {name!r}: {path[:200]!r} is called {target.name!r}; use that name in the file")
+        return target
+    if isinstance(target, ToolSpec):
         return (
-            found
-            if found.name == name
+            target
+            if target.name == name
             else spec_of(
-                found.func,
+                target.func,
                 name=name,
-                description=found.description,
-                params_schema=None if found._parameters else found.params_schema,
-                timeout_s=found.timeout_s,
-                repeat=found.repeat,
-                needs_approval=found.needs_approval,
+                description=target.description,
+                params_schema=None if target._parameters else target.params_schema,
+                timeout_s=target.timeout_s,
+                repeat=target.repeat,
+                needs_approval=target.needs_approval,
             )
         )
-    if not callable(found):
-        raise SettingsError(f"tool {name!r}: {path[:200]!r} is a {type(found).__name__}, not a function")
-    return spec_of(found, name=name)
+    if not callable(target):
+        raise SettingsError(f"tool {name!r}: {path[:200]!r} is a {type(target).__name__}, not a function")
+    return spec_of(target, name=name)
 
 
 # MCP server → its tools that an agent may use; `None` for all of them.

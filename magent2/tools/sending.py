@@ -58,8 +58,8 @@ from magent2.tools.interface import (
 class Arguments(BaseModel):
     """The arguments of a sending tool.
 
-    They are strict, as the JSON Schema that is made of them: "3" is no number. A field of a type that JSON does not
-    have, such as a date, needs `Field(strict=False)`.
+    They are as strict as the JSON Schema that is made of them: "3" is not accepted as a number. A field of a type that
+    JSON does not have, such as a date, needs `Field(strict=False)`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -120,47 +120,46 @@ class SendingTool(ABC, Generic[A, P]):
         """The recipient, as the status line of a block names it: "@bob", "agent:Sales"."""
 
     def kind(self, payload: P) -> SendKind | None:
-        """What decides how `perform` plans this payload, besides the log, and the text, which does not.
+        """The key that decides, together with the log, how `perform` plans this payload; and the text, which does not.
 
-        Of sends with the same key only the first of a block is planned when it is held, the others when the block ends.
-        `None`: each is planned when it is held.
+        Of the sends of a block with the same `SendKind.key`, only the first is planned when it is held. The others are
+        planned when the block ends. `None`: each is planned when it is held.
         """
         return None
 
-    def answer(self, payload: P, sent: SendResult) -> JsonObject:
+    def answer(self, payload: P, result: SendResult) -> JsonObject:
         """What the caller of the tool gets."""
-        return {"ok": True, "envelope_id": sent.id, "held": sent.held}
+        return {"ok": True, "envelope_id": result.id, "held": result.held}
 
     # The rest makes a tool of the methods above. A subclass overrides `respond` to do more than send.
 
-    async def execute(self, given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def execute(self, raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         """`ToolDefinition.execute`: send or hold, on the event loop."""
-        return await self.respond(parse_arguments(self.name, self.arguments, given), context)
+        return await self.respond(parse_arguments(self.name, self.arguments, raw), context)
 
     async def respond(self, arguments: A, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         log = Log(engine_of(self.name, context))
         payload = await self.prepare(log, arguments, context)
         writer = None if context.scope is None else context.scope.call_writer
-        sent = await send_or_hold(log, self.prepared(arguments, payload, context), writer)
-        answer = self.answer(payload, sent)
-        return ToolExecutionResult(
-            answer, answer, deferred_payload=payload.model_dump(mode="json") if sent.held else None
-        )
+        result = await send_or_hold(log, self.prepared(arguments, payload, context), writer)
+        answer = self.answer(payload, result)
+        deferred_payload = payload.model_dump(mode="json") if result.held else None
+        return ToolExecutionResult(answer, answer, deferred_payload=deferred_payload)
 
-    def hold(self, given: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
+    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
         """`ToolDefinition.hold`: hold the send on the thread of a block, or return `None` if it cannot be held.
 
         A block that loops over its recipients would otherwise switch to the event loop and back for every message.
         """
-        arguments, scope = parse_arguments(self.name, self.arguments, given), context.scope
+        arguments, scope = parse_arguments(self.name, self.arguments, raw), context.scope
         if arguments.urgent or scope is None:
             return None
         return run_sync(engine_of(self.name, context), self._hold, arguments, context, scope)
 
     async def _hold(self, log: Log, arguments: A, context: ToolExecutionContext, scope: CallScope) -> JsonObject:
         payload = await scope.plan_cache.plan(log, self.prepare, arguments, context)
-        sent = await send_or_hold(log, self.prepared(arguments, payload, context))
-        return self.answer(payload, sent)
+        result = await send_or_hold(log, self.prepared(arguments, payload, context))
+        return self.answer(payload, result)
 
     async def execute_deferred(
         self, log: Log, stored: Mapping[str, object], context: ToolExecutionContext, mark: SendMark
@@ -205,7 +204,7 @@ def engine_of(tool: str, context: ToolExecutionContext) -> Engine:
 
 
 async def send_or_hold(log: Log, prepared: PreparedSend, writer: CallWriter | None = None) -> SendResult:
-    """Send now, or hold until the call or block ends. No other code decides this.
+    """Send now, or hold until the call or block ends. Only this function decides it.
 
     `writer` is for callers on the event loop of a run: an immediate send is then recorded with its position in the
     call. Without it, an immediate send is written directly, under the same id.
@@ -239,8 +238,8 @@ async def _send_recorded(
 ) -> SendResult:
     """Send through the writer of the run, which records the send in the same append.
 
-    A later attempt finds the record at this position and does not send again. It must come to the same call there: if
-    not, the code has diverged from what was already sent, and the block must not go on.
+    A later attempt finds the record at this position and does not send again. It must make the same call there. If it
+    does not, the code has diverged from what was already sent, and the block must not continue.
     """
     scope.sent_now.add(position)
     earlier = writer.earlier_send(position)
@@ -278,9 +277,9 @@ def refusal_as_conflict() -> Iterator[None]:
         raise ConditionFailed(str(refusal)) from refusal
 
 
-async def plan_envelope(log: Log, envelope: MessageEnvelope, sending: SendOptions, steer: bool = False) -> Append:
+async def plan_envelope(log: Log, envelope: MessageEnvelope, options: SendOptions, steer: bool = False) -> Append:
     """The append that delivers an envelope, as mail or as a steer."""
-    return await plan_steer(log, envelope, sending) if steer else await plan_delivery(log, envelope, sending)
+    return await plan_steer(log, envelope, options) if steer else await plan_delivery(log, envelope, options)
 
 
 async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[HeldSend], list[FailedSend]]:

@@ -33,7 +33,7 @@ from magent2.tools.definition import (
 )
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult, definition_of, plan_envelope
-from magent2.tools.wait_for_answer import ANSWER_LONGEST_S, ANSWER_MAX_S, AgentLane, check_wait, wait_for_answer
+from magent2.tools.wait_for_answer import ANSWER_TIMEOUT_MAX_S, ANSWER_TIMEOUT_S, AgentLane, check_wait, wait_for_answer
 
 TASK_MAX_CHARS = 20_000
 
@@ -90,9 +90,9 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
             )
         run = context.run
         if arguments.agent == run.agent:
-            raise Refused("an agent cannot start itself: it does not receive its own messages; start another")
-        found = await log.describe(stream_topic(run.conversation_id))
-        head = found[0].head
+            raise Refused("an agent cannot start itself, because it does not receive its own messages; start another")
+        (stream,) = await log.describe(stream_topic(run.conversation_id))
+        head = stream.head
         depth = depth_below(head)
         count_start(run.conversation_id, run.agent, run.run_id, head)
         return StartPayload(
@@ -107,8 +107,8 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
     async def perform(self, log: Log, payload: StartPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         """One append: the task in a new conversation, the event in the parent conversation, and the count of starts."""
         run = context.run
-        parent = await log.describe(stream_topic(payload.conversation_id))
-        count = count_start(payload.conversation_id, run.agent, run.run_id, parent[0].head)
+        (parent,) = await log.describe(stream_topic(payload.conversation_id))
+        count = count_start(payload.conversation_id, run.agent, run.run_id, parent.head)
         child = check_name(subagent_id_of(payload.conversation_id, payload.agent, mark.id), "subagent")
         envelope = MessageEnvelope(
             id=mark.id,
@@ -130,8 +130,8 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
-    def answer(self, payload: StartPayload, sent: SendResult) -> JsonObject:
-        return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, sent.id)}
+    def answer(self, payload: StartPayload, result: SendResult) -> JsonObject:
+        return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, result.id)}
 
 
 def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> JsonObject:
@@ -197,15 +197,15 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
 
-    def answer(self, payload: MessagePayload, sent: SendResult) -> JsonObject:
-        return {"ok": True, "message_id": sent.id}
+    def answer(self, payload: MessagePayload, result: SendResult) -> JsonObject:
+        return {"ok": True, "message_id": result.id}
 
 
 async def own_subagent(log: Log, run: RunFacts, subagent_id: str) -> Mapping[str, object]:
     """The head of a subagent that was started in this conversation; `Refused` for any other."""
-    found = await log.describe(stream_topic(check_name(subagent_id, "subagent_id")))
-    head = found[0].head
-    if found[0].deleted or head.get(PARENT) != run.conversation_id or not head.get(ACTIVE_AGENT):
+    (stream,) = await log.describe(stream_topic(check_name(subagent_id, "subagent_id")))
+    head = stream.head
+    if stream.deleted or head.get(PARENT) != run.conversation_id or not head.get(ACTIVE_AGENT):
         raise Refused(f"{subagent_id[:80]!r} was not started in this conversation; use the id that {START} returned")
     return head
 
@@ -219,24 +219,24 @@ class ResultArguments(BaseModel):
         description=f"Wait for the answer to this message of {MESSAGE}. Defaults to the answer to the task.",
     )
     timeout_s: float = Field(
-        default=ANSWER_MAX_S, gt=0, le=ANSWER_LONGEST_S, description="How long to wait, in seconds."
+        default=ANSWER_TIMEOUT_S, gt=0, le=ANSWER_TIMEOUT_MAX_S, description="How long to wait, in seconds."
     )
 
 
 def result_tool() -> ToolDefinition:
     """The tool that waits for a subagent. It releases the slot of its run while it waits."""
 
-    async def execute(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
-        arguments = parse_arguments(RESULT, ResultArguments, given)
+    async def execute(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+        arguments = parse_arguments(RESULT, ResultArguments, raw)
         head = await own_subagent(Log(context.run.bus), context.run, arguments.subagent_id)
         lane = AgentLane(str(head[ACTIVE_AGENT]), arguments.subagent_id)
         await check_wait(Log(context.run.bus), context.run, lane)
         await _record_wait(context, lane)
         envelope_id = arguments.message_id or str(head[TASK])
-        found = await wait_for_answer(context, lane, envelope_id, arguments.timeout_s)
-        answer: JsonObject = {"ok": found.status == "finished", "status": found.status, "text": found.text}
-        if found.reason is not None:
-            answer["reason"] = found.reason
+        wait = await wait_for_answer(context, lane, envelope_id, arguments.timeout_s)
+        answer: JsonObject = {"ok": wait.status == "finished", "status": wait.status, "text": wait.text}
+        if wait.reason is not None:
+            answer["reason"] = wait.reason
         return ToolExecutionResult(answer, answer)
 
     schema = ResultArguments.model_json_schema()

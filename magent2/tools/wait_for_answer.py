@@ -30,19 +30,19 @@ from magent2.sessions.message_outcome import MessageOutcome
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import RunFacts
 
-ANSWER_MAX_S = 300.0  # default time limit of a wait
-ANSWER_LONGEST_S = 3600.0
+ANSWER_TIMEOUT_S = 300.0  # default time limit of a wait
+ANSWER_TIMEOUT_MAX_S = 3600.0
 CHAIN_MAX = 128  # lanes that are followed; a longer chain is refused
 LOOK_BACK = 10_000  # newest records of the other conversation that are searched for an answer after a crash
 PAGE = 1000
 SWEEP_S = 30.0  # how often a wait reads again without a notification
 
-Status: TypeAlias = Literal["finished", "failed", "stopped", "pending"]
+WaitStatus: TypeAlias = Literal["finished", "failed", "stopped", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLane:
-    """An agent in a conversation, which is to answer."""
+    """The lane of the agent that is to answer: an agent in a conversation."""
 
     agent: str
     conversation: str
@@ -65,7 +65,7 @@ class AgentLane:
 class WaitResult:
     """The outcome of a wait. `pending`: there was no answer in time; the other run continues."""
 
-    status: Status
+    status: WaitStatus
     text: str
     reason: str | None = None
 
@@ -74,19 +74,19 @@ async def check_wait(log: Log, run: RunFacts, lane: AgentLane) -> tuple[Conditio
     """Check that waiting for the lane closes no cycle, and return the conditions under which that holds."""
     own = AgentLane(run.agent, run.conversation_id)
     conditions: list[Condition] = []
-    at, seen = lane, [own]
-    while len(seen) <= CHAIN_MAX:
-        if at in seen:
-            line = " → ".join(str(one) for one in (*seen, at))
-            raise WouldDeadlock(f"would_deadlock: {lane.agent} waits for this run ({line}); send without waiting")
-        seen.append(at)
-        topic, name = stream_topic(at.conversation), wait_field(at.agent)
-        found = await log.describe(topic)
-        value = found[0].head.get(name)
+    following, chain = lane, [own]
+    while len(chain) <= CHAIN_MAX:
+        if following in chain:
+            cycle = " → ".join(str(member) for member in (*chain, following))
+            raise WouldDeadlock(f"would_deadlock: {lane.agent} waits for this run ({cycle}); send without waiting")
+        chain.append(following)
+        topic, name = stream_topic(following.conversation), wait_field(following.agent)
+        (stream,) = await log.describe(topic)
+        value = stream.head.get(name)
         conditions.append(HeadIs(topic, name, value))
         if value is None:
             return tuple(conditions)
-        at = AgentLane.parse(str(value))
+        following = AgentLane.parse(str(value))
     raise WouldDeadlock(f"would_deadlock: {CHAIN_MAX} runs already wait in a chain; send without waiting")
 
 
@@ -100,30 +100,30 @@ async def with_wait(log: Log, run: RunFacts, lane: AgentLane, append: Append) ->
 
 
 async def wait_for_answer(
-    context: ToolExecutionContext, lane: AgentLane, envelope_id: str, timeout_s: float = ANSWER_MAX_S
+    context: ToolExecutionContext, lane: AgentLane, envelope_id: str, timeout_s: float = ANSWER_TIMEOUT_S
 ) -> WaitResult:
     """Wait for the answer to a message. Meanwhile the slot of the run and the process of its block are released."""
     check_timeout(timeout_s)
     scope, bus = context.scope, context.run.bus
-    exchange = MessageOutcome(envelope_id)
+    outcome = MessageOutcome(envelope_id)
     try:
         async with scope.waiting() if scope is not None else nullcontext():
             try:
                 async with asyncio.timeout(timeout_s):
-                    await _until_ended(bus, lane, exchange)
+                    await _until_ended(bus, lane, outcome)
             except TimeoutError:
                 return WaitResult("pending", "", f"no answer within {timeout_s:g} s; it may still come")
     finally:
         await _clear_wait(context)
-    return WaitResult(_status(exchange.status), exchange.text, exchange.reason)
+    return WaitResult(_status(outcome.status), outcome.text, outcome.reason)
 
 
 def check_timeout(timeout_s: float) -> None:
-    if not 0 < timeout_s <= ANSWER_LONGEST_S:
-        raise InvalidInput(f"a timeout must be more than 0 and at most {ANSWER_LONGEST_S:g} s, not {timeout_s:g}")
+    if not 0 < timeout_s <= ANSWER_TIMEOUT_MAX_S:
+        raise InvalidInput(f"a timeout must be more than 0 and at most {ANSWER_TIMEOUT_MAX_S:g} s, not {timeout_s:g}")
 
 
-async def _until_ended(bus: Engine, lane: AgentLane, exchange: MessageOutcome) -> None:
+async def _until_ended(bus: Engine, lane: AgentLane, outcome: MessageOutcome) -> None:
     topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
         info: TopicInfo = (await retry_while_unavailable(bus, Describe((topic,)), who))[0]
@@ -131,11 +131,11 @@ async def _until_ended(bus: Engine, lane: AgentLane, exchange: MessageOutcome) -
         while True:
             page: Page = await retry_while_unavailable(bus, Read(topic, cursor, PAGE), who)
             for record in page.records:
-                exchange.take(record)
+                outcome.take(record)
                 cursor = record.seq
             if page.deleted:
-                exchange.status, exchange.reason = "failed", "the conversation was deleted"
-            if exchange.status is not None:
+                outcome.status, outcome.reason = "failed", "the conversation was deleted"
+            if outcome.status is not None:
                 return
             if len(page.records) < PAGE:
                 await watch.changed(SWEEP_S)
@@ -147,5 +147,5 @@ async def _clear_wait(context: ToolExecutionContext) -> None:
         await scope.call_writer.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))
 
 
-def _status(status: str | None) -> Status:
+def _status(status: str | None) -> WaitStatus:
     return "finished" if status == "finished" else "stopped" if status == "stopped" else "failed"

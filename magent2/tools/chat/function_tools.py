@@ -1,7 +1,7 @@
 """`chat_send`: send a message to a conversation or to an agent, over the bus.
 
-`ChatSend` is the implementation. It has three faces: `send_message` for Python code, `chat_send` for agents of the SDK,
-and `chat_send_definition` for the registry.
+`ChatSend` is the implementation. Python code calls it as `send_message`, agents of the SDK as `chat_send`, and the
+registry gets it from `chat_send_definition`.
 
 Where values come from, in order of precedence:
 - conversation: the recipient itself (`chat:…`); else the explicit id, the run, `CHAT_TOOL_CONVERSATION_ID`;
@@ -89,8 +89,8 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
     async def perform(self, log: Log, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
         envelope = _build_envelope(payload.conversation_id, payload.sender, payload.recipient, payload.content)
         envelope = envelope.model_copy(update={"id": mark.id, "created_at": payload.created_at})
-        sending = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
-        return await plan_envelope(log, envelope, sending, payload.steer)
+        options = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
+        return await plan_envelope(log, envelope, options, payload.steer)
 
     def target(self, payload: ChatPayload) -> str:
         return payload.recipient
@@ -100,12 +100,12 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         kind = payload.recipient.partition(":")[0]
         return SendKind((kind, payload.conversation_id, payload.steer), payload.content)
 
-    def answer(self, payload: ChatPayload, sent: SendResult) -> JsonObject:
-        # The plan of a held message may be that of a message to another agent, so its topics are not asked for.
+    def answer(self, payload: ChatPayload, result: SendResult) -> JsonObject:
+        # The plan of a held message may be that of a message to another agent, so its topics cannot be used.
         kind, _, name = payload.recipient.partition(":")
         to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
-        topics = to_agent if kind == "agent" else sent.topics
-        return {"ok": True, "envelope_id": sent.id, "published_to": list(topics)}
+        topics = to_agent if kind == "agent" else result.topics
+        return {"ok": True, "envelope_id": result.id, "published_to": list(topics)}
 
     async def respond(self, arguments: ChatArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
         """In a block, a refusal is an exception. A model that calls the tool gets `{"ok": false, "error": …}`."""
@@ -121,16 +121,16 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    def hold(self, given: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
-        answer = super().hold(given, context) if has_engine(context) else None
+    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
+        answer = super().hold(raw, context) if has_engine(context) else None
         return None if answer is None else {**answer, "held": True}
 
     async def send(
         self, log: Log, arguments: ChatArguments, payload: ChatPayload, context: ToolExecutionContext
     ) -> JsonObject:
         """Send or hold a resolved message for `send_message`, which may be called in the code of another tool."""
-        sent = await send_or_hold(log, self.prepared(arguments, payload, context))
-        return self.answer(payload, sent)
+        result = await send_or_hold(log, self.prepared(arguments, payload, context))
+        return self.answer(payload, result)
 
 
 def chat_send_definition() -> ToolDefinition:

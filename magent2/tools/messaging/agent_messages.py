@@ -1,7 +1,8 @@
 """`send_agent_message`: a message to another agent.
 
-The agent is named, or is a contact of the swarm that the run works for. If none is named, it is the parent of the
-agent, the contact that the swarm talks with here, or the agent that wrote last. A long text is sent as an attachment.
+The recipient is an agent by name, or a contact of the swarm that the run works for. The default is the parent of the
+sending agent, else the contact that the swarm talks with in this conversation, else the agent that wrote last. A long
+text is sent as an attachment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from magent2.models.json_types import JsonObject
 from magent2.sessions.steering import STEER_MAX_CHARS
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import RunFacts, SendMark
-from magent2.tools.messaging.mail import AgentMail, checked_text, now_text, plan_mail, sender_of, unchanged
+from magent2.tools.messaging.mail import AgentMail, check_text, now_text, plan_mail, sender_of, unchanged
 from magent2.tools.sending import Arguments, Payload, SendingTool
 
 AGENT_PREFIX = "agent:"
@@ -55,7 +56,7 @@ class AgentTarget(BaseModel):
     user: str | None = None
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         return f"agent:{self.agent}" if self.user is None else f"agent:{self.agent} of {self.user}"
 
 
@@ -93,12 +94,16 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
     async def prepare(
         self, log: Log, arguments: AgentMessageArguments, context: ToolExecutionContext
     ) -> AgentMessagePayload:
-        text = checked_text(arguments.text, ATTACHED_MAX_CHARS)
+        text = check_text(arguments.text, ATTACHED_MAX_CHARS)
         target = await find_target(log, context.run, arguments.agent)
         limit = STEER_MAX_CHARS if arguments.steering else ATTACH_OVER_CHARS
-        shown, attachments = await attach_long_text(log, text, limit)
+        message_text, attachments = await attach_long_text(log, text, limit)
         return AgentMessagePayload(
-            target=target, text=shown, attachments=attachments, steering=arguments.steering, created_at=now_text()
+            target=target,
+            text=message_text,
+            attachments=attachments,
+            steering=arguments.steering,
+            created_at=now_text(),
         )
 
     async def perform(
@@ -123,14 +128,15 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
         return append.merge(Write(conditions=tuple(conditions)))
 
     def target(self, payload: AgentMessagePayload) -> str:
-        return payload.target.shown
+        return payload.target.label
 
 
-async def find_target(log: Log, run: RunFacts, named: str | None) -> AgentTarget:
-    if named is not None and named.strip().startswith("@"):
-        target = await _contact_target(log, run, named.strip())
-    elif named is not None:
-        name = check_name(named.strip().removeprefix(AGENT_PREFIX), "agent name")
+async def find_target(log: Log, run: RunFacts, recipient: str | None) -> AgentTarget:
+    """The agent that a message is for: by `@nametag`, by name, or the default."""
+    if recipient is not None and recipient.strip().startswith("@"):
+        target = await _contact_target(log, run, recipient.strip())
+    elif recipient is not None:
+        name = check_name(recipient.strip().removeprefix(AGENT_PREFIX), "agent name")
         target = AgentTarget(agent=name, conversation_id=run.conversation_id)
     else:
         target = await _default_target(log, run)
@@ -143,8 +149,8 @@ async def _check_known(log: Log, run: RunFacts, agent: str) -> None:
     """Check that the target is another agent and exists. `plan_mail` checks that it was not removed."""
     if agent == run.agent:
         raise InvalidInput("you cannot send a message to yourself; name another agent")
-    known = await log.describe(agent_topic(agent))
-    if not known[0].last and (await look_up_entity(log, AGENTS, agent)) is None:
+    (inbox,) = await log.describe(agent_topic(agent))
+    if not inbox.last and (await look_up_entity(log, AGENTS, agent)) is None:
         raise UnknownAgent(f"there is no agent {agent!r}; name an agent that a worker serves")
 
 
@@ -152,9 +158,9 @@ async def _default_target(log: Log, run: RunFacts) -> AgentTarget:
     own = await find_agent(log, run.agent)
     if own.parent is not None:
         return AgentTarget(agent=own.parent, conversation_id=run.conversation_id)
-    here = await log.describe(stream_topic(run.conversation_id))
-    if here[0].head.get(SWARM):
-        return await _answer_target(log, str(here[0].head[SWARM]), str(here[0].head[CONTACT]))
+    (stream,) = await log.describe(stream_topic(run.conversation_id))
+    if stream.head.get(SWARM):
+        return await _answer_target(log, str(stream.head[SWARM]), str(stream.head[CONTACT]))
     page = await log.read(chat_topic(run.conversation_id), None, LAST_MAIL)
     for record in reversed(page.records):
         sender = str(record.payload.get("sender", ""))
@@ -166,8 +172,8 @@ async def _default_target(log: Log, run: RunFacts) -> AgentTarget:
 
 
 async def _contact_target(log: Log, run: RunFacts, nametag: str) -> AgentTarget:
-    here = await log.describe(stream_topic(run.conversation_id))
-    swarm = here[0].head.get(SWARM)
+    (stream,) = await log.describe(stream_topic(run.conversation_id))
+    swarm = stream.head.get(SWARM)
     if not swarm:
         raise NotAContact(f"only a swarm that {nametag} has written to can answer them; try `friend_send`")
     user = await find_user_by_nametag(log, nametag)
@@ -176,8 +182,8 @@ async def _contact_target(log: Log, run: RunFacts, nametag: str) -> AgentTarget:
 
 async def _answer_target(log: Log, nametag: str, user: str) -> AgentTarget:
     swarm = await find_swarm(log, nametag)
-    found = await find_contact(log, nametag, user)
-    contact = check_may_answer(swarm.state, user, None if found is None else found.state)
+    entry = await find_contact(log, nametag, user)
+    contact = check_may_answer(swarm.state, user, None if entry is None else entry.state)
     return AgentTarget(agent=contact.agent, conversation_id=contact.conversation, swarm=nametag, user=user)
 
 
@@ -196,9 +202,9 @@ async def check_contact(log: Log, target: AgentTarget) -> list[Condition]:
 
 
 async def attach_long_text(log: Log, text: str, limit: int = ATTACH_OVER_CHARS) -> tuple[str, list[JsonObject]]:
-    """The text of the message and its attachments: a long text is stored, and the message has its beginning.
+    """Return the text of the message and its attachments: a long text is attached, and the message has its beginning.
 
-    The content is stored when the message is prepared. A blob that no record names is removed later.
+    The attachment is stored when the message is prepared. A blob that no record names is removed later.
     """
     if len(text) <= limit:
         return text, []

@@ -1,7 +1,7 @@
 """`send_user_message`, `friend_send`, `channel_send`: messages that depend on the directory of users.
 
-Each is prepared from what the directory says when it is called, and planned again from what it says when it is sent.
-The plan makes every membership and friendship that it relies on a condition of the append.
+`prepare` reads the directory when the tool is called, `perform` reads it again when the message is sent. Every
+membership and friendship that the plan relies on is a condition of the append.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.messaging.mail import (
     AgentMail,
     acting_user,
-    checked_text,
+    check_text,
     home_agent,
     now_text,
     plan_mail,
@@ -93,7 +93,7 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
     async def prepare(
         self, log: Log, arguments: UserMessageArguments, context: ToolExecutionContext
     ) -> UserMessagePayload:
-        text = checked_text(arguments.text)
+        text = check_text(arguments.text)
         user = await acting_user(log, context.run)
         if arguments.nametag is not None:
             swarm = (await find_swarm(log, arguments.nametag)).state
@@ -129,26 +129,26 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
     async def respond(
         self, arguments: UserMessageArguments, context: ToolExecutionContext
     ) -> ToolExecutionResult[JsonObject]:
-        sent = await super().respond(arguments, context)
+        result = await super().respond(arguments, context)
         if not arguments.wait:
-            return sent
-        answer = sent.typed_result
+            return result
+        answer = result.typed_result
         lane = AgentLane(answer["agent"], answer["conversation_id"])
-        found = await wait_for_answer(context, lane, answer["envelope_id"], arguments.timeout_s)
-        answer = {**answer, "answer": found.text if found.status == "finished" else None, "status": found.status}
-        if found.reason is not None:
-            answer["reason"] = found.reason
+        wait = await wait_for_answer(context, lane, answer["envelope_id"], arguments.timeout_s)
+        answer = {**answer, "answer": wait.text if wait.status == "finished" else None, "status": wait.status}
+        if wait.reason is not None:
+            answer["reason"] = wait.reason
         return ToolExecutionResult(answer, answer)
 
-    def answer(self, payload: UserMessagePayload, sent: SendResult) -> JsonObject:
-        return super().answer(payload, sent) | {"agent": payload.agent, "conversation_id": payload.conversation_id}
+    def answer(self, payload: UserMessagePayload, result: SendResult) -> JsonObject:
+        return super().answer(payload, result) | {"agent": payload.agent, "conversation_id": payload.conversation_id}
 
     def target(self, payload: UserMessagePayload) -> str:
         return f"@{payload.swarm}" if payload.swarm is not None else f"agent:{payload.agent}"
 
 
 def _home_lane(user: User, run: RunFacts) -> tuple[str, str]:
-    """The conversation and the agent in which a user is talked with."""
+    """The conversation of a user and the agent that talks with them there."""
     agent = home_agent(user)
     if (user.home, agent) == (run.conversation_id, run.agent):
         raise InvalidInput("you are the agent that talks with the user; use `say`, or answer them")
@@ -164,17 +164,17 @@ async def _plan_to_home(log: Log, payload: UserMessagePayload, run: RunFacts, ma
 
 
 async def _plan_to_swarm(log: Log, payload: UserMessagePayload, nametag: str, run: RunFacts, mark: SendMark) -> Append:
-    """A user who writes to a swarm becomes its contact. The head of the conversation they share says whose it is."""
+    """A user who writes to a swarm becomes its contact. The head of their conversation names the swarm and the user."""
     swarm = await find_swarm(log, nametag)
     users_exist = (await require_user(log, payload.user)), (await require_user(log, swarm.state.owner))
     contact = await find_contact(log, nametag, payload.user)
-    known = None if contact is None else contact.state
-    check_may_write(swarm.state, payload.user, known)
+    contact_state = None if contact is None else contact.state
+    check_may_write(swarm.state, payload.user, contact_state)
     room, owner = swarm.state.room(payload.user), f"user:{swarm.state.owner}"
     mail = _user_mail(payload, run, room, swarm.state.agent, owner, f"user:{payload.user}")
     topic = CONTACTS.topic(contact_id(nametag, payload.user))
     contact_unchanged = LastSeqIs(topic, 0 if contact is None else contact.seq)
-    change = contact_change(known, run.agent, run.conversation_id)
+    change = contact_change(contact_state, run.agent, run.conversation_id)
     directory = Write(
         records=() if change is None else (NewRecord(topic, dict(change)),),
         conditions=(unchanged(SWARMS, nametag, swarm), contact_unchanged, *users_exist),
@@ -218,7 +218,7 @@ class FriendSend(SendingTool[FriendArguments, FriendPayload]):
     payload = FriendPayload
 
     async def prepare(self, log: Log, arguments: FriendArguments, context: ToolExecutionContext) -> FriendPayload:
-        text = checked_text(arguments.text)
+        text = check_text(arguments.text)
         sender = await acting_user(log, context.run)
         own = await find_user(log, sender)
         friend = await find_user_by_nametag(log, arguments.nametag)
@@ -285,7 +285,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
     payload = ChannelPayload
 
     async def prepare(self, log: Log, arguments: ChannelArguments, context: ToolExecutionContext) -> ChannelPayload:
-        text = checked_text(arguments.text)
+        text = check_text(arguments.text)
         user = await acting_user(log, context.run)
         channel = (await find_channel(log, arguments.channel)).state
         speaker = channel.speaker(user, context.run.agent)
@@ -300,12 +300,12 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
         )
 
     async def perform(self, log: Log, payload: ChannelPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
-        found = await find_channel(log, payload.channel)
-        speaker = found.state.speaker(payload.user, context.run.agent)
-        notified = channel_recipients(found.state, speaker, payload.mentions)
-        conditions = [unchanged(CHANNELS, found.state.name, found), await require_user(log, payload.user)]
+        channel = await find_channel(log, payload.channel)
+        speaker = channel.state.speaker(payload.user, context.run.agent)
+        recipients = channel_recipients(channel.state, speaker, payload.mentions)
+        conditions = [unchanged(CHANNELS, channel.state.name, channel), await require_user(log, payload.user)]
         mails: list[Append] = []
-        for member in notified:
+        for member in recipients:
             user = await find_user(log, member.user)
             conditions.append(unchanged(USERS, member.user, user))
             mail = _channel_mail(payload, member, user.state.principal)
@@ -314,7 +314,7 @@ class ChannelSend(SendingTool[ChannelArguments, ChannelPayload]):
             "message_id": mark.id,
             "from": speaker.username,
             "text": payload.text,
-            "told": [member.username for member in notified],
+            "told": [member.username for member in recipients],
             "created_at": payload.created_at,
         }
         record = NewRecord(channel_topic(payload.channel), message, id=mark.id)

@@ -1,4 +1,4 @@
-"""What the messaging tools share: the user that a run acts for, mail to an agent, and conditions on the directory."""
+"""Functions shared by the messaging tools: the user that a run acts for, mail to an agent, directory conditions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TEXT_MAX_CHARS = 100_000
 SENDER_MAX_CHARS = 480
 
 
-def shown_id(envelope_id: str) -> str:
+def message_event_id(envelope_id: str) -> str:
     """The id of the event that shows a message in the conversation it is sent to."""
     return f"shown:{envelope_id}"
 
 
-def checked_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
-    """The text of a message, trimmed; `InvalidInput` if it is empty or too long."""
+def check_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
+    """Return the text of a message, trimmed. Raise `InvalidInput` if it is empty or too long."""
     trimmed = text.strip()
     if not trimmed:
         raise InvalidInput("text must be non-empty")
     if len(trimmed) > limit:
-        raise InvalidInput(f"a text has at most {limit} characters, not {len(trimmed)}; send less, or a file")
+        raise InvalidInput(f"a text may have {limit} characters, not {len(trimmed)}; send a shorter text or a file")
     return trimmed
 
 
@@ -110,15 +110,15 @@ async def plan_mail(log: Log, mail: AgentMail, run: RunFacts, mark: SendMark) ->
     """
     agent_exists = await require_agent(log, mail.agent)
     envelope = mail.envelope(mark.id)
-    event = replace(user_message_record(envelope, mail.steer), id=shown_id(mark.id), digest=mark.id)
-    sending = SendOptions(
+    event = replace(user_message_record(envelope, mail.steer), id=message_event_id(mark.id), digest=mark.id)
+    options = SendOptions(
         principal=mail.owner,
         hops=run.hops + 1,
         trace=mark.trace,
         with_records=(event,),
         with_heads=(SetHead(stream_topic(mail.conversation), {LAST_TEXT: short_title(mail.text)}),),
     )
-    append = await plan_envelope(log, envelope, sending, mail.steer)
+    append = await plan_envelope(log, envelope, options, mail.steer)
     return append.merge(Write(conditions=(agent_exists,)))
 
 

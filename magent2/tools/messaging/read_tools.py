@@ -52,8 +52,8 @@ def read_attachment_definition() -> ToolDefinition:
     return ToolDefinition(signature, {"type": "object"}, _read_attachment, parses_arguments=True)
 
 
-async def _read_attachment(given: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
-    arguments, run = parse_arguments(READ_ATTACHMENT, ReadArguments, given), context.run
+async def _read_attachment(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    arguments, run = parse_arguments(READ_ATTACHMENT, ReadArguments, raw), context.run
     text = await find_attachment_text(Log(run.bus), run.conversation_id, arguments.sha256)
     piece = text[arguments.start : arguments.start + arguments.length]
     answer = {"text": piece, "start": arguments.start, "of": len(text)}
@@ -120,9 +120,9 @@ def may_know(context: RunFacts, conversation: str, progress: MessageProgress) ->
 
 def _history_reader(context: RunFacts) -> Callable[[Log, str], Coroutine[object, object, History]]:
     """Read histories; that of the run's own conversation starts from what the run has already read."""
-    known = getattr(context, "history", None)
+    own_history = getattr(context, "history", None)
 
     async def read(log: Log, conversation: str) -> History:
-        return await read_history(log, conversation, known if conversation == context.conversation_id else None)
+        return await read_history(log, conversation, own_history if conversation == context.conversation_id else None)
 
     return read

@@ -29,7 +29,7 @@ from magent2.models.json_types import JsonObject
 from magent2.settings import Settings
 from magent2.tools.definition import ToolExecutionContext
 from magent2.tools.interface import RunFacts, SendKind, SendMark
-from magent2.tools.messaging.mail import TEXT_MAX_CHARS, acting_user, checked_text, now_text, unchanged
+from magent2.tools.messaging.mail import TEXT_MAX_CHARS, acting_user, check_text, now_text, unchanged
 from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult
 
 REPLY_TO = "The id of a message of this conversation that this one answers."
@@ -46,7 +46,7 @@ class UserDestination(BaseModel):
     user: str
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         return self.connector if self.connector == WEB else f"{self.connector}:{self.target or self.user}"
 
 
@@ -69,7 +69,7 @@ class SayTool(SendingTool[SayArguments, SayPayload]):
     payload = SayPayload
 
     async def prepare(self, log: Log, arguments: SayArguments, context: ToolExecutionContext) -> SayPayload:
-        text = checked_text(arguments.text)
+        text = check_text(arguments.text)
         destination = await find_destination(log, context.run, needs="text", reply_to=arguments.reply_to)
         return SayPayload(destination=destination, text=text, reply_to=arguments.reply_to, created_at=now_text())
 
@@ -80,7 +80,7 @@ class SayTool(SendingTool[SayArguments, SayPayload]):
         return SendKind(payload.destination, payload.text)
 
     def target(self, payload: SayPayload) -> str:
-        return payload.destination.shown
+        return payload.destination.label
 
 
 class FileArguments(Arguments):
@@ -124,7 +124,7 @@ class SendFile(SendingTool[FileArguments, FilePayload]):
         self._root = root
 
     async def prepare(self, log: Log, arguments: FileArguments, context: ToolExecutionContext) -> FilePayload:
-        text = "" if arguments.text is None else checked_text(arguments.text, TEXT_MAX_CHARS)
+        text = "" if arguments.text is None else check_text(arguments.text, TEXT_MAX_CHARS)
         destination = await find_destination(log, context.run, needs="files", reply_to=arguments.reply_to)
         root = self._root or Settings.read().files_dir
         name, data = read_beneath(folder_of(root, context.run.agent), arguments.path)
@@ -144,20 +144,20 @@ class SendFile(SendingTool[FileArguments, FilePayload]):
         return await plan_send_to_user(log, payload.destination, message, context.run)
 
     def target(self, payload: FilePayload) -> str:
-        return payload.destination.shown
+        return payload.destination.label
 
-    def answer(self, payload: FilePayload, sent: SendResult) -> JsonObject:
-        return {**super().answer(payload, sent), "sha256": payload.file.sha256, "bytes": payload.file.bytes}
+    def answer(self, payload: FilePayload, result: SendResult) -> JsonObject:
+        return {**super().answer(payload, result), "sha256": payload.file.sha256, "bytes": payload.file.bytes}
 
 
 async def find_destination(log: Log, run: RunFacts, needs: str, reply_to: str | None) -> UserDestination:
     """Where the user of the run is reached; `InvalidInput` if the connector does not support what is to be sent."""
     user = await acting_user(log, run)
-    found = await look_up_entity(log, USERS, user)
-    known = None if found is None or found.state.removed else found.state
-    destination = UserDestination(
-        connector=WEB if known is None else known.connector, target="" if known is None else known.target, user=user
-    )
+    entry = await look_up_entity(log, USERS, user)
+    if entry is None or entry.state.removed:
+        destination = UserDestination(connector=WEB, target="", user=user)
+    else:
+        destination = UserDestination(connector=entry.state.connector, target=entry.state.target, user=user)
     connector = await find_connector(log, destination.connector)
     _check_capabilities(connector.state, (needs,) if reply_to is None else (needs, "reply_to"))
     if reply_to is not None and destination.connector == WEB:
@@ -167,8 +167,8 @@ async def find_destination(log: Log, run: RunFacts, needs: str, reply_to: str | 
 
 async def plan_send_to_user(log: Log, destination: UserDestination, message: OutgoingMessage, run: RunFacts) -> Append:
     """The append that sends a message to a user: an event for the page and, for other connectors, an outbox record."""
-    here = await log.describe(stream_topic(run.conversation_id))
-    if here[0].deleted:
+    (stream,) = await log.describe(stream_topic(run.conversation_id))
+    if stream.deleted:
         raise AddressError(f"{run.conversation_id!r} was deleted; nothing can be sent from it")
     connector = await find_connector(log, destination.connector)
     _check_capabilities(connector.state, ("files",) if message.attachments else ("text",))
@@ -177,7 +177,7 @@ async def plan_send_to_user(log: Log, destination: UserDestination, message: Out
         return Append(records=(event,))
     user = await find_user(log, destination.user)
     if (user.state.connector, user.state.target) != (destination.connector, destination.target):
-        raise InvalidInput(f"{destination.user} is no longer reached at {destination.shown}; send it again")
+        raise InvalidInput(f"{destination.user} is no longer reached at {destination.label}; send it again")
     conditions = (
         unchanged(CONNECTORS, destination.connector, connector),
         unchanged(USERS, destination.user, user),
@@ -212,11 +212,11 @@ def _check_capabilities(connector: ConnectorRegistration, needs: Sequence[str]) 
 async def _check_reply(log: Log, conversation: str, message_id: str) -> None:
     """Check that the message that is answered is in the conversation: one that came in, or one that was sent."""
     if not message_id:
-        raise InvalidInput("reply_to must be the id of a message; leave it out to answer none")
+        raise InvalidInput("reply_to must be the id of a message; omit it if this is not a reply")
     for topic in (chat_topic(conversation), stream_topic(conversation)):
         if await log.find(topic, message_id) is not None:
             return
-    raise InvalidInput(f"reply_to: there is no message {message_id[:80]!r} in this conversation; leave it out")
+    raise InvalidInput(f"reply_to: there is no message {message_id[:80]!r} in this conversation; omit it")
 
 
 # --- files below the folder of an agent ------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def read_beneath(folder: Path, path: str) -> tuple[str, bytes]:
 
 def _steps(path: str) -> list[str]:
     if not path or len(path) > PATH_MAX_CHARS or not path.isprintable():
-        raise InvalidInput(f"a path has 1 to {PATH_MAX_CHARS} printable characters")
+        raise InvalidInput(f"a path must have 1 to {PATH_MAX_CHARS} printable characters")
     if path.startswith(("/", "~")) or "\\" in path:
         raise InvalidInput(f"{path[:80]!r} is not a path below your folder; use a relative path with '/'")
     steps = path.split("/")

@@ -179,5 +179,5 @@ def test_what_sits_behind_an_address() -> None:
 
 
 def test_an_unknown_tool_is_refused() -> None:
-    with pytest.raises(UnknownTool, match="no built-in tool 'ShellTool'"):
+    with pytest.raises(UnknownTool, match="unknown built-in tool 'ShellTool'"):
         BuiltinTools.read({}).status_of("ShellTool", "openai")

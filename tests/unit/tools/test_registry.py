@@ -97,7 +97,7 @@ def test_a_function_that_cannot_be_described_is_refused_by_name() -> None:
     def loose(*things: int) -> None:
         """Takes what comes."""
 
-    with pytest.raises(InvalidInput, match="loose: parameter 'things' cannot be given by name"):
+    with pytest.raises(InvalidInput, match="loose: parameter 'things' cannot be passed by name"):
         spec_of(loose)
 
 
@@ -167,7 +167,7 @@ def test_names_are_unique_and_unknown_ones_are_told_what_there_is() -> None:
 
     with pytest.raises(InvalidInput, match="'book' already"):
         registry.register(book)
-    with pytest.raises(UnknownTool, match="no tool 'look'; there is: book"):
+    with pytest.raises(UnknownTool, match="unknown tool 'look'; known tools: book"):
         registry.get("look")
     with pytest.raises(UnknownTool):
         registry.check_arguments("look", {})

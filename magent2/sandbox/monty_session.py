@@ -137,7 +137,11 @@ class BlockSession:
 
     def _refuse_or_look_up(self, snapshot: FunctionSnapshot | NameLookupSnapshot | FutureSnapshot) -> SyncSnapshot:
         if isinstance(snapshot, NameLookupSnapshot):
-            return self._look_up(snapshot)
+            name = snapshot.variable_name
+            if snapshot.object_id is not None or name not in self._program.functions:
+                return snapshot.resume()
+            # The program names a function without calling it. With a value it can pass it on and call it later.
+            return snapshot.resume(value=_function_named(name))
         if isinstance(snapshot, FutureSnapshot):
             refusal: ExternalSettledResult = {
                 "exc_type": "RuntimeError",
@@ -145,13 +149,6 @@ class BlockSession:
             }
             return snapshot.resume(dict.fromkeys(snapshot.pending_call_ids, refusal))
         return snapshot.resume_not_handled()
-
-    def _look_up(self, snapshot: NameLookupSnapshot) -> SyncSnapshot:
-        """Resolve a function that is named but not called, so that the program can pass it on and call it later."""
-        name = snapshot.variable_name
-        if snapshot.object_id is not None or name not in self._program.functions:
-            return snapshot.resume()
-        return snapshot.resume(value=_function_named(name))
 
     def dump(self) -> None:
         """Store the state of the program, which waits for a call, and give its process back."""

@@ -295,7 +295,8 @@ def stubs_of(functions: Iterable[ToolFunction]) -> str:
 
 
 def _signature(schema: JsonSchema) -> tuple[tuple[str, ...], str]:
-    properties = _mapping(schema.get("properties"))
+    declared = schema.get("properties")
+    properties: Mapping[str, object] = declared if isinstance(declared, Mapping) else {}
     required = set(_items(schema.get("required")))
     usable = [name for name in properties if name.isidentifier() and not keyword.iskeyword(name)]
     names = (
@@ -343,10 +344,6 @@ def _literal(values: Sequence[object]) -> str:
     if not values or not all(value is None or isinstance(value, str | int | bool) for value in values):
         return ANY
     return f"Literal[{', '.join(map(repr, values))}]"
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _items(value: object) -> Sequence[object]:

@@ -160,9 +160,6 @@ class HeldSend:
     def id(self) -> str:
         return self.mark.id
 
-    async def plan(self, log: Log) -> Append:
-        return await self.prepared.plan(log, self.mark)
-
     @property
     def size(self) -> int:
         """Bytes of its records; estimated from its text if it is planned later."""

@@ -289,7 +289,7 @@ async def plan_held_sends(log: Log, sends: Iterable[HeldSend]) -> tuple[list[Hel
     cache = PlanCache()
     for held in sends:
         try:
-            append = held.append if held.planned else await cache.plan(log, held.plan)
+            append = held.append if held.planned else await cache.plan(log, held.prepared.plan, held.mark)
         except (InvalidInput, Refused, TopicDeleted) as refusal:
             failures.append(FailedSend(held, str(refusal)))
         else:

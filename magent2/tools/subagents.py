@@ -14,7 +14,7 @@ from magent2.bus.log import Log
 from magent2.bus.operations import Append, SetHead
 from magent2.errors import Refused
 from magent2.mail.delivery import SendOptions
-from magent2.mail.headers import ACTIVE_AGENT, OWNER, wait_field
+from magent2.mail.headers import ACTIVE_AGENT, OWNER
 from magent2.models.address import check_name, stream_topic, subagent_id_of
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.events import SubagentEvent
@@ -33,7 +33,14 @@ from magent2.tools.definition import (
 )
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult, definition_of, plan_envelope
-from magent2.tools.wait_for_answer import ANSWER_TIMEOUT_MAX_S, ANSWER_TIMEOUT_S, AgentLane, check_wait, wait_for_answer
+from magent2.tools.wait_for_answer import (
+    ANSWER_TIMEOUT_MAX_S,
+    ANSWER_TIMEOUT_S,
+    AgentLane,
+    check_wait,
+    record_wait,
+    wait_for_answer,
+)
 
 TASK_MAX_CHARS = 20_000
 
@@ -231,7 +238,8 @@ def result_tool() -> ToolDefinition:
         head = await own_subagent(Log(context.run.bus), context.run, arguments.subagent_id)
         lane = AgentLane(str(head[ACTIVE_AGENT]), arguments.subagent_id)
         await check_wait(Log(context.run.bus), context.run, lane)
-        await _record_wait(context, lane)
+        # A subagent waits only for its own subagents, so this wait cannot close a cycle and needs no condition.
+        await record_wait(context, lane)
         envelope_id = arguments.message_id or str(head[TASK])
         wait = await wait_for_answer(context, lane, envelope_id, arguments.timeout_s)
         answer: JsonObject = {"ok": wait.status == "finished", "status": wait.status, "text": wait.text}
@@ -243,13 +251,3 @@ def result_tool() -> ToolDefinition:
     schema.pop("title", None)
     signature = ToolSignature(RESULT, "Wait for an agent that you started, and return its answer.", schema)
     return ToolDefinition(signature, {"type": "object"}, execute, parses_arguments=True)
-
-
-async def _record_wait(context: ToolExecutionContext, lane: AgentLane) -> None:
-    """Record that this run waits, for other runs that are about to wait for it.
-
-    A subagent waits only for its own subagents, so this wait cannot close a cycle and needs no condition.
-    """
-    if context.scope is not None and context.scope.call_writer is not None:
-        topic = stream_topic(context.run.conversation_id)
-        await context.scope.call_writer.set_head(SetHead(topic, {wait_field(context.run.agent): lane.text}))

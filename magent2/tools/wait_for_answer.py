@@ -114,8 +114,19 @@ async def wait_for_answer(
             except TimeoutError:
                 return WaitResult("pending", "", f"no answer within {timeout_s:g} s; it may still come")
     finally:
-        await _clear_wait(context)
-    return WaitResult(_status(outcome.status), outcome.text, outcome.reason)
+        await record_wait(context, None)
+    status: WaitStatus = (
+        "finished" if outcome.status == "finished" else "stopped" if outcome.status == "stopped" else "failed"
+    )
+    return WaitResult(status, outcome.text, outcome.reason)
+
+
+async def record_wait(context: ToolExecutionContext, lane: AgentLane | None) -> None:
+    """Record in the head of the conversation which lane this run waits for; `None` removes the entry."""
+    run, scope = context.run, context.scope
+    if scope is not None and scope.call_writer is not None:
+        entry = {wait_field(run.agent): None if lane is None else lane.text}
+        await scope.call_writer.set_head(SetHead(stream_topic(run.conversation_id), entry))
 
 
 def check_timeout(timeout_s: float) -> None:
@@ -124,6 +135,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 async def _until_ended(bus: Engine, lane: AgentLane, outcome: MessageOutcome) -> None:
+    """Read the stream of the other conversation until `outcome` has a status."""
     topic, who = stream_topic(lane.conversation), f"a wait for {lane}"
     with bus.watch([topic]) as watch:
         info: TopicInfo = (await retry_while_unavailable(bus, Describe((topic,)), who))[0]
@@ -139,13 +151,3 @@ async def _until_ended(bus: Engine, lane: AgentLane, outcome: MessageOutcome) ->
                 return
             if len(page.records) < PAGE:
                 await watch.changed(SWEEP_S)
-
-
-async def _clear_wait(context: ToolExecutionContext) -> None:
-    run, scope = context.run, context.scope
-    if scope is not None and scope.call_writer is not None:
-        await scope.call_writer.set_head(SetHead(stream_topic(run.conversation_id), {wait_field(run.agent): None}))
-
-
-def _status(status: str | None) -> WaitStatus:
-    return "finished" if status == "finished" else "stopped" if status == "stopped" else "failed"

@@ -37,7 +37,9 @@ def check_text(text: str, limit: int = TEXT_MAX_CHARS) -> str:
     if not trimmed:
         raise InvalidInput("text must be non-empty")
     if len(trimmed) > limit:
-        raise InvalidInput(f"a text may have {limit} characters, not {len(trimmed)}; send a shorter text or a file")
+        raise InvalidInput(
+            f"a text may have at most {limit} characters, not {len(trimmed)}; send a shorter text or a file"
+        )
     return trimmed
 
 

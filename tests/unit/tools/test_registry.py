@@ -165,7 +165,7 @@ def test_a_tool_is_still_a_function() -> None:
 def test_names_are_unique_and_unknown_ones_are_told_what_there_is() -> None:
     registry = ToolRegistry([book])
 
-    with pytest.raises(InvalidInput, match="'book' already"):
+    with pytest.raises(InvalidInput, match="a tool 'book' is registered already"):
         registry.register(book)
     with pytest.raises(UnknownTool, match="unknown tool 'look'; known tools: book"):
         registry.get("look")

@@ -55,7 +55,7 @@ class Journal:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.turn = 0
-        self.model_called = False  # a model was called and has not responded yet
+        self.awaiting_response = False  # a model was called and has not responded
         self.responses: dict[int, StoredAnswer] = {n: record["response"] for n, record in context.run.answers.items()}
         self.speakers = {n: record["speaker"] for n, record in context.run.answers.items()}
         self.results = dict(context.run.tools)
@@ -198,7 +198,7 @@ class Journal:
             message = self._message_records(self.responses[self.last_turn], self.last_turn)
             await self.commit(*deferred.records, *message, mail=deferred.mail)
         self.steers.take(await self.context.steers())
-        self.model_called = True
+        self.awaiting_response = True
 
     async def end_turn(self, response: Response, speaker: str) -> None:
         """Record the response of the model, with the steers that it was the first to see."""
@@ -224,12 +224,12 @@ class Journal:
             self.context.closing_mail.extend(mail)
         self.responses[self.turn] = stored
         self.turn += 1
-        self.model_called = False
+        self.awaiting_response = False
 
     def rewind(self) -> None:
         """Start the turns again, because the SDK is run once more from the start."""
         self.turn = 0
-        self.model_called = False
+        self.awaiting_response = False
         self.steers.rewind()
 
     # --- events and records

@@ -82,7 +82,7 @@ class JournalledRun:
         options = accepted_options(
             self._start, {"context": self._context, "run_config": config, "max_turns": self._max_turns}
         )
-        with translate_sdk_errors(lambda: journal.model_called):
+        with translate_sdk_errors(lambda: journal.awaiting_response):
             agent = JournalledAgents(journal, self._provider).copy_of(self._agent)
             result = self._start(agent, input=given.items, **options)
             async with follow_events(result) as events:

@@ -204,7 +204,7 @@ class RecordedCall:
     async def finish(
         self, value: object, output: object, failure: str | None, sends: Sequence[HeldSend] = ()
     ) -> object:
-        """Record the result and send the held messages, all or nothing. Return what the model sees.
+        """Record the result and send the held messages, all or nothing. Return the value for the SDK.
 
         If the result is too large or a message is refused, the reason becomes the result and nothing is sent.
         """

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from agents import HostedMCPTool, MCPToolApprovalFunction, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
+from agents import (
+    HostedMCPTool,
+    MCPToolApprovalFunction,
+    MCPToolApprovalFunctionResult,
+    MCPToolApprovalRequest,
+    RunContextWrapper,
+)
 
-from magent2.models.json_types import JsonObject
 from magent2.runner.context import WaitingCall
 from magent2.runner.event_mapping import encodable
 from magent2.runner.journal.journal import Journal
@@ -23,7 +28,7 @@ from magent2.runner.sdk_run import approval_unavailable
 from magent2.sessions.folds import approvable_calls, mcp_approval_requests
 
 # `needs_approval` of a function tool, if it is a function
-ApprovalCheck: TypeAlias = Callable[[Any, JsonObject, str], Awaitable[bool]]
+ApprovalCheck: TypeAlias = Callable[[RunContextWrapper, dict[str, object], str], Awaitable[bool]]
 
 
 def approval_check(journal: Journal, needs_approval: bool | Callable[..., object]) -> bool | ApprovalCheck:
@@ -31,7 +36,7 @@ def approval_check(journal: Journal, needs_approval: bool | Callable[..., object
     if needs_approval is False:
         return False
 
-    async def check(context: object, arguments: JsonObject, call_id: str) -> bool:
+    async def check(context: RunContextWrapper, arguments: dict[str, object], call_id: str) -> bool:
         key = journal.last_turn, call_id
         if key in journal.decisions or key in journal.results:
             return False

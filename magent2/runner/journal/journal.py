@@ -234,12 +234,12 @@ class Journal:
 
     # --- events and records
 
-    def fields(self, turn: int, agent: str) -> JsonObject:
+    def fields(self, turn: int, agent: str) -> dict[str, object]:
         """The fields that say which run, attempt, agent and turn an event belongs to."""
         context = self.context
         return {"run_id": context.run_id, "attempt": context.attempt, "agent": agent, "turn": turn}
 
-    def event(self, event: BaseStreamEvent, turn: int, agent: str) -> JsonObject:
+    def event(self, event: BaseStreamEvent, turn: int, agent: str) -> dict[str, object]:
         return {**event_payload(event), **self.fields(turn, agent)}
 
     def _response_record(self, response: StoredAnswer, speaker: str, steers: Sequence[Steer]) -> NewRecord:

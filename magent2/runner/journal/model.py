@@ -11,7 +11,6 @@ from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 from magent2.errors import ModelError
 from magent2.models.envelope import utc_timestamp
-from magent2.models.json_types import JsonObject
 from magent2.runner.context import ModelRequest
 from magent2.runner.event_mapping import TEXT_DELTA, encodable
 from magent2.runner.journal.journal import Journal
@@ -123,7 +122,7 @@ class _StreamedResponse:
         self._items: list[TResponseOutputItem] = []
         self._tokens = 0
         self._id_prefix = f"{message_id}:{context.attempt}:"
-        self._fields: JsonObject = {
+        self._fields: dict[str, object] = {
             "event": "token",
             "conversation_id": context.conversation_id,
             **journal.fields(turn, speaker),
@@ -139,7 +138,7 @@ class _StreamedResponse:
             event.response.output = event.response.output or self._items
             await self._journal.end_turn(event.response, self._speaker)
 
-    def token_event(self, text: str) -> JsonObject:
+    def token_event(self, text: str) -> dict[str, object]:
         index = self._tokens
         self._tokens = index + 1
         token = self._fields.copy()

@@ -15,7 +15,6 @@ from magent2.context.block import bus_message_block
 from magent2.errors import ContextTooLong
 from magent2.models.envelope import OutputEvent
 from magent2.models.events import RunEvent
-from magent2.models.json_types import JsonObject
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, usage_of
 from magent2.runner.journal.agents import JournalledAgents
@@ -111,7 +110,7 @@ class JournalledRun:
         )
         turn = journal.output_turn
         speaker = getattr(getattr(result, "last_agent", None), "name", context.agent)
-        fields: JsonObject = {"message_id": context.message_id(turn)}
+        fields: dict[str, object] = {"message_id": context.message_id(turn)}
         if given.left_out:
             fields["history_left_out"] = given.left_out
         await journal.emit({**journal.event(event, turn, speaker), **fields})

@@ -20,7 +20,6 @@ from magent2.bus.operations import Append, SetHead, Write
 from magent2.bus.records import NewRecord
 from magent2.errors import InvalidInput, OutcomeUnknown, Refused, TopicDeleted
 from magent2.models.envelope import ToolStepEvent
-from magent2.models.json_types import JsonObject
 from magent2.runner.event_mapping import RESULT_MAX_CHARS, as_text, cut, encodable, failure_in, plain_text, short_args
 from magent2.runner.journal.approvals import rejection_text
 from magent2.runner.journal.journal import Journal
@@ -311,7 +310,7 @@ class RecordedCall:
         self.journal.results[self.key] = cast(ToolRecord, record.payload)
 
     def _result_record(self, value: object, output: object, sends: Sequence[HeldSend] = ()) -> NewRecord:
-        more: JsonObject = {} if isinstance(value, str) else {"value": value}
+        more: dict[str, object] = {} if isinstance(value, str) else {"value": value}
         if self.skip_turn:
             more["skip_turn"] = True
         ids = [held.id for held in sends]
@@ -326,7 +325,7 @@ class RecordedCall:
         event = self.journal.event(outcome.event, self.turn, self.speaker)
         return result, end, stream_record({**event, "tool_call_id": self.id})
 
-    def _end_event(self, text: str, failure: str | None) -> JsonObject:
+    def _end_event(self, text: str, failure: str | None) -> dict[str, object]:
         event = ToolStepEvent(
             conversation_id=self.journal.context.conversation_id,
             name=self.name,

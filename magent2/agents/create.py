@@ -61,8 +61,8 @@ def create_agent(
         name=check_name(name, "agent name"),
         instructions=instructions,
         model=sdk_model,
-        tools=[_tool(given) for given in tools],
-        handoffs=[given.agent if isinstance(given, AgentRuntime) else given for given in handoffs],
+        tools=[_sdk_tool(tool) for tool in tools],
+        handoffs=[target.agent if isinstance(target, AgentRuntime) else target for target in handoffs],
     )
     if model_settings is not None:  # else the SDK's defaults for this model
         agent.model_settings = model_settings
@@ -92,11 +92,11 @@ def _resolve_model(model: str | Model) -> tuple[str | Model, LoopProvider]:
     return f"{OPENAI}/{name}" if "/" in name else name, LoopProvider()
 
 
-def _tool(given: AnyTool) -> Tool:
-    if isinstance(given, ToolSpec):
-        return function_tool_of(given.definition())
-    if isinstance(given, SDK_TOOLS):
-        return cast(Tool, given)
-    if callable(given):
-        return function_tool(given)
-    raise InvalidInput(f"a tool must be a function, a tool of the SDK or a ToolSpec, not a {type(given).__name__}")
+def _sdk_tool(tool: AnyTool) -> Tool:
+    if isinstance(tool, ToolSpec):
+        return function_tool_of(tool.definition())
+    if isinstance(tool, SDK_TOOLS):
+        return cast(Tool, tool)
+    if callable(tool):
+        return function_tool(tool)
+    raise InvalidInput(f"a tool must be a function, a tool of the SDK or a ToolSpec, not a {type(tool).__name__}")

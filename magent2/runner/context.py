@@ -1,4 +1,4 @@
-"""What a run is given: the message that it answers, what is recorded of it, its writer, and messages that steer it."""
+"""The input of a run: the message that it answers, its earlier records, its writer, and the messages that steer it."""
 
 from __future__ import annotations
 

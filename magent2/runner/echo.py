@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from magent2.models.envelope import MessageEnvelope, OutputEvent, TokenEvent
 
@@ -26,7 +26,7 @@ class EchoRunner:
 
     async def astream_run(
         self, envelope: MessageEnvelope, context: object | None = None
-    ) -> AsyncIterator[TokenEvent | OutputEvent]:
+    ) -> AsyncGenerator[TokenEvent | OutputEvent, None]:
         """The same events on a loop. `context` is not used: there is nothing to journal."""
         for event in self.stream_run(envelope):
             yield event

@@ -84,7 +84,8 @@ class EventMapper:
     def _item(self, name: object, item: object) -> ToolStepEvent | MappedHandoff | None:
         kind = _get(item, "type") or name
         if kind in ("handoff_output_item", "handoff_occured", "handoff_occurred"):
-            return _handoff(item)
+            source, target = (_get(_get(item, side), "name") for side in ("source_agent", "target_agent"))
+            return MappedHandoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
         if kind in ("handoff_call_item", "handoff_requested"):
             return None  # requested, not yet completed
         if kind in ("message_output_item", "message_output_created", "message"):
@@ -115,7 +116,9 @@ class EventMapper:
         call_id = _call_id(item, raw)
         output = _first(item, "output", "result", "result_summary")
         text = as_text(plain_text(_get(raw, "output") if output is None else output))
-        error = _error(item) or failure_in(output, text) or self._failures.get(call_id or "")
+        reported = _get(item, "error")
+        error = reported if isinstance(reported, str) and reported else failure_in(output, text)
+        error = error or self._failures.get(call_id or "")
         name = self._calls.get(call_id or "") or _tool_name(item, raw) or "unknown"
         return ToolStepEvent(
             conversation_id=self._conversation_id,
@@ -209,21 +212,11 @@ def _plain(value: object) -> object:
     return dump(mode="json") if callable(dump) else str(value)
 
 
-def _error(item: object) -> str | None:
-    error = _get(item, "error")
-    return error if isinstance(error, str) and error else None
-
-
 def failure_in(output: object, text: str) -> str | None:
     """The reason of a failure that the result of a call reports. `None` if it reports none."""
     if isinstance(output, Mapping) and output.get("ok") is False:
         return as_text(output.get("error") or output)
     return text if text == SDK_TOOL_FAILED else None
-
-
-def _handoff(item: object) -> MappedHandoff | None:
-    source, target = (_get(_get(item, side), "name") for side in ("source_agent", "target_agent"))
-    return MappedHandoff(source, target) if isinstance(source, str) and isinstance(target, str) else None
 
 
 def _message_text(item: object) -> str | None:
@@ -251,8 +244,8 @@ def _tool_name(item: object, raw: object) -> str | None:
 
 
 def _call_id(item: object, raw: object) -> str | None:
-    found = _first(raw, "call_id", "tool_call_id", "id") or _first(item, "call_id", "tool_call_id")
-    return None if found is None else str(found)
+    call_id = _first(raw, "call_id", "tool_call_id", "id") or _first(item, "call_id", "tool_call_id")
+    return None if call_id is None else str(call_id)
 
 
 def _get(value: object, name: str) -> object:

@@ -126,7 +126,7 @@ def check_call(services: Services, session: Session, wanted: ToolRunRequest) -> 
     scenario = catalogue.roster.scenarios.get(scenario_id or catalogue.roster.default)
     name = session.active_agent or (scenario.root if scenario is not None else "")
     if wanted.tool in BUILTINS:
-        detail = f"{wanted.tool} is run by the model's provider, in the middle of an answer; it cannot be run by name"
+        detail = f"{wanted.tool} runs at the model's provider, as part of a model call; it cannot be run by name"
         raise Problem(403, "builtin_tool", detail)
     agent = catalogue.agent(scenario_id, name)
     if agent is None or not may_run(agent.tools, agent.mcp, wanted.tool):

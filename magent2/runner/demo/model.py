@@ -108,7 +108,7 @@ def build_response(line: Line, items: Items) -> Response:
     name = hashlib.blake2b(request.encode(errors="replace"), digest_size=ID_BYTES).hexdigest()
     output = _output_items(line, name)
     tokens_in = len(pieces(request))
-    tokens_out = sum(len(pieces(text)) for text in _texts(output))
+    tokens_out = sum(len(pieces(_text(item))) for item in output)
     return Response(
         id=f"demo-{name}",
         created_at=0,
@@ -153,12 +153,11 @@ def _call(call: ScriptedCall, name: str) -> OutputItem:
     )
 
 
-def _texts(output: Sequence[OutputItem]) -> list[str]:
-    return [item.arguments if isinstance(item, ResponseFunctionToolCall) else _text(item) for item in output]
-
-
-def _text(message: ResponseOutputMessage) -> str:
-    return "".join(part.text for part in message.content if isinstance(part, ResponseOutputText))
+def _text(item: OutputItem) -> str:
+    """The text of a message, the arguments of a call."""
+    if isinstance(item, ResponseFunctionToolCall):
+        return item.arguments
+    return "".join(part.text for part in item.content if isinstance(part, ResponseOutputText))
 
 
 def stream_events(response: Response) -> Iterator[TResponseStreamEvent]:

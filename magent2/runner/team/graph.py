@@ -164,9 +164,9 @@ def local_tools(registry: ToolRegistry, sandbox: Sandbox, mcp: McpServers, membe
 
     A tool needs approval if its definition or the agent's `approval` says so.
     """
-    found = [registry.get(name) for name in member.tools if name in registry]
-    found += [tool for tool in subagent_tools(member.subagents) if tool.name not in registry]
-    tools = [replace(tool, needs_approval=True) if tool.name in member.approval else tool for tool in found]
+    tools = [registry.get(name) for name in member.tools if name in registry]
+    tools += [tool for tool in subagent_tools(member.subagents) if tool.name not in registry]
+    tools = [replace(tool, needs_approval=True) if tool.name in member.approval else tool for tool in tools]
     return with_python(tools, sandbox, _late_tools(mcp, member))
 
 

@@ -126,10 +126,16 @@ class TeamRunner:
         if context.kind == ROUTE:
             return self._route(context, spec)
         if self.kind == "echo":
-            return _echo(envelope)
+            return EchoRunner().astream_run(envelope)
         agent = self._graphs.get(spec, context.agent, context.run)
-        run = JournalledRun(context, agent, self._provider, SDKRunner.run_streamed, self._max_turns())
-        return run.stream(self._history_max())
+        # A limit of the environment that differs from the default overrides the roster's.
+        config, limits = self._config, self.roster.limits
+        max_turns = config.max_turns if config.max_turns != MAX_TURNS else limits.get("max_turns", MAX_TURNS)
+        history_max = (
+            config.history_max if config.history_max != HISTORY_MAX else limits.get("history_max", HISTORY_MAX)
+        )
+        run = JournalledRun(context, agent, self._provider, SDKRunner.run_streamed, max_turns)
+        return run.stream(history_max)
 
     def stream_run(self, envelope: MessageEnvelope) -> Iterator[StreamedEvent]:
         """Contract v1: run with the conversation that this process remembers, without MCP servers."""
@@ -176,18 +182,3 @@ class TeamRunner:
             return run.without_model()
         model = self._graphs.model if self._graphs.model is not None else member.model
         return run.stream(spec.instructions_of(context.agent), model, self._provider)
-
-    # A limit of the environment that differs from the default overrides the roster's.
-
-    def _max_turns(self) -> int:
-        own = self._config.max_turns
-        return own if own != MAX_TURNS else int(self.roster.limits.get("max_turns", MAX_TURNS))
-
-    def _history_max(self) -> int:
-        own = self._config.history_max
-        return own if own != HISTORY_MAX else int(self.roster.limits.get("history_max", HISTORY_MAX))
-
-
-async def _echo(envelope: MessageEnvelope) -> AsyncGenerator[Event, None]:
-    for event in EchoRunner().stream_run(envelope):
-        yield event

@@ -1,17 +1,15 @@
-"""A run of kind `tool`: one tool, asked for by name, without a model.
+"""A run of kind `tool`: runs one named tool, without a model.
 
-Its mail says which in its metadata, `{"tool": name, "args": {...}}`. It is journalled as a call that a model makes: a
-recorded result is given again, and nothing is run a second time. What goes wrong with the tool is the run's answer.
+The metadata of its mail names the tool: `{"tool": name, "args": {...}}`. The call is journalled like the call of a
+model: a recorded result is returned again, and the tool does not run twice. An error of the tool is the run's output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from magent2.bus.records import canonical
 from magent2.errors import ArgumentsError, Fenced, Refused, StorageError, TransientError
 from magent2.models.envelope import OutputEvent
+from magent2.models.json_types import JsonObject
 from magent2.runner.context import RunContext
 from magent2.runner.event_mapping import as_text, encodable, failure_in
 from magent2.runner.journal.journal import Journal
@@ -26,11 +24,11 @@ from magent2.tools.mcp import McpServers
 from magent2.tools.registry import ToolRegistry, may_run
 
 CALL_ID = "tool"
-NOT_OF_THE_TOOL = (Fenced, StorageError, TransientError)  # of the log: the worker knows what to do
+LOG_ERRORS = (Fenced, StorageError, TransientError)  # not the tool's: the worker handles them
 
 
 class ToolRun:
-    """One attempt at one call."""
+    """One attempt at the run."""
 
     def __init__(
         self, context: RunContext, member: TeamMember, tools: ToolRegistry, mcp: McpServers, sandbox: Sandbox
@@ -43,7 +41,8 @@ class ToolRun:
         self._journal = Journal(context)
         metadata = context.envelope.metadata
         self._name = str(metadata.get("tool") or "")
-        self._args: Any = metadata.get("args") if metadata.get("args") is not None else {}
+        args: object = metadata.get("args")
+        self._args = {} if args is None else args
 
     def stream(self) -> RunStream:
         return self._journal.stream(self._work)
@@ -56,32 +55,33 @@ class ToolRun:
             text = str(record["output"])
         else:
             await call.start()
-            text, failure, scope = await self._do(call)
+            text, failure, scope = await self._run_tool(call)
             sends = () if scope is None or failure else scope.sends
             if scope is not None and scope.outcome is not None:
                 text = str(await call.finish_with_outcome(scope.outcome, sends))
             else:
                 text = str(await call.finish(text, text, failure, sends))
-        await self._tell(text)
+        event = OutputEvent(conversation_id=self._context.conversation_id, text=text)
+        payload = self._journal.event(event, 0, self._context.agent)
+        await self._journal.emit({**payload, "message_id": self._context.message_id(0)})
 
-    async def _do(self, call: RecordedCall) -> tuple[str, str | None, CallScope | None]:
-        """What the tool says, why it failed, and the scope that it worked in when it did not."""
+    async def _run_tool(self, call: RecordedCall) -> tuple[str, str | None, CallScope | None]:
+        """Run the tool. Return its text, the reason if it failed, and its call scope unless it raised an error."""
         try:
             check_allowed(self._member, self._name)
-            if not isinstance(self._args, Mapping):
+            if not isinstance(self._args, dict):
                 raise ArgumentsError(f"the arguments must be an object, not {type(self._args).__name__}")
             with call.running() as scope:
-                value = await self._run(dict(self._args))
-        except NOT_OF_THE_TOOL:
+                value = await self._invoke(dict(self._args))
+        except LOG_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001  a tool may raise anything; the caller gets the error
             text = encodable(f"{type(error).__name__}: {error}")
             return text, text, None
         text = as_text(value)
-        failure = failure_in(value, text)
-        return text, failure, scope
+        return text, failure_in(value, text), scope
 
-    async def _run(self, arguments: dict[str, Any]) -> Any:
+    async def _invoke(self, arguments: JsonObject) -> object:
         server, dot, tool = self._name.partition(".")
         if dot:
             return await self._mcp.call(server, tool, arguments)
@@ -90,16 +90,10 @@ class ToolRun:
         result = await chosen.run(arguments, self._context)
         return result.tool_message
 
-    async def _tell(self, text: str) -> None:
-        context = self._context
-        event = OutputEvent(conversation_id=context.conversation_id, text=text)
-        named = {"message_id": context.message_id(0)}
-        await self._journal.emit({**self._journal.event(event, 0, context.agent), **named})
-
 
 def check_allowed(member: TeamMember, name: str) -> None:
-    """Raise `Refused` for a tool that the agent may not use, and for one that is not run here."""
+    """Raise `Refused` for a tool that the agent may not use, and for one that the model's provider runs."""
     if name in BUILTINS:
-        raise Refused(f"{name} is run by the model's provider, in the middle of an answer; it cannot be run by name")
+        raise Refused(f"{name} runs at the model's provider, as part of a model call; it cannot be run by name")
     if not may_run(member.tools, member.mcp, name):
         raise Refused(f"agent {member.name!r} may not use tool {name[:80]!r}")

@@ -1,4 +1,4 @@
-"""What an agent is made of."""
+"""The parts of a created agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_demo_and_model_objects_are_models() -> None:
 
 
 @pytest.mark.parametrize("model", ["", "gpt-4o", "openai:", "openai: ", "other:x", 7, None])
-def test_another_model_is_refused_with_those_there_are(model: Any) -> None:
+def test_an_unknown_model_is_refused_with_the_known_ones(model: Any) -> None:
     with pytest.raises(InvalidInput, match="'openai:NAME', 'demo', 'local', or a model object"):
         create_agent(model)
 
@@ -59,15 +59,15 @@ def test_tools_are_functions_tools_of_the_sdk_or_of_the_registry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"tools": [7]}, "a tool must be a function"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"name": ""}, "agent name"),
     ],
 )
-def test_what_cannot_be_used_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         create_agent("demo", **options)
 
 
@@ -84,7 +84,7 @@ def test_an_agent_has_mail_from_the_start() -> None:
     assert [message.content for message in runtime.ctx.consume_messages()] == ["early"]
 
 
-def test_the_names_cost_nothing_until_they_are_used() -> None:
+def test_importing_the_package_does_not_import_the_sdk() -> None:
     code = "import sys, magent2.agents; print(*{'agents', 'openai', 'jinja2'} & sys.modules.keys())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

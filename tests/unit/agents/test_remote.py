@@ -1,4 +1,4 @@
-"""Speaking to runs of another process, on every engine."""
+"""Messages to runs of another process, on every engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_message_is_seen_once_rendered_by_the_run_under_way(bus: Engine)
     assert receipts(bus) == [("m1", "seen"), ("m2", "seen")]
 
 
-def test_what_cannot_be_sent_is_refused_by_name(bus: Engine) -> None:
+def test_messages_that_cannot_be_sent_are_refused_by_name(bus: Engine) -> None:
     idle = RemoteContext(bus, "one", require_active=True)
     with pytest.raises(NoActiveRun):
         idle.send_message(BusMessage(content="hurry", source="user:ann"))

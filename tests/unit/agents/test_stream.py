@@ -1,4 +1,4 @@
-"""A stream of events: in order, whole before an error, and steered."""
+"""A stream of events: in order, complete before an error is raised, and steered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message(content: str, **fields: Any) -> BusMessage:
 
 
 def blocks(model: ScriptedModel, number: int) -> list[str]:
-    """What the messages say that the model saw in its n-th call."""
+    """The texts of the messages that the model saw in its n-th call."""
     asked = model.calls[number].input
     assert not isinstance(asked, str)
     contents = [str(item.get("content", "")) for item in asked]
@@ -97,7 +97,7 @@ async def test_a_message_that_comes_during_the_last_answer_is_answered_too() -> 
     assert [(event.event, event.text) for event in said] == [("message", "my last word"), ("output", "and one more")]
 
 
-async def test_what_no_turn_is_left_for_waits_for_the_next_stream() -> None:
+async def test_a_message_without_a_turn_left_waits_for_the_next_stream() -> None:
     runtime: AgentRuntime
 
     def late(call: ModelCall) -> Any:
@@ -192,20 +192,20 @@ async def test_what_an_answer_saw_is_not_shown_again_though_the_run_failed_after
     assert (blocks(model, 0), blocks(model, 1)) == (["first"], ["second"])
 
 
-async def test_a_message_is_told_after_all_that_came_before_it() -> None:
-    told: list[object] = []
+async def test_a_message_is_reported_after_all_earlier_events() -> None:
+    reported: list[object] = []
 
-    async def caught_up() -> None:
-        told.append("all before")
+    async def wait_for_events() -> None:
+        reported.append("all before")
 
     async with AgentContext() as ctx:
         ctx.send_message(message("one"))
-        injection = BusInjection(ctx, told.append, caught_up)
+        injection = BusInjection(ctx, reported.append, wait_for_events)
         asked = ModelInputData(input=[], instructions=None)
         await injection(CallModelData(model_data=asked, agent=create_agent("demo").agent, context=ctx))
 
-    assert told[0] == "all before"
-    assert isinstance(told[1], MessageReceivedEvent)
+    assert reported[0] == "all before"
+    assert isinstance(reported[1], MessageReceivedEvent)
 
 
 async def test_the_history_of_a_failed_stream_has_what_was_asked_and_what_an_answer_saw() -> None:
@@ -275,7 +275,7 @@ async def test_an_agents_own_broadcast_is_not_injected_back() -> None:
     assert [one.content for one in runtime.ctx.message_bus.consume("b")] == ["own", "other"]
 
 
-async def test_a_message_that_cannot_be_rendered_costs_only_itself() -> None:
+async def test_a_message_that_cannot_be_rendered_does_not_affect_others() -> None:
     model = ScriptedModel([say("done")])
     runtime = create_agent(model)
     bad = message("bad", template="{{ content | truncate(1) }}")
@@ -300,7 +300,7 @@ async def test_a_hostile_template_does_not_get_as_far() -> None:
         runtime.ctx.send_message(message("x", template='{{ "a"*(10**8) }}'))
 
 
-async def test_the_reader_is_told_how_many_messages_were_lost() -> None:
+async def test_an_event_says_how_many_messages_were_lost() -> None:
     runtime = create_agent("demo", ctx=AgentContext(maxlen=2))
     for number in range(5):
         runtime.ctx.send_message(message(str(number)))
@@ -407,15 +407,15 @@ async def test_a_thread_may_steer() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_the_filter_alone_serves_a_run_of_the_sdk(streamed: bool) -> None:
     model = ScriptedModel([call("look", tell="second"), say("done")])
-    told: list[Any] = []
+    reported: list[Any] = []
     async with AgentContext() as ctx:
         ctx.send_message(message("first"))
         agent = create_agent(model, tools=[look], ctx=ctx).agent
-        config = RunConfig(call_model_input_filter=inject_bus_messages(ctx, told.append), tracing_disabled=True)
+        config = RunConfig(call_model_input_filter=inject_bus_messages(ctx, reported.append), tracing_disabled=True)
         await run_with(agent, ctx, config, streamed)
 
     assert [blocks(model, number) for number in range(2)] == [["first"], ["first", "second"]]
-    assert [type(event) for event in told] == [MessageReceivedEvent] * 2
+    assert [type(event) for event in reported] == [MessageReceivedEvent] * 2
 
 
 async def run_with(agent: Agent[Any], ctx: AgentContext, config: RunConfig, streamed: bool) -> None:

@@ -1,4 +1,4 @@
-"""What tests of journalled runs share; those that need another log bring their own."""
+"""Fixtures that tests of journalled runs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.worker_fixture import send
 
 @pytest.fixture
 def bus() -> Iterator[MemoryBus]:
-    """A log on which one message waits for its agent."""
+    """A bus with one message that waits for its agent."""
     bus = MemoryBus()
     send(bus, "go")
     yield bus

@@ -13,7 +13,7 @@ def test_pieces_join_to_the_text(text: str) -> None:
     assert all(pieces(text))
 
 
-async def test_both_faces_say_the_same() -> None:
+async def test_the_sync_and_the_async_method_yield_the_same_events() -> None:
     message = MessageEnvelope(conversation_id="c", sender="user:ann", recipient="agent:Dev", content="one two")
 
     found = [event async for event in EchoRunner().astream_run(message, context=None)]

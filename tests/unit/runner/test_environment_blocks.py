@@ -41,7 +41,7 @@ def test_a_worker_of_one_agent_runs_its_blocks(bus: MemoryBus) -> None:
     assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
 
 
-async def test_the_service_does_too(bus: MemoryBus) -> None:
+async def test_a_service_runs_blocks_too(bus: MemoryBus) -> None:
     team = choose_team(model="demo", environ=ENVIRON)
     service = team.service(bus)
     working = asyncio.create_task(service.run())
@@ -54,7 +54,7 @@ async def test_the_service_does_too(bus: MemoryBus) -> None:
     assert all_arrived(bus) == expected_arrivals(*SEND_CASES)
 
 
-def test_in_a_process_without_a_log_code_runs_and_sends_are_refused_in_words() -> None:
+def test_without_a_log_code_runs_and_sends_are_refused() -> None:
     runner = select_runner("demo", RunnerConfig.read(ENVIRON))
 
     def answer(code: str) -> str:
@@ -67,7 +67,7 @@ def test_in_a_process_without_a_log_code_runs_and_sends_are_refused_in_words() -
         assert "cannot send on this bus; run the agent with `magent2 worker`" in answer(code)
 
 
-def test_an_agent_is_not_given_what_it_was_not_named(bus: MemoryBus) -> None:
+def test_an_agent_gets_only_the_tools_that_are_named(bus: MemoryBus) -> None:
     environ = {**ENVIRON, "AGENT_TOOLS": "run_python, say"}
     worker = Worker("Ada", bus, select_runner("demo", RunnerConfig.read(environ)))
 

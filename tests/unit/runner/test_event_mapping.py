@@ -73,11 +73,11 @@ async def test_the_sdks_own_objects_are_mapped_the_same(scene: str) -> None:
 
 @pytest.mark.parametrize("scene", SCENES)
 async def test_the_recordings_are_what_the_installed_sdk_streams(scene: str) -> None:
-    """Red after an update of the SDK: record again, read the difference, mend the mapping."""
+    """If this fails after an update of the SDK: record the events again, read the difference, adapt the mapping."""
     assert await record(scene) == json.loads((FIXTURES / f"{scene}.json").read_text())
 
 
-def test_the_last_message_is_the_output_where_no_final_one_is_given() -> None:
+def test_without_a_final_output_the_last_message_is_the_output() -> None:
     mapper = EventMapper("conv")
     mapped(recorded("tools"), mapper)
 
@@ -108,7 +108,7 @@ def test_a_structured_output_is_json() -> None:
         SimpleNamespace(type="from_a_later_release"),
     ],
 )
-def test_what_is_not_known_is_passed_over(event: object) -> None:
+def test_unknown_events_are_skipped(event: object) -> None:
     assert EventMapper("conv").map(event) is None
 
 
@@ -143,7 +143,7 @@ def test_a_value_that_contains_itself_is_shown_as_text() -> None:
     assert short_args(loop) == {"self": "{'self': {...}}"}
 
 
-def test_many_arguments_are_counted_not_shown() -> None:
+def test_arguments_over_the_limit_are_only_counted() -> None:
     shown = short_args({f"a{number}": number for number in range(ARGS_MAX + 8)})
 
     assert len(shown) == ARGS_MAX + 1
@@ -163,14 +163,14 @@ def test_many_arguments_are_counted_not_shown() -> None:
         ('{"half": "\\ud83d"}', {"half": "?"}),
     ],
 )
-def test_whatever_a_model_writes_as_arguments_can_be_stored(arguments: object, shown: dict[str, Any]) -> None:
+def test_any_arguments_of_a_model_can_be_stored(arguments: object, shown: dict[str, Any]) -> None:
     (start,) = mapped([call(arguments)])
 
     assert start.args == shown
     assert encode_object(start.model_dump(mode="json"), "event")
 
 
-def test_a_result_that_is_no_text_is_json_and_not_python() -> None:
+def test_a_result_that_is_not_text_is_json() -> None:
     (end,) = mapped([result({"ok": True, "topics": ["chat:a"]})])
 
     assert end.result_summary == '{"ok": true, "topics": ["chat:a"]}'
@@ -195,7 +195,7 @@ def test_a_refusal_in_the_result_is_an_error() -> None:
     assert (end.status, end.error) == ("error", "not friends")
 
 
-def test_a_failure_that_was_noted_is_told_with_the_result() -> None:
+def test_a_noted_failure_is_on_the_result() -> None:
     mapper = EventMapper("conv")
     mapper.note_failure("c1", "ValueError: too much work")
 
@@ -204,7 +204,7 @@ def test_a_failure_that_was_noted_is_told_with_the_result() -> None:
     assert (start.status, end.status, end.error) == ("start", "error", "ValueError: too much work")
 
 
-def test_a_hosted_tool_goes_by_its_kind() -> None:
+def test_a_hosted_tool_is_named_after_its_type() -> None:
     item = {"type": "tool_call_item", "raw_item": {"type": "web_search_call", "id": "ws1", "action": {"query": "tea"}}}
 
     (start,) = mapped([{"type": "run_item_stream_event", "name": "tool_called", "item": item}])

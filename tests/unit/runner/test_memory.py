@@ -17,7 +17,7 @@ async def test_it_is_a_session_to_the_sdk() -> None:
     assert await session.pop_item() is None
 
 
-async def test_what_a_failed_run_added_can_be_forgotten() -> None:
+async def test_items_of_a_failed_run_can_be_dropped() -> None:
     session = MemorySession("conv")
     await session.add_items([{"role": "user", "content": "one"}])
     before = session.snapshot()

@@ -69,7 +69,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         next(items)
 
 
-def test_an_error_that_is_no_exception_is_carried_too() -> None:
+def test_a_base_exception_reaches_the_reader_too() -> None:
     with pytest.raises(SystemExit):
         list(iterate_in_thread(Counting(stop=1, error=SystemExit(3)).items))
 
@@ -135,7 +135,7 @@ def test_an_error_while_closing_is_logged(caplog: pytest.LogCaptureFixture) -> N
     assert [record.message for record in caplog.records] == ["a run failed while it was being stopped"]
 
 
-def test_a_generator_that_will_not_end_is_given_up_and_logged(
+def test_a_generator_that_does_not_end_is_abandoned_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_stream, "CLOSE_TIMEOUT_S", 0.01)

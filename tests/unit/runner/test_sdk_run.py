@@ -1,4 +1,4 @@
-"""Following a run of the SDK to its end, or leaving it."""
+"""Read the events of an SDK run to its end, or leave it early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magent2.runner.sdk_run import follow_events
 
 
 class FailingRun:
-    """A run that fails at the moment somebody leaves it."""
+    """A run that fails at the moment its reader leaves."""
 
     def __init__(self) -> None:
         self.run_loop_task: asyncio.Task[None] | None = asyncio.create_task(self._fail())
@@ -32,9 +32,9 @@ async def leave(run: FailingRun) -> None:
             raise InterruptedError
 
 
-async def test_a_run_that_fails_as_it_is_left_is_no_news_to_the_loop() -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+async def test_a_run_that_fails_when_its_reader_leaves_is_not_reported_by_the_loop() -> None:
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     run = FailingRun()
 
     with pytest.raises(InterruptedError):
@@ -42,4 +42,4 @@ async def test_a_run_that_fails_as_it_is_left_is_no_news_to_the_loop() -> None:
     run.run_loop_task = None
     gc.collect()
 
-    assert told == []
+    assert reports == []

@@ -43,14 +43,14 @@ def test_the_configuration_becomes_the_agent() -> None:
 
 
 @pytest.mark.parametrize("config", [RunnerConfig(), WITH_KEY], ids=["no key", "key"])
-def test_demo_beats_the_key(config: RunnerConfig) -> None:
+def test_demo_takes_precedence_over_the_key(config: RunnerConfig) -> None:
     runner = select_runner("demo", config)
 
     assert isinstance(runner, OpenAIAgentsRunner)
     assert output_of(runner, "  exactly this ") == "  exactly this "
 
 
-def test_another_model_stands_for_the_configured_one() -> None:
+def test_another_model_replaces_the_configured_one() -> None:
     runner = select_runner("large", WITH_KEY)
 
     assert isinstance(runner, OpenAIAgentsRunner)

@@ -25,7 +25,7 @@ def calling(*names: str) -> ToolCallScript:
     return ToolCallScript(*(function_call(name, {}, call_id=name) for name in names))
 
 
-async def test_a_call_that_skips_the_turn_is_the_output_and_no_model_is_asked(bus: MemoryBus) -> None:
+async def test_a_call_that_skips_the_turn_is_the_output_without_a_model_call(bus: MemoryBus) -> None:
     shown = calling("say")
 
     await work(bus, shown.agent(function_tool_of(quiet("say"))))
@@ -43,7 +43,7 @@ async def test_an_attempt_that_takes_over_skips_the_turn_too(bus: MemoryBus) -> 
     assert (outputs(bus), answers_recorded(bus)) == (["say is done"], [0])
 
 
-async def test_the_model_is_asked_when_one_result_of_several_is_for_it(bus: MemoryBus) -> None:
+async def test_the_model_is_called_if_one_result_of_several_is_for_it(bus: MemoryBus) -> None:
     shown = calling("say", "look")
 
     await work(bus, shown.agent(function_tool_of(quiet("say")), function_tool_of(quiet("look", skip=False))))

@@ -1,4 +1,4 @@
-"""Pictures in a model's answer."""
+"""Images in a model's response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def draw(bus: MemoryBus, result: str) -> list[Any]:
     return [event for event in stream(bus) if event["event"] == "message"]
 
 
-async def test_a_picture_is_kept_as_a_blob_and_shown(bus: MemoryBus) -> None:
+async def test_an_image_is_stored_as_a_blob_and_named_by_an_event(bus: MemoryBus) -> None:
     (message,) = await draw(bus, base64.b64encode(JPEG).decode())
 
     (attachment,) = message["attachments"]
@@ -50,13 +50,13 @@ async def test_a_picture_is_kept_as_a_blob_and_shown(bus: MemoryBus) -> None:
 
 
 @pytest.mark.parametrize("result", ["not base64!", base64.b64encode(b"<script>").decode()])
-async def test_what_is_no_picture_is_not_kept(bus: MemoryBus, result: str) -> None:
+async def test_invalid_images_are_not_stored(bus: MemoryBus, result: str) -> None:
     (message,) = await draw(bus, result)
 
     assert (message["text"], message["attachments"]) == (stored_response.IMAGE_REJECTED, [])
 
 
-async def test_a_picture_that_is_too_large_is_not_kept(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_image_that_is_too_large_is_not_stored(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_response, "IMAGE_MAX_BYTES", 100)
     (message,) = await draw(bus, base64.b64encode(JPEG).decode())
 

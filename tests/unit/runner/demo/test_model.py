@@ -61,7 +61,7 @@ def test_the_script_knows_these_lines(text: str, line: Line) -> None:
         " \n ",
     ],
 )
-def test_all_else_is_echoed_as_it_is(text: str) -> None:
+def test_any_other_message_is_echoed(text: str) -> None:
     assert script(text, TOOLS, HANDOFFS) == ScriptedText(text)
 
 
@@ -93,7 +93,7 @@ def test_it_streams_word_by_word_and_counts() -> None:
     assert output.usage["output_tokens"] == 3
 
 
-def test_it_calls_tools_together_and_tells_what_they_said() -> None:
+def test_it_calls_tools_in_one_turn_and_reports_their_results() -> None:
     events = run('use add {"a": 1, "b": 2}\nuse add {"a": 3, "b": 4}')
 
     assert [event.status for event in events[:4]] == ["start", "start", "success", "success"]
@@ -130,7 +130,7 @@ async def test_without_streaming_it_answers_the_same() -> None:
     assert result.context_wrapper.usage.output_tokens == 3
 
 
-def test_results_of_the_example_tools_are_put_in_words_and_others_are_quoted() -> None:
+def test_results_of_example_tools_become_sentences_and_others_are_repeated() -> None:
     def reported(result: dict[str, Any]) -> str:
         line = next_line([{"type": "function_call_output", "output": json.dumps(result)}], TOOLS, {})
         assert isinstance(line, ScriptedText)

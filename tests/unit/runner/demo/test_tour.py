@@ -31,37 +31,37 @@ def city_of(line: Line | None) -> object:
     return line.call.arguments["city"]
 
 
-def test_one_city_comes_after_the_other_and_all_are_told_at_the_end() -> None:
+def test_the_cities_are_visited_in_order_and_all_reported_at_the_end() -> None:
     assert line(ASKED) == ScriptedStep(
         "Looking at Oslo. Write to me meanwhile, or stop me.", ScriptedCall("weather", {"city": "Oslo"})
     )
     assert city_of(line(ASKED, *visit("Oslo"))) == "Rome"
     assert city_of(line(ASKED, *visit("Oslo"), *visit("Rome"))) == "Lima"
 
-    told = line(ASKED, *visit("Oslo"), *visit("Rome"), *visit("Lima"))
+    answer = line(ASKED, *visit("Oslo"), *visit("Rome"), *visit("Lima"))
 
-    assert isinstance(told, ScriptedText)
-    assert [part.split(" it is ")[0] for part in told.text.split("\n\n")] == ["In Oslo", "In Rome", "In Lima"]
+    assert isinstance(answer, ScriptedText)
+    assert [part.split(" it is ")[0] for part in answer.text.split("\n\n")] == ["In Oslo", "In Rome", "In Lima"]
 
 
 def test_a_city_named_in_a_steer_is_left_out() -> None:
     said = steer("leave out rome & be quick")
 
     assert city_of(line(ASKED, *visit("Oslo"), said)) == "Lima"
-    told = line(ASKED, *visit("Oslo"), said, *visit("Lima"))
-    assert isinstance(told, ScriptedText)
-    assert told.text.endswith("\n\nLeft out, as you said meanwhile: Rome.")
-    assert "In Rome" not in told.text
+    answer = line(ASKED, *visit("Oslo"), said, *visit("Lima"))
+    assert isinstance(answer, ScriptedText)
+    assert answer.text.endswith("\n\nLeft out, as you said meanwhile: Rome.")
+    assert "In Rome" not in answer.text
 
 
 def test_any_other_steer_is_answered_at_the_end() -> None:
-    told = line(ASKED, *visit("Oslo"), steer("is 1 < 2?"), *visit("Rome"), *visit("Lima"))
+    answer = line(ASKED, *visit("Oslo"), steer("is 1 < 2?"), *visit("Rome"), *visit("Lima"))
 
-    assert isinstance(told, ScriptedText)
-    assert told.text.endswith("\n\nYou said meanwhile: is 1 < 2?")
+    assert isinstance(answer, ScriptedText)
+    assert answer.text.endswith("\n\nYou said meanwhile: is 1 < 2?")
 
 
-def test_what_was_asked_before_is_over() -> None:
+def test_a_later_message_ends_the_tour() -> None:
     assert line(ASKED, *visit("Oslo"), {"role": "user", "content": "hello"}) is None
     assert city_of(line(*visit("Oslo"), {"role": "assistant", "content": "hm"}, ASKED)) == "Oslo"
 

@@ -1,4 +1,4 @@
-"""The team's runner: pinned specs, takeovers, what is left of tools that are gone, and models that are none."""
+"""The team's runner: pinned specifications, takeovers, tools that no longer exist, and the demo and echo kinds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bus() -> Iterator[MemoryBus]:
 # --- pinned
 
 
-async def test_a_run_that_is_taken_over_goes_by_what_it_started_with(bus: MemoryBus) -> None:
+async def test_a_run_that_is_taken_over_keeps_its_pinned_spec(bus: MemoryBus) -> None:
     set_session(bus, {"scenario_id": "house", "agents": {}, "overlay": "Old overlay."})
     mail(bus, "weather?")
     now = [roster()]
@@ -84,7 +84,7 @@ async def test_the_start_of_a_run_holds_its_spec(bus: MemoryBus) -> None:
     assert spec["agents"]["desk"]["tools"] == list(DESK.tools)
 
 
-async def test_the_result_of_a_tool_that_is_gone_still_counts(bus: MemoryBus) -> None:
+async def test_the_result_of_a_removed_tool_is_still_used(bus: MemoryBus) -> None:
     @tool
     def dig() -> str:
         """Dig."""
@@ -120,7 +120,7 @@ async def test_a_handoff_is_on_the_head_once_it_is_recorded(bus: MemoryBus) -> N
     assert [event["agent"] for event in stream(bus) if event["event"] == "output"] == ["shop"]
 
 
-async def test_a_run_that_another_runner_began_goes_by_what_is_there(bus: MemoryBus) -> None:
+async def test_a_run_that_another_runner_started_gets_the_current_spec(bus: MemoryBus) -> None:
     mail(bus, "hello")
     await work_until_crash(CrashingBus(bus, on="start", after=True), GatedRunner())
     assert history(bus)[0]["spec"] == {}
@@ -133,7 +133,7 @@ async def test_a_run_that_another_runner_began_goes_by_what_is_there(bus: Memory
 # --- models that are none
 
 
-async def test_a_supervisor_without_a_model_leaves_it_to_the_keywords(bus: MemoryBus) -> None:
+async def test_without_a_model_the_keywords_decide_for_the_supervisor(bus: MemoryBus) -> None:
     ask_route(bus, "what is the price?", current="desk")
     await work(bus, TeamRunner(roster(), kind="demo"), "chief")
 

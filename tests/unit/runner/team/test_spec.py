@@ -1,4 +1,4 @@
-"""What a run of a team goes by."""
+"""The specification of a team run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.team import CHIEF, DESK, SHOP, roster
 NO_SETTINGS = SessionSettings()
 
 
-def test_it_survives_the_log() -> None:
+def test_it_is_the_same_after_a_round_trip_through_the_log() -> None:
     spec = resolve(roster(), "desk", {"scenario_id": "house", "overlay": "Be kind."}, model="m")
 
     assert TeamSpec.from_payload(spec.payload()) == spec
@@ -39,7 +39,7 @@ def test_a_model_of_the_session_overrides_the_rosters_and_that_the_runners() -> 
     assert resolve(roster(), "desk", NO_SETTINGS, model="fallback").members["desk"].model == "fallback"
 
 
-def test_an_overlay_is_a_paragraph_of_its_own_for_everybody() -> None:
+def test_an_overlay_is_a_separate_paragraph_for_every_agent() -> None:
     spec = resolve(roster(replace(DESK, instructions=""), SHOP), "desk", {"overlay": " Be kind. "})
 
     assert spec.instructions_of("desk") == "Be kind."

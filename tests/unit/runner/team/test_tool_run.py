@@ -1,4 +1,4 @@
-"""Runs of kind `tool`: no model, the agent's allowlist, journalled."""
+"""Runs of kind `tool`: without a model, restricted to the agent's tools, journalled."""
 
 from __future__ import annotations
 
@@ -65,12 +65,14 @@ async def test_a_tool_knows_its_run(bus: MemoryBus, runner: TeamRunner) -> None:
         ("shelf.fetch", {}, "may not use tool 'shelf.fetch'"),
         ("nonsense", {}, "may not use"),
         ("", {}, "may not use"),
-        ("WebSearchTool", {}, "WebSearchTool is run by the model's provider"),
+        ("WebSearchTool", {}, "WebSearchTool runs at the model's provider"),
         ("weather", {"town": "Oslo"}, "ArgumentsError: the arguments do not fit tool 'weather'"),
         ("weather", "Oslo", "the arguments must be an object, not str"),
     ],
 )
-async def test_what_may_not_be_run_is_not(bus: MemoryBus, runner: TeamRunner, name: str, args: Any, why: str) -> None:
+async def test_tools_that_are_not_allowed_do_not_run(
+    bus: MemoryBus, runner: TeamRunner, name: str, args: Any, why: str
+) -> None:
     ask_tool(bus, name, args)
 
     assert await work(bus, runner) is Outcome.ANSWERED
@@ -82,7 +84,7 @@ async def test_what_may_not_be_run_is_not(bus: MemoryBus, runner: TeamRunner, na
 
 
 async def test_metadata_alone_runs_no_tool(bus: MemoryBus, runner: TeamRunner) -> None:
-    """Anybody can write metadata; the header is the gateway's."""
+    """Any sender can write metadata. Only the gateway sets the header."""
     mail(bus, "hello", metadata={"tool": "weather", "args": {"city": "Oslo"}})
     await work(bus, runner)
 
@@ -97,7 +99,7 @@ def with_tools(*names: str) -> Roster:
     return roster(replace_tools(DESK, *names))
 
 
-async def test_a_failing_tool_is_an_answer_and_is_not_tried_again(bus: MemoryBus) -> None:
+async def test_the_error_of_a_tool_is_the_output_and_is_not_retried(bus: MemoryBus) -> None:
     @tool
     def fall() -> str:
         """Fall over."""

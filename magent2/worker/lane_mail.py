@@ -181,6 +181,11 @@ class LaneMail:
         self._known = {record.ref for record in claimed.mail}
         self._listening_for: ParsedMail | None = None  # the mail whose run commands reach
 
+    @property
+    def final_stop(self) -> StopCommand | None:
+        """The stop request, if no other command can revoke it. Where no turn is in progress, it applies at once."""
+        return self.stop_request if self.stop_request is not None and self.stop_request.is_final else None
+
     async def read(self) -> tuple[Record, ...]:
         """Return the mail of the lane up to the first message, also if many commands stand before it."""
         claimed = self._claimed

@@ -286,19 +286,25 @@ class LaneRun:
         """
         self._quarantine.decide(self.owner.token)
         self._mail.listen(plan)
-        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, events, self._mail.stop_request)
+        if (stop := self._mail.final_stop) is not None:
+            return await self._stop(plan, events, stop)
         facts = {"run_id": events.run_id, "agent": events.agent, "release": release, "own_release": self._release}
         log.warning("a run of a newer release is left to its workers", extra=facts)
         return await self._settlement.left(plan, self._mail.of_run(plan))
 
     async def _start(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
+        """Start or restart the run.
+
+        Mail that has crashed too many workers is given up here. Suspected mail waits until it can run alone.
+        """
         crashes = self._attempt.crashes
         give_up = after_crashes(crashes)
         self._mail.listen(plan)
         if is_suspect(crashes) and give_up is None and self._cancellation.reason is None:
             if not await self._quarantine.enter(self.owner.token):
-                return await self._postpone(plan, events)
+                if (stop := self._mail.final_stop) is not None:
+                    return await self._stop(plan, events, stop)
+                return await self._settlement.postponed(plan, self._mail.of_run(plan))
         else:
             self._quarantine.decide(self.owner.token)
         await self._attempt.begin(context, events, plan.parsed)
@@ -307,18 +313,15 @@ class LaneRun:
             return await self._settlement.failed(plan, mail, events, give_up.reason, crashes)
         return await self._run(plan, events, context)
 
-    async def _postpone(self, plan: RunPlan, events: RunEvents) -> Outcome:
-        """Release the lane until its suspected mail can run alone. No turn is in progress, so a final stop applies."""
-        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, events, self._mail.stop_request)
-        return await self._settlement.postponed(plan, self._mail.of_run(plan))
-
     async def _run(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
+        """Run the runner, and give the lane up according to how the run ended."""
         event_writer = RunEventWriter(events, self._writer, context.observed)
         work = write_run(self._runner, context.envelope, context, event_writer)
         if await self._cancellation.drive(work, self._run_max_s):
             if context.waiting:
-                return await self._pause(plan, events, context)
+                if (stop := self._mail.final_stop) is not None:
+                    return await self._stop(plan, events, stop)
+                return await self.approvals.ask(plan, self._mail.of_run(plan), events, context)
             # The run is over: a stop that arrives from here on is too late, and its receipt says so.
             mail = await self._mail.of_ended_run(plan, context.closing_mail)
             return await self._settlement.answered(plan, mail, events, context, event_writer)
@@ -331,12 +334,6 @@ class LaneRun:
             cut_off = [record for records_of_call in context.unfinished.values() for record in records_of_call()]
             return await self._stop(plan, events, reason, cut_off)
         return await self._settlement.given_back(events)
-
-    async def _pause(self, plan: RunPlan, events: RunEvents, context: RunContext) -> Outcome:
-        """Ask for approval of the waiting calls and release the lane. A run with a final stop request asks nothing."""
-        if self._mail.stop_request is not None and self._mail.stop_request.is_final:
-            return await self._stop(plan, events, self._mail.stop_request)
-        return await self.approvals.ask(plan, self._mail.of_run(plan), events, context)
 
     async def _handle_failure(self, plan: RunPlan, events: RunEvents, error: Exception) -> Outcome:
         """Retry the run later, or move its mail to the dead letters."""

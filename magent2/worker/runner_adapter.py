@@ -13,7 +13,7 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
@@ -114,18 +114,14 @@ def _iterate(runner: Runner, envelope: MessageEnvelope, queue: _ThreadQueue) -> 
         events = iter(runner.stream_run(envelope))
         for event in events:
             if not queue.put(event):
-                _close(events)
+                close = getattr(events, "close", None)
+                if close is not None:
+                    close()
                 return
     except Exception as raised:  # noqa: BLE001  raised again on the loop
         error = raised
     if not queue.put(_ThreadEnd(error)) and error is not None:
         log.error("a run failed after its reader had left", exc_info=error)
-
-
-def _close(events: Iterator[Event]) -> None:
-    close = getattr(events, "close", None)
-    if close is not None:
-        close()
 
 
 @dataclass(frozen=True, slots=True)

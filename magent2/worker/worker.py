@@ -142,7 +142,9 @@ class _V1Mailbox:
             for record in records:
                 envelope = self._parse(record)
                 if envelope is not None:
-                    self._run(envelope)
+                    topic = stream_topic(envelope.conversation_id)
+                    for payload in self._payloads(envelope):
+                        self._bus.publish(topic, BusMessage(topic, payload))
                     done += 1
                 self._last_id = record.id
                 if done == limit:
@@ -172,11 +174,6 @@ class _V1Mailbox:
             log.warning("mail cannot be read and is skipped", extra={"id": record.id, "faults": faults})
             return None
         return envelope if envelope.type == "message" else None
-
-    def _run(self, envelope: MessageEnvelope) -> None:
-        topic = stream_topic(envelope.conversation_id)
-        for payload in self._payloads(envelope):
-            self._bus.publish(topic, BusMessage(topic, payload))
 
     def _payloads(self, envelope: MessageEnvelope) -> Iterator[dict[str, object]]:
         """Yield the events of the runner as JSON until it ends or raises. Errors of the bus are not caught here."""

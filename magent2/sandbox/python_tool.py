@@ -21,7 +21,6 @@ import orjson
 from magent2.bus.log import Log
 from magent2.bus.retry import retry_on_conflict
 from magent2.errors import BlockDiverged, BlockFailed, InvalidInput
-from magent2.models.json_types import JsonObject
 from magent2.sandbox.block_outcome import BlockOutcome, InterruptedBlock
 from magent2.sandbox.interface import AbortBlock, BlockFailure, BlockResult, Program, QuickResult, Sandbox
 from magent2.tools.default_tools import RUN_PYTHON, RUN_PYTHON_DESCRIPTION, RUN_PYTHON_SCHEMA
@@ -202,7 +201,7 @@ def _clock_of(scope: CallScope) -> datetime:
     return created_at if isinstance(created_at, datetime) else datetime.now(UTC)
 
 
-def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
+def _json_arguments(name: str, arguments: Mapping[str, object]) -> dict[str, object]:
     """Arguments in the form that a model's call has them: JSON of a limited size."""
     try:
         text = orjson.dumps(arguments)
@@ -210,7 +209,7 @@ def _json_arguments(name: str, arguments: JsonObject) -> JsonObject:
         raise TypeError(f"the arguments of {name}() must be JSON values: {error}") from error
     if len(text) > ARGUMENTS_MAX_BYTES:
         raise ValueError(f"the arguments of {name}() take {len(text)} bytes, the limit is {ARGUMENTS_MAX_BYTES}")
-    json_arguments: JsonObject = orjson.loads(text)
+    json_arguments: dict[str, object] = orjson.loads(text)
     return json_arguments
 
 

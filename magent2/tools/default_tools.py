@@ -10,11 +10,11 @@ from typing import Annotated
 from pydantic import Field
 
 from magent2.errors import InvalidInput
-from magent2.models.json_types import JsonObject
 from magent2.tools.builtins import BUILTINS
 from magent2.tools.chat.function_tools import chat_send_definition
 from magent2.tools.definition import (
     JsonSchema,
+    ToolAnswer,
     ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
@@ -78,7 +78,7 @@ CATALOGUE: tuple[tuple[str, str, float], ...] = (
 @tool
 def echo_context(
     context: RunFacts, text: Annotated[str, Field(description="Any text. It is returned unchanged.")] = ""
-) -> JsonObject:
+) -> ToolAnswer:
     """Return the conversation, the agent and the run of this call, and the text."""
     return {
         "conversation_id": context.conversation_id,
@@ -90,7 +90,7 @@ def echo_context(
 
 
 @tool
-def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> JsonObject:
+def weather(city: Annotated[str, Field(description="Name of the city.", min_length=1)]) -> ToolAnswer:
     """The weather in a city. An example that works offline: the answer is invented and says so."""
     digest = hashlib.blake2b(city.strip().casefold().encode(), digest_size=2).digest()
     degrees = COLDEST_C + digest[0] % (WARMEST_C - COLDEST_C + 1)
@@ -104,7 +104,7 @@ def weather(city: Annotated[str, Field(description="Name of the city.", min_leng
 
 
 @tool(needs_approval=True)
-def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> JsonObject:
+def refund(order: Annotated[str, Field(description="Number of the order.", min_length=1)]) -> ToolAnswer:
     """Refund an order, once a person has approved it. An example that works offline: no money is paid."""
     return {"order": order.strip(), "refunded": True, "source": REFUND_SOURCE}
 
@@ -113,7 +113,7 @@ def refund(order: Annotated[str, Field(description="Number of the order.", min_l
 def product_search(
     query: Annotated[str, Field(description="Words to look for, such as 'red shoes'.", min_length=1)],
     limit: Annotated[int, Field(description="How many products at most.", ge=1, le=PRODUCTS_MAX)] = 5,
-) -> JsonObject:
+) -> ToolAnswer:
     """Search the products. An example that works offline, on a small sample catalogue."""
     words = [word.removesuffix("s") for word in query.casefold().split() if len(word) >= WORD_MIN_CHARS]
     scores = [(sum(word in product[1].casefold() for word in words), product) for product in CATALOGUE]

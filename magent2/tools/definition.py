@@ -24,6 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 Repeat: TypeAlias = Literal["again", "never"]
 ToolArguments: TypeAlias = Mapping[str, object]  # JSON values by parameter name
 JsonSchema: TypeAlias = Mapping[str, object]
+ToolAnswer: TypeAlias = dict[str, object]  # a JSON object that a tool returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class ToolExecutionResult(Generic[R]):
 AnyToolResult: TypeAlias = ToolExecutionResult[Any]  # of a tool whose result type the caller does not know
 Execute: TypeAlias = Callable[[ToolArguments, ToolExecutionContext], Awaitable[AnyToolResult]]
 # Holds a send on the thread of a block and returns its answer; `None` for a call that `execute` must make.
-Hold: TypeAlias = Callable[[ToolArguments, ToolExecutionContext], JsonObject | None]
+Hold: TypeAlias = Callable[[ToolArguments, ToolExecutionContext], ToolAnswer | None]
 # Plans the append that sends a payload in its JSON form, as the log is now (decision 26).
 ExecuteDeferred: TypeAlias = Callable[
     [Log, Mapping[str, object], ToolExecutionContext, SendMark], Coroutine[object, object, Append]

@@ -20,7 +20,6 @@ from magent2.bus.log import Log
 from magent2.bus.operations import AnyOperation, Append, Describe, Find, Operation, Read, SetHead
 from magent2.bus.records import TopicInfo
 from magent2.errors import AddressError, InvalidInput, LimitError, Magent2Error
-from magent2.models.json_types import JsonObject
 from magent2.sessions.history import SendFacts
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ class PlanCache:
         self._reads: dict[AnyOperation, object] = {}
         self._infos: dict[tuple[str, ...], tuple[TopicInfo, ...]] = {}
         self._plans: dict[Hashable, Append] = {}
-        self._heads: dict[str, JsonObject] = {}  # fields that held sends will set
+        self._heads: dict[str, dict[str, object]] = {}  # fields that held sends will set
         for append in held:
             self.note(append)
 

@@ -32,10 +32,10 @@ from magent2.bus.v1_adapter import is_engine
 from magent2.errors import BlockDiverged, ConditionFailed, InvalidInput, Refused, TopicDeleted
 from magent2.mail.delivery import SendOptions, plan_delivery
 from magent2.models.envelope import MessageEnvelope
-from magent2.models.json_types import JsonObject
 from magent2.sessions.history import SendFacts
 from magent2.sessions.steering import plan_steer
 from magent2.tools.definition import (
+    ToolAnswer,
     ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
@@ -127,17 +127,17 @@ class SendingTool(ABC, Generic[A, P]):
         """
         return None
 
-    def answer(self, payload: P, result: SendResult) -> JsonObject:
+    def answer(self, payload: P, result: SendResult) -> ToolAnswer:
         """What the caller of the tool gets."""
         return {"ok": True, "envelope_id": result.id, "held": result.held}
 
     # The rest makes a tool of the methods above. A subclass overrides `respond` to do more than send.
 
-    async def execute(self, raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def execute(self, raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
         """`ToolDefinition.execute`: send or hold, on the event loop."""
         return await self.respond(parse_arguments(self.name, self.arguments, raw), context)
 
-    async def respond(self, arguments: A, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def respond(self, arguments: A, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
         log = Log(engine_of(self.name, context))
         payload = await self.prepare(log, arguments, context)
         writer = None if context.scope is None else context.scope.call_writer
@@ -146,7 +146,7 @@ class SendingTool(ABC, Generic[A, P]):
         deferred_payload = payload.model_dump(mode="json") if result.held else None
         return ToolExecutionResult(answer, answer, deferred_payload=deferred_payload)
 
-    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
+    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> ToolAnswer | None:
         """`ToolDefinition.hold`: hold the send on the thread of a block, or return `None` if it cannot be held.
 
         A block that loops over its recipients would otherwise switch to the event loop and back for every message.
@@ -156,7 +156,7 @@ class SendingTool(ABC, Generic[A, P]):
             return None
         return run_sync(engine_of(self.name, context), self._hold, arguments, context, scope)
 
-    async def _hold(self, log: Log, arguments: A, context: ToolExecutionContext, scope: CallScope) -> JsonObject:
+    async def _hold(self, log: Log, arguments: A, context: ToolExecutionContext, scope: CallScope) -> ToolAnswer:
         payload = await scope.plan_cache.plan(log, self.prepare, arguments, context)
         result = await send_or_hold(log, self.prepared(arguments, payload, context))
         return self.answer(payload, result)

@@ -24,6 +24,7 @@ from magent2.sessions.store import HIDDEN, with_user_message
 from magent2.sessions.stream import event_payload, payload_record
 from magent2.sessions.subagents import DEPTH, PARENT, STARTER, TASK, count_start, depth_below
 from magent2.tools.definition import (
+    ToolAnswer,
     ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
@@ -137,11 +138,11 @@ class StartAgent(SendingTool[StartArguments, StartPayload]):
     def target(self, payload: StartPayload) -> str:
         return f"agent:{payload.agent}"
 
-    def answer(self, payload: StartPayload, result: SendResult) -> JsonObject:
+    def answer(self, payload: StartPayload, result: SendResult) -> ToolAnswer:
         return {"ok": True, "subagent_id": subagent_id_of(payload.conversation_id, payload.agent, result.id)}
 
 
-def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> JsonObject:
+def _head(payload: StartPayload, run: RunFacts, mark: SendMark) -> dict[str, object]:
     """The head of the subagent's conversation."""
     owned = {} if payload.owner is None else {OWNER: payload.owner}
     below = {PARENT: payload.conversation_id, STARTER: run.agent, DEPTH: payload.depth}
@@ -204,7 +205,7 @@ class MessageAgent(SendingTool[MessageArguments, MessagePayload]):
     def target(self, payload: MessagePayload) -> str:
         return payload.subagent_id
 
-    def answer(self, payload: MessagePayload, result: SendResult) -> JsonObject:
+    def answer(self, payload: MessagePayload, result: SendResult) -> ToolAnswer:
         return {"ok": True, "message_id": result.id}
 
 
@@ -233,7 +234,7 @@ class ResultArguments(BaseModel):
 def result_tool() -> ToolDefinition:
     """The tool that waits for a subagent. It releases the slot of its run while it waits."""
 
-    async def execute(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def execute(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
         arguments = parse_arguments(RESULT, ResultArguments, raw)
         head = await own_subagent(Log(context.run.bus), context.run, arguments.subagent_id)
         lane = AgentLane(str(head[ACTIVE_AGENT]), arguments.subagent_id)
@@ -242,7 +243,7 @@ def result_tool() -> ToolDefinition:
         await record_wait(context, lane)
         envelope_id = arguments.message_id or str(head[TASK])
         wait = await wait_for_answer(context, lane, envelope_id, arguments.timeout_s)
-        answer: JsonObject = {"ok": wait.status == "finished", "status": wait.status, "text": wait.text}
+        answer: ToolAnswer = {"ok": wait.status == "finished", "status": wait.status, "text": wait.text}
         if wait.reason is not None:
             answer["reason"] = wait.reason
         return ToolExecutionResult(answer, answer)

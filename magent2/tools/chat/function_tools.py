@@ -31,7 +31,13 @@ from magent2.mail.delivery import SendOptions
 from magent2.models.address import Address, chat_topic
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.json_types import JsonObject
-from magent2.tools.definition import ToolArguments, ToolDefinition, ToolExecutionContext, ToolExecutionResult
+from magent2.tools.definition import (
+    ToolAnswer,
+    ToolArguments,
+    ToolDefinition,
+    ToolExecutionContext,
+    ToolExecutionResult,
+)
 from magent2.tools.interface import SendKind, SendMark, current_scope
 from magent2.tools.sending import (
     Arguments,
@@ -100,14 +106,14 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         kind = payload.recipient.partition(":")[0]
         return SendKind((kind, payload.conversation_id, payload.steer), payload.content)
 
-    def answer(self, payload: ChatPayload, result: SendResult) -> JsonObject:
+    def answer(self, payload: ChatPayload, result: SendResult) -> ToolAnswer:
         # The plan of a held message may be that of a message to another agent, so its topics cannot be used.
         kind, _, name = payload.recipient.partition(":")
         to_agent = (chat_topic(payload.conversation_id), chat_topic(name))
         topics = to_agent if kind == "agent" else result.topics
         return {"ok": True, "envelope_id": result.id, "published_to": list(topics)}
 
-    async def respond(self, arguments: ChatArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+    async def respond(self, arguments: ChatArguments, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
         """In a block, a refusal is an exception. A model that calls the tool gets `{"ok": false, "error": …}`."""
         if context.python_execution:
             result = await super().respond(arguments, context)
@@ -121,13 +127,13 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
             answer = {"ok": False, "error": str(refusal)}
         return ToolExecutionResult(answer, answer)
 
-    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> JsonObject | None:
+    def hold(self, raw: ToolArguments, context: ToolExecutionContext) -> ToolAnswer | None:
         answer = super().hold(raw, context) if has_engine(context) else None
         return None if answer is None else {**answer, "held": True}
 
     async def send(
         self, log: Log, arguments: ChatArguments, payload: ChatPayload, context: ToolExecutionContext
-    ) -> JsonObject:
+    ) -> ToolAnswer:
         """Send or hold a resolved message for `send_message`, which may be called in the code of another tool."""
         result = await send_or_hold(log, self.prepared(arguments, payload, context))
         return self.answer(payload, result)
@@ -177,7 +183,7 @@ def send_message(
     return run_sync(caller.bus, ChatSend().send, arguments, payload, ToolExecutionContext(caller, scope))
 
 
-def _send_on_v1_bus(bus: Bus, payload: ChatPayload) -> JsonObject:
+def _send_on_v1_bus(bus: Bus, payload: ChatPayload) -> ToolAnswer:
     """A bus with only `publish` cannot tell a steer from other messages, and cannot hold any."""
     envelope = _build_envelope(payload.conversation_id, payload.sender, payload.recipient, payload.content)
     return {"ok": True, "envelope_id": envelope.id, "published_to": _publish(bus, envelope)}
@@ -307,7 +313,7 @@ def _chat_send() -> FunctionTool:
         content: str,
         conversation_id: str | None = None,
         steer: bool = False,
-    ) -> JsonObject:
+    ) -> ToolAnswer:
         """Send a chat message to a conversation or an agent.
 
         Args:

@@ -111,7 +111,7 @@ class SendAgentMessage(SendingTool[AgentMessageArguments, AgentMessagePayload]):
     ) -> Append:
         run, target = context.run, payload.target
         conditions = await check_contact(log, target)
-        metadata: JsonObject = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
+        metadata: dict[str, object] = {"origin": {"agent": run.agent, "conversation_id": run.conversation_id}}
         if payload.attachments:
             metadata["attachments"] = payload.attachments
         mail = AgentMail(

@@ -34,8 +34,7 @@ from magent2.directory.users import (
 )
 from magent2.errors import InvalidInput
 from magent2.models.address import channel_topic, stream_topic
-from magent2.models.json_types import JsonObject
-from magent2.tools.definition import ToolExecutionContext, ToolExecutionResult
+from magent2.tools.definition import ToolAnswer, ToolExecutionContext, ToolExecutionResult
 from magent2.tools.interface import RunFacts, SendMark
 from magent2.tools.messaging.mail import (
     AgentMail,
@@ -128,19 +127,19 @@ class SendUserMessage(SendingTool[UserMessageArguments, UserMessagePayload]):
 
     async def respond(
         self, arguments: UserMessageArguments, context: ToolExecutionContext
-    ) -> ToolExecutionResult[JsonObject]:
+    ) -> ToolExecutionResult[ToolAnswer]:
         result = await super().respond(arguments, context)
         if not arguments.wait:
             return result
         answer = result.typed_result
-        lane = AgentLane(answer["agent"], answer["conversation_id"])
-        wait = await wait_for_answer(context, lane, answer["envelope_id"], arguments.timeout_s)
+        lane = AgentLane(str(answer["agent"]), str(answer["conversation_id"]))
+        wait = await wait_for_answer(context, lane, str(answer["envelope_id"]), arguments.timeout_s)
         answer = {**answer, "answer": wait.text if wait.status == "finished" else None, "status": wait.status}
         if wait.reason is not None:
             answer["reason"] = wait.reason
         return ToolExecutionResult(answer, answer)
 
-    def answer(self, payload: UserMessagePayload, result: SendResult) -> JsonObject:
+    def answer(self, payload: UserMessagePayload, result: SendResult) -> ToolAnswer:
         return super().answer(payload, result) | {"agent": payload.agent, "conversation_id": payload.conversation_id}
 
     def target(self, payload: UserMessagePayload) -> str:

@@ -13,10 +13,10 @@ from magent2.bus.operations import GetBlob
 from magent2.errors import BlobMissing, InvalidInput, Refused
 from magent2.mail.headers import PRINCIPAL
 from magent2.models.address import chat_topic, check_name
-from magent2.models.json_types import JsonObject
 from magent2.sessions.history import History, read_history
 from magent2.sessions.message_outcome import MessageProgress, find_message_progress
 from magent2.tools.definition import (
+    ToolAnswer,
     ToolArguments,
     ToolDefinition,
     ToolExecutionContext,
@@ -52,7 +52,7 @@ def read_attachment_definition() -> ToolDefinition:
     return ToolDefinition(signature, {"type": "object"}, _read_attachment, parses_arguments=True)
 
 
-async def _read_attachment(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[JsonObject]:
+async def _read_attachment(raw: ToolArguments, context: ToolExecutionContext) -> ToolExecutionResult[ToolAnswer]:
     arguments, run = parse_arguments(READ_ATTACHMENT, ReadArguments, raw), context.run
     text = await find_attachment_text(Log(run.bus), run.conversation_id, arguments.sha256)
     piece = text[arguments.start : arguments.start + arguments.length]
@@ -89,7 +89,7 @@ def message_status(
     conversation_id: Annotated[
         str | None, Field(description="The conversation that it was sent to. Defaults to this conversation.")
     ] = None,
-) -> JsonObject:
+) -> ToolAnswer:
     """Get the status of a message: accepted (not seen yet), seen, answered, or dead."""
     conversation = (conversation_id or "").strip() or context.conversation_id
     try:

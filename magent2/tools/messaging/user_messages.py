@@ -25,9 +25,8 @@ from magent2.directory.entity import look_up_entity
 from magent2.directory.users import USERS, WEB, find_user
 from magent2.errors import AddressError, InvalidInput
 from magent2.models.address import chat_topic, stream_topic
-from magent2.models.json_types import JsonObject
 from magent2.settings import Settings
-from magent2.tools.definition import ToolExecutionContext
+from magent2.tools.definition import ToolAnswer, ToolExecutionContext
 from magent2.tools.interface import RunFacts, SendKind, SendMark
 from magent2.tools.messaging.mail import TEXT_MAX_CHARS, acting_user, check_text, now_text, unchanged
 from magent2.tools.sending import Arguments, Payload, SendingTool, SendResult
@@ -146,7 +145,7 @@ class SendFile(SendingTool[FileArguments, FilePayload]):
     def target(self, payload: FilePayload) -> str:
         return payload.destination.label
 
-    def answer(self, payload: FilePayload, result: SendResult) -> JsonObject:
+    def answer(self, payload: FilePayload, result: SendResult) -> ToolAnswer:
         return {**super().answer(payload, result), "sha256": payload.file.sha256, "bytes": payload.file.bytes}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from typing import NotRequired, TypeAlias, TypedDict, cast
 
 from magent2.bus.records import Record
-from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.sessions.history import History, RunRecord, SeenSteer
 from magent2.sessions.stream import REPLY_TO, flat_event
 
-InputItem: TypeAlias = JsonObject  # an item of the input of a model, in the form of the Responses API
+InputItem: TypeAlias = dict[str, object]  # an item of the input of a model, in the form of the Responses API
 SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
 
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
@@ -84,13 +83,13 @@ def question_item(run: RunRecord) -> InputItem:
     return {"role": "user", "content": label_sender(sender, text) if sender.startswith("agent:") else text}
 
 
-def _remembered(output: Iterable[JsonMapping]) -> list[JsonMapping]:
+def _remembered(output: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """The output items that any model accepts as input again.
 
     Calls of tools that the provider ran are left out; the text after them tells their results. Reasoning items right
     before such a call are left out too, because providers refuse a reasoning item without the item it led to.
     """
-    kept: list[JsonMapping] = []
+    kept: list[Mapping[str, object]] = []
     for item in output:
         if item.get("type", "message") in REPLAYED_TYPES:
             kept.append(item)
@@ -107,30 +106,44 @@ def _as_input(item: Mapping[str, object]) -> InputItem:
     }
 
 
-def _results(run: RunRecord, turn: int, output: Iterable[JsonMapping]) -> Iterable[InputItem]:
+def _results(run: RunRecord, turn: int, output: Iterable[Mapping[str, object]]) -> Iterable[InputItem]:
     for call in function_calls(output):
         recorded = run.tools.get((turn, call["call_id"]))
         result = STOPPED_CALL if recorded is None else recorded["output"]
         yield {"type": "function_call_output", "call_id": call["call_id"], "output": result}
 
 
-def function_calls(output: Iterable[JsonMapping]) -> Sequence[JsonMapping]:
-    return [item for item in output if item.get("type") == "function_call"]
+class FunctionCallItem(TypedDict):
+    """A call of a function tool in the output of a model."""
+
+    call_id: str
+    name: str
+    arguments: NotRequired[str]
 
 
-def mcp_approval_requests(output: Iterable[JsonMapping]) -> Sequence[JsonMapping]:
-    """Calls that the provider makes on a hosted MCP server after they were approved."""
-    return [item for item in output if item.get("type") == "mcp_approval_request"]
+class McpApprovalItem(TypedDict):
+    """A call on a hosted MCP server in the output of a model. The provider makes it after it was approved."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: NotRequired[str]
 
 
-def approvable_calls(output: Iterable[JsonMapping]) -> dict[str, tuple[str, str]]:
+def function_calls(output: Iterable[Mapping[str, object]]) -> Sequence[FunctionCallItem]:
+    return [cast(FunctionCallItem, item) for item in output if item.get("type") == "function_call"]
+
+
+def mcp_approval_requests(output: Iterable[Mapping[str, object]]) -> Sequence[McpApprovalItem]:
+    return [cast(McpApprovalItem, item) for item in output if item.get("type") == "mcp_approval_request"]
+
+
+def approvable_calls(output: Iterable[Mapping[str, object]]) -> dict[str, tuple[str, str]]:
     """Name and arguments of every call in an answer that can need approval, by the id of the decision."""
     items = list(output)
-    calls = {
-        str(call["call_id"]): (str(call["name"]), str(call.get("arguments") or "")) for call in function_calls(items)
-    }
+    calls = {call["call_id"]: (call["name"], call.get("arguments") or "") for call in function_calls(items)}
     hosted = {
-        str(item["id"]): (f"{item['server_label']}.{item['name']}", str(item.get("arguments") or ""))
+        item["id"]: (f"{item['server_label']}.{item['name']}", item.get("arguments") or "")
         for item in mcp_approval_requests(items)
     }
     return {**calls, **hosted}

@@ -138,7 +138,7 @@ class AgentSettings(TypedDict, total=False):
     model: str
 
 
-class SessionSettings(TypedDict, total=False):
+class RecordedSettings(TypedDict, total=False):
     """The settings in a `settings` record: the scenario, settings of its agents by name, instructions for all."""
 
     scenario_id: str
@@ -170,8 +170,8 @@ class RunKey:
 
     def start(
         self,
-        envelope: JsonMapping,
-        spec: JsonMapping,
+        envelope: Mapping[str, object],
+        spec: Mapping[str, object],
         seen: int,
         trace: str | None = None,
         release: str = "",
@@ -183,7 +183,9 @@ class RunKey:
         headers = {name: value for name, value in ((TRACE, trace), (RELEASE, release)) if value}
         return self._record("start", {"envelope": dict(envelope), "spec": dict(spec), "seen": seen}, headers)
 
-    def answer(self, turn: int, response: JsonMapping, speaker: str, steers: Sequence[SeenSteer] = ()) -> NewRecord:
+    def answer(
+        self, turn: int, response: Mapping[str, object], speaker: str, steers: Sequence[SeenSteer] = ()
+    ) -> NewRecord:
         """The model answered. `steers` are those it saw first in this turn."""
         answer: AnswerRecord = {"turn": turn, "response": dict(response), "speaker": speaker}
         if steers:
@@ -227,7 +229,7 @@ class RunKey:
         """The worker of this attempt shut down; the next one continues."""
         return self._record("give_back", {"attempt": attempt})
 
-    def end(self, status: EndStatus, output: str | None = None, usage: JsonMapping | None = None) -> NewRecord:
+    def end(self, status: EndStatus, output: str | None = None, usage: Mapping[str, object] | None = None) -> NewRecord:
         """The run ended."""
         end: EndRecord = {"status": status, "output": output, "usage": dict(usage) if usage else None}
         return self._record("end", end)
@@ -237,7 +239,7 @@ class RunKey:
         return NewRecord(history_topic(self.conversation), {**own, **fields}, headers=headers or {})
 
 
-def settings_record(conversation: str, settings: SessionSettings) -> NewRecord:
+def settings_record(conversation: str, settings: RecordedSettings) -> NewRecord:
     """The settings from here on. They replace all earlier ones."""
     payload = {"kind": "settings", "conversation_id": conversation, "settings": dict(settings)}
     return NewRecord(history_topic(conversation), payload)
@@ -302,7 +304,7 @@ class History:
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
     last: int = 0
-    settings: SessionSettings = field(default_factory=SessionSettings)
+    settings: RecordedSettings = field(default_factory=RecordedSettings)
 
     def followed_by(self, records: Sequence[Record]) -> History:
         """The history extended by these records. Records of a run whose start is not in the history are ignored."""

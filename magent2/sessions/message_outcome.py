@@ -10,7 +10,6 @@ from magent2.bus.log import Log
 from magent2.bus.records import Record
 from magent2.mail.headers import COPIES
 from magent2.models.address import chat_topic
-from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.sessions.history import History, HistoryReader, RunRecord, read_history
 
 # --- The outcome: the run that answers the message, folded while the stream is read. Pure.
@@ -31,7 +30,7 @@ class MessageOutcome:
         self.run_id: str | None = None
         self.status: str | None = None  # of the run, once it has ended
         self.reason: str | None = None
-        self.output: JsonMapping | None = None
+        self.output: Mapping[str, object] | None = None
 
     def take(self, record: Record) -> None:
         payload = record.payload
@@ -59,7 +58,7 @@ class MessageOutcome:
         return "" if self.output is None else str(self.output.get("text", ""))
 
     @property
-    def usage(self) -> JsonMapping | None:
+    def usage(self) -> Mapping[str, object] | None:
         usage = None if self.output is None else self.output.get("usage")
         return usage if isinstance(usage, Mapping) else None
 
@@ -69,9 +68,9 @@ class MessageOutcome:
         found = None if self.output is None else self.output.get("message_id")
         return found if isinstance(found, str) else None
 
-    def tool_calls(self) -> list[JsonObject]:
+    def tool_calls(self) -> list[dict[str, object]]:
         """Each tool call once, in the order of their starts, with its result."""
-        calls: dict[str, JsonObject] = {}
+        calls: dict[str, dict[str, object]] = {}
         for record in self.records:
             payload = record.payload
             if payload.get("event") == "tool_step":
@@ -80,7 +79,7 @@ class MessageOutcome:
         return list(calls.values())
 
 
-def _empty_call(payload: Mapping[str, object]) -> JsonObject:
+def _empty_call(payload: Mapping[str, object]) -> dict[str, object]:
     return {
         "tool_call_id": payload.get("tool_call_id"),
         "name": payload.get("name"),
@@ -93,7 +92,7 @@ def _empty_call(payload: Mapping[str, object]) -> JsonObject:
     }
 
 
-def _step_fields(payload: Mapping[str, object]) -> JsonObject:
+def _step_fields(payload: Mapping[str, object]) -> dict[str, object]:
     """The fields that this step adds to its call."""
     names = {
         "args": "args",

@@ -19,7 +19,7 @@ from magent2.models.address import agent_topic, check_name, history_topic, strea
 from magent2.models.events import SessionEvent
 from magent2.models.json_types import JsonMapping
 from magent2.models.principal import Principal
-from magent2.sessions.history import AgentSettings, History, SessionSettings, read_history, settings_record
+from magent2.sessions.history import AgentSettings, History, RecordedSettings, read_history, settings_record
 from magent2.sessions.stream import event_payload
 
 CREATED_ID = "session-created"
@@ -39,7 +39,7 @@ class SessionChange:
     overlay: str | None = None
     takes_over: bool = False
 
-    def applied(self, settings: SessionSettings) -> SessionSettings:
+    def applied(self, settings: RecordedSettings) -> RecordedSettings:
         """The settings after this change. A change of scenario removes the settings of the old scenario's agents."""
         same = settings.get("scenario_id") in (None, self.scenario_id)
         agents = dict(settings.get("agents") or {}) if same else {}
@@ -51,7 +51,7 @@ class SessionChange:
             own["model"] = model
         if own:
             agents[self.agent] = own
-        after: SessionSettings = {"scenario_id": self.scenario_id, "agents": agents}
+        after: RecordedSettings = {"scenario_id": self.scenario_id, "agents": agents}
         if overlay := settings.get("overlay") if self.overlay is None else self.overlay:
             after["overlay"] = overlay
         return after
@@ -61,7 +61,7 @@ class SessionChange:
 class ConfigureResult:
     """The settings after the call, whether the session is new, and the names of the changed settings."""
 
-    settings: SessionSettings
+    settings: RecordedSettings
     created: bool
     changed: tuple[str, ...]
     active_agent: str | None = None
@@ -112,7 +112,7 @@ def _check_free(session_id: str, state: tuple[TopicInfo, ...], principal: Princi
 def _append(
     session_id: str,
     history: History,
-    after: SessionSettings,
+    after: RecordedSettings,
     changed: tuple[str, ...],
     active: str | None,
     owner: str | None,
@@ -136,7 +136,7 @@ def _append(
     )
 
 
-def changed_settings(before: SessionSettings, after: SessionSettings) -> tuple[str, ...]:
+def changed_settings(before: RecordedSettings, after: RecordedSettings) -> tuple[str, ...]:
     """The names of the settings that differ: `scenario_id`, `overlay`, `desk.instructions`."""
     found = [name for name in ("scenario_id", "overlay") if before.get(name) != after.get(name)]
     old, new = before.get("agents") or {}, after.get("agents") or {}

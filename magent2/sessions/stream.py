@@ -9,12 +9,14 @@ from magent2.bus.records import NewRecord, Record
 from magent2.models.address import stream_topic
 from magent2.models.envelope import BaseStreamEvent
 from magent2.models.events import RunFields
-from magent2.models.json_types import JsonMapping, JsonObject
+from magent2.models.json_types import JsonObject
 
 CLOSING = ("output", "message")
 
 
-def stream_record(event: BaseStreamEvent | JsonMapping, fields: JsonMapping | None = None) -> NewRecord:
+def stream_record(
+    event: BaseStreamEvent | Mapping[str, object], fields: Mapping[str, object] | None = None
+) -> NewRecord:
     """An event as a record. `fields` are v1.1 fields of the run; fields of the event itself take precedence.
 
     A token is a draft of its message, and the output or message of the same id closes it: retention may then drop the
@@ -32,7 +34,7 @@ def payload_record(payload: JsonObject) -> NewRecord:
     return NewRecord(topic, payload, closes=message if kind in CLOSING else None)
 
 
-def event_payload(event: BaseStreamEvent | JsonMapping) -> JsonObject:
+def event_payload(event: BaseStreamEvent | Mapping[str, object]) -> JsonObject:
     """An event as JSON, from a model or a mapping. Fields of v1.1 events that are not set are left out."""
     if isinstance(event, dict):  # the frequent case: tokens
         return dict(event)

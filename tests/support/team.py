@@ -14,7 +14,7 @@ from magent2.models.envelope import MessageEnvelope
 from magent2.roster.spec import AgentSpec, Roster, Scenario
 from magent2.runner.config import RunnerConfig
 from magent2.runner.team.runner import TeamRunner
-from magent2.sessions.history import SessionSettings, settings_record
+from magent2.sessions.history import RecordedSettings, settings_record
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.worker.lane_run import LaneRun, Outcome
 from magent2.worker.runner_adapter import Runner
@@ -71,7 +71,7 @@ def ask_route(bus: Engine, text: str, current: str | None = None) -> str:
     return mail(bus, text, "chief", "routing", metadata=metadata, sending=SendOptions(kind="route"))
 
 
-def set_session(bus: Engine, settings: SessionSettings, conversation: str = "one") -> None:
+def set_session(bus: Engine, settings: RecordedSettings, conversation: str = "one") -> None:
     bus.call(Append(records=(settings_record(conversation, settings),)))
 
 

@@ -111,7 +111,7 @@ async def record_sdk_outputs(journal: Journal, request: object, speaker: str) ->
     for item in request if isinstance(request, list) else ():
         if not isinstance(item, Mapping) or item.get("type") != "function_call_output":
             continue
-        requested = calls.get(item.get("call_id"))
+        requested = calls.get(str(item.get("call_id")))
         if requested is None:
             continue
         facts = requested["call_id"], requested["name"], requested["arguments"], speaker

@@ -31,7 +31,7 @@ from magent2.runner.team.route_run import ROUTE_MAX_S, RouteRun
 from magent2.runner.team.spec import MESSAGE, ROUTE, TOOL, TeamSpec, resolve, scenario_of
 from magent2.runner.team.tool_run import ToolRun
 from magent2.sandbox.monty import LoopSandbox
-from magent2.sessions.history import RunRecord, SessionSettings
+from magent2.sessions.history import RecordedSettings, RunRecord
 from magent2.tools.builtins import BuiltinTools, ModelKind
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.mcp import McpServers
@@ -145,7 +145,7 @@ class TeamRunner:
         address = Address.parse(envelope.recipient)
         name = address.name if address.kind == "agent" else roster.scenario().root
         if name not in self._v1_runners:
-            spec = self._resolve(name, SessionSettings(), MESSAGE)
+            spec = self._resolve(name, RecordedSettings(), MESSAGE)
             run = RunRecord("", name, {}, {}, 0)
             graphs = TeamGraphs(self.tools, self.builtins, McpServers(), self._sandbox, self.kind, self._graphs.model)
             self._v1_runners[name] = OpenAIAgentsRunner(graphs.get(spec, name, run), sandbox=self._sandbox)
@@ -168,7 +168,7 @@ class TeamRunner:
             return TeamSpec.from_payload(pinned)
         return self._resolve(context.agent, context.history.settings, context.kind)
 
-    def _resolve(self, agent: str, settings: SessionSettings, kind: str) -> TeamSpec:
+    def _resolve(self, agent: str, settings: RecordedSettings, kind: str) -> TeamSpec:
         kind = kind if kind in (TOOL, ROUTE) else MESSAGE
         return resolve(self.roster, agent, settings, kind=kind, model=self._config.model)
 

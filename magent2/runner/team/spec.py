@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from magent2.bus.records import canonical
 from magent2.models.json_types import JsonMapping, JsonObject
 from magent2.roster.spec import AgentSpec, Roster, Scenario
-from magent2.sessions.history import AgentSettings, SessionSettings
+from magent2.sessions.history import AgentSettings, RecordedSettings
 
 MESSAGE, TOOL, ROUTE = "message", "tool", "route"  # kinds of runs, as the header of their mail names them
 
@@ -86,14 +86,14 @@ class TeamSpec:
 
 
 def resolve(
-    roster: Roster, agent: str, settings: SessionSettings, *, kind: str = MESSAGE, model: str | None = None
+    roster: Roster, agent: str, settings: RecordedSettings, *, kind: str = MESSAGE, model: str | None = None
 ) -> TeamSpec:
     """The specification of a run of this agent that starts now. `model` is for agents that name none.
 
     The settings of the session apply to the agents of its scenario. They do not apply to an agent of another scenario.
     """
     scenario = scenario_of(roster, agent, settings.get("scenario_id"))
-    own = settings if settings.get("scenario_id") in (None, scenario.id) else SessionSettings()
+    own = settings if settings.get("scenario_id") in (None, scenario.id) else RecordedSettings()
     names = reachable(scenario, agent) if kind == MESSAGE else (agent,)
     changes = own.get("agents") or {}
     members = {name: _member(scenario.agents[name], changes.get(name) or {}, model) for name in names}

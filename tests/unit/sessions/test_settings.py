@@ -16,7 +16,7 @@ from magent2.mail.registration import register_agent
 from magent2.models.address import conversation_topics
 from magent2.models.principal import Principal
 from magent2.sessions.folds import model_input
-from magent2.sessions.history import History, RunKey, SessionSettings, read_history, settings_record
+from magent2.sessions.history import History, RecordedSettings, RunKey, read_history, settings_record
 from magent2.sessions.settings import ConfigureResult, SessionChange, changed_settings, configure_session
 from tests.support.audit import whole_log
 
@@ -37,7 +37,7 @@ def configure(bus: MemoryBus, **change: Any) -> ConfigureResult:
     return run_sync(bus, configure_session, "one", ANN, SessionChange(**given))
 
 
-def settings(bus: MemoryBus) -> SessionSettings:
+def settings(bus: MemoryBus) -> RecordedSettings:
     return run_sync(bus, read_history, "one").settings
 
 
@@ -136,7 +136,7 @@ def write(bus: MemoryBus, name: str, agent: str, spec: Mapping[str, Any], said: 
 def shown(bus: MemoryBus, agent: str, spec: Mapping[str, Any]) -> list[str]:
     write(bus, "last", agent, spec)
     history = run_sync(bus, read_history, "one")
-    return [item["content"] for item in model_input(history, agent, history.runs["last"], 10).items]
+    return [str(item["content"]) for item in model_input(history, agent, history.runs["last"], 10).items]
 
 
 def test_settings_do_not_disturb_runs_and_the_last_count(bus: MemoryBus) -> None:

@@ -9,10 +9,10 @@ import pytest
 from magent2.errors import UnknownAgent
 from magent2.roster.agents_file import default_roster
 from magent2.runner.team.spec import TeamSpec, reachable, resolve, scenario_of
-from magent2.sessions.history import SessionSettings
+from magent2.sessions.history import RecordedSettings
 from tests.support.team import CHIEF, DESK, SHOP, roster
 
-NO_SETTINGS = SessionSettings()
+NO_SETTINGS = RecordedSettings()
 
 
 def test_it_is_the_same_after_a_round_trip_through_the_log() -> None:
@@ -32,7 +32,7 @@ def test_it_has_exactly_the_agents_that_can_be_reached() -> None:
 
 
 def test_a_model_of_the_session_overrides_the_rosters_and_that_the_runners() -> None:
-    settings: SessionSettings = {"scenario_id": "house", "agents": {"desk": {"model": "mine"}}}
+    settings: RecordedSettings = {"scenario_id": "house", "agents": {"desk": {"model": "mine"}}}
 
     members = resolve(roster(), "desk", settings, model="fallback").members
     assert (members["desk"].model, members["shop"].model) == ("mine", "shop-model")

@@ -61,7 +61,8 @@ async def write_run(runner: Runner, envelope: MessageEnvelope, context: RunConte
         return
     async with aclosing(events):
         async for event in events:
-            await sink.write(event)
+            if not sink.offer(event):  # `write` works at any time, but costs two coroutines per token
+                await sink.write(event)
 
 
 def events_of(

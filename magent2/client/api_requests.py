@@ -33,7 +33,6 @@ from magent2.models.api.messages import (
 )
 from magent2.models.api.sessions import Conversation, ConversationPage, SessionSettings, StopResponse
 from magent2.models.api.team import ToolRunResponse
-from magent2.models.json_types import JsonObject
 
 T = TypeVar("T")
 
@@ -60,7 +59,7 @@ class ApiRequest(Generic[T]):
     path: str
     parse: Callable[[object], T]
     params: Mapping[str, str] = field(default_factory=dict)
-    body: JsonObject | None = None
+    body: Mapping[str, object] | None = None
     repeatable: bool = True
 
     def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
@@ -79,7 +78,7 @@ def problem(status: int, headers: Mapping[str, str], content: bytes) -> GatewayP
         found = json.loads(content)
     except ValueError:
         found = None
-    document: JsonObject = found if isinstance(found, dict) else {}
+    document: dict[str, object] = found if isinstance(found, dict) else {}
     detail = str(document.get("detail") or document.get("title") or f"the gateway answered {status}")
     fields: dict[str, object] = dict(document)
     if headers.get("retry-after", "").isdecimal():
@@ -232,11 +231,11 @@ def drop_dead(agent: str, seq: int) -> ApiRequest[None]:
     return ApiRequest("DELETE", f"/api/dead/{_quoted(agent)}/{seq}", _nothing, repeatable=False)
 
 
-def health() -> ApiRequest[JsonObject]:
+def health() -> ApiRequest[dict[str, object]]:
     return ApiRequest("GET", "/health", _json_object)
 
 
-def ready() -> ApiRequest[JsonObject]:
+def ready() -> ApiRequest[dict[str, object]]:
     return ApiRequest("GET", "/ready", _json_object)
 
 
@@ -251,7 +250,7 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _given(**values: object) -> JsonObject:
+def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -259,7 +258,7 @@ def _params(**values: object) -> dict[str, str]:
     return {name: str(value) for name, value in _given(**values).items()}
 
 
-def _json_object(data: object) -> JsonObject:
+def _json_object(data: object) -> dict[str, object]:
     if not isinstance(data, dict):
         raise TypeError(f"expected a JSON object, found {type(data).__name__}")
     return data

@@ -32,7 +32,6 @@ from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
 from magent2.models.api.administration import AgentInfo, DeadLetterPage
 from magent2.models.api.messages import ApprovalInfo, MessageReceipt
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
-from magent2.models.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -214,11 +213,11 @@ class AsyncClient:
         """Remove a dead letter."""
         await self._request(api_requests.drop_dead(agent, seq))
 
-    async def health(self) -> JsonObject:
+    async def health(self) -> dict[str, object]:
         """Return the response of `/health`."""
         return await self._request(api_requests.health())
 
-    async def ready(self) -> JsonObject:
+    async def ready(self) -> dict[str, object]:
         """Return the response of `/ready`."""
         return await self._request(api_requests.ready())
 

@@ -31,7 +31,6 @@ from magent2.errors import AnswerPending, GatewayUnreachable, TransientError
 from magent2.models.api.administration import AgentInfo, DeadLetterPage
 from magent2.models.api.messages import ApprovalInfo, MessageReceipt
 from magent2.models.api.sessions import Conversation, ConversationPage, StopResponse
-from magent2.models.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -211,11 +210,11 @@ class Client:
         """Remove a dead letter."""
         self._request(api_requests.drop_dead(agent, seq))
 
-    def health(self) -> JsonObject:
+    def health(self) -> dict[str, object]:
         """Return the response of `/health`."""
         return self._request(api_requests.health())
 
-    def ready(self) -> JsonObject:
+    def ready(self) -> dict[str, object]:
         """Return the response of `/ready`."""
         return self._request(api_requests.ready())
 

@@ -22,7 +22,7 @@ class Attachment:
     bytes: int
     send_as: SendAs = "file"
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -47,7 +47,7 @@ class OutgoingMessage:
         fields["attachments"] = tuple(Attachment(**item) for item in fields.get("attachments", ()))
         return cls(**fields)
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -166,6 +166,7 @@ def transcript_line(session_id: str, record: Record) -> TranscriptLine | None:
     event = flat_event(session_id, record)
     if event is None or event["type"] != "message" or not event["text"]:
         return None
+    reply_to = event["data"].get(REPLY_TO)
     return {
         "seq": event["seq"],
         "message_id": event["message_id"],
@@ -173,7 +174,7 @@ def transcript_line(session_id: str, record: Record) -> TranscriptLine | None:
         "agent_id": event["agent_id"],
         "text": event["text"],
         "timestamp_ms": event["timestamp_ms"],
-        "reply_to": event["data"].get(REPLY_TO),
+        "reply_to": reply_to if isinstance(reply_to, str) else None,
     }
 
 

@@ -92,7 +92,7 @@ class FlatEvent(TypedDict):
     text: str | None
     final: bool | None
     reason: str | None
-    data: JsonObject
+    data: dict[str, object]
     timestamp_ms: int
 
 
@@ -157,7 +157,7 @@ def _reason_of(payload: Mapping[str, object]) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def _data_of(payload: Mapping[str, object]) -> JsonObject:
+def _data_of(payload: Mapping[str, object]) -> dict[str, object]:
     """The remaining fields; for a session change, the changed settings."""
     kind = payload.get("event")
     if kind == "session":

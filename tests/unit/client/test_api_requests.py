@@ -31,7 +31,7 @@ def test_a_bare_name_is_an_agents_and_a_conversation_is_its_own(
     body = api_requests.send(name, "hello").body or {}
 
     assert body["recipient"] == recipient
-    assert body["conversation_id"] == conversation or body["conversation_id"].startswith("c-")
+    assert body["conversation_id"] == conversation or str(body["conversation_id"]).startswith("c-")
 
 
 def test_a_message_has_its_id_before_it_is_sent_and_says_only_what_was_chosen() -> None:

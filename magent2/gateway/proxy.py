@@ -1,8 +1,4 @@
-"""Reverse proxies in front of a gateway: the root path, and forwarding headers of trusted proxies.
-
-uvicorn's `proxy_headers` and `root_path` are not enough: they ignore X-Forwarded-Host, which Host and Origin checks
-need, and expect that the proxy has removed the root path. Here a proxy may remove it or leave it.
-"""
+"""Reverse proxies in front of a gateway: the root path, and forwarding headers of trusted proxies."""
 
 from __future__ import annotations
 
@@ -17,15 +13,27 @@ from starlette.types import Scope
 
 from magent2.errors import SettingsError
 
-HOPS_MAX = 32  # entries of X-Forwarded-For that are looked at, from the nearest on
+# Why not uvicorn's `proxy_headers` and `root_path` (read in uvicorn 0.54; tests/unit/gateway/test_canaries.py pins it):
+# - `middleware/proxy_headers.py` ignores X-Forwarded-Host, which the Host and Origin checks need. It also replaces the
+#   address of the peer, so that code behind it cannot tell whether the peer and its X-Forwarded-Host are trusted.
+# - It ignores an X-Forwarded-Proto with several values, takes any text in X-Forwarded-For as the client's address, and
+#   does not match ::ffff:10.0.0.1, which a dual-stack socket reports, with 10.0.0.0/8.
+# - `protocols/http/httptools_impl.py` puts `root_path` before every path, also where the proxy has left it in place.
+
+HOPS_MAX = 32  # entries of X-Forwarded-For that are read, from the nearest on
 ROOT_PATH_MAX_CHARS = 200
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-OURS = frozenset({"agents", "api", "conversations", "dead", "health", "metrics", "page", "problems", "ready", "send"})
-TAKEN = OURS | {"stream", "openapi.json"}  # a sub-path that begins like a route could be meant as one
+# First parts of the gateway's own paths. A root path that begins with one could not be told from a route.
+RESERVED = frozenset(
+    {
+        "agents", "api", "conversations", "dead", "health", "metrics", "openapi.json", "page", "problems", "ready",
+        "send", "stream",
+    }
+)  # fmt: skip
 SCHEMES = ("http", "https")
 
 FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
-SCHEME_KEY = "magent2.scheme"  # in the scope: the scheme that the browser used, where a trusted proxy told it
+SCHEME_KEY = "magent2.scheme"  # scope key: the scheme that the browser used, if a trusted proxy reports it
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -44,19 +52,19 @@ class ProxySettings:
     def apply(self, scope: Scope) -> None:
         """Restore client address, scheme, host and path of a request as they were before the proxies."""
         if self.trusted and _is_trusted(client_address(scope), self.trusted):
-            self._believe(scope)
+            self._apply_headers(scope)
         if self.root_path:
             self._put_below_root(scope)
 
-    def _believe(self, scope: Scope) -> None:
-        told = _told(scope)
-        client = self._client(told.get(FORWARDED_FOR, ""))
+    def _apply_headers(self, scope: Scope) -> None:
+        headers = _forwarding_headers(scope)
+        client = self._client(headers.get(FORWARDED_FOR, ""))
         if client is not None:
             scope["client"] = (client, 0)
-        scheme = _last(told.get(FORWARDED_PROTO, "")).lower()
+        scheme = _last(headers.get(FORWARDED_PROTO, "")).lower()
         if scheme in SCHEMES:
             scope["scheme"] = scope[SCHEME_KEY] = scheme
-        host = _last(told.get(FORWARDED_HOST, ""))
+        host = _last(headers.get(FORWARDED_HOST, ""))
         if host:
             others = [pair for pair in scope["headers"] if pair[0] != b"host"]
             scope["headers"] = [(b"host", host.encode("latin-1")), *others]
@@ -93,29 +101,29 @@ def client_address(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def _told(scope: Scope) -> dict[bytes, str]:
+def _forwarding_headers(scope: Scope) -> dict[bytes, str]:
     """Return the forwarding headers. Repeated headers are joined in order."""
-    told: dict[bytes, str] = {}
+    found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
         if name in (FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST):
             text = value.decode("latin-1")
-            told[name] = f"{told[name]},{text}" if name in told else text
-    return told
+            found[name] = f"{found[name]},{text}" if name in found else text
+    return found
 
 
 def _last(chain: str) -> str:
-    """Return the last entry, which the nearest and only known proxy has written."""
+    """Return the last entry, which the nearest proxy has written. Only that proxy is known to be trusted."""
     return chain.rpartition(",")[2].strip()
 
 
-@lru_cache(maxsize=1024)  # proxies are few, and each brings many requests
+@lru_cache(maxsize=1024)  # few proxies send many requests each
 def _is_trusted(address: str, networks: tuple[Network, ...]) -> bool:
     found = _address(address)
     return found is not None and any(found in network for network in networks)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """`10.0.0.1`, `10.0.0.1:80`, `::1`, `[::1]:80`."""
+    """Parse `10.0.0.1`, `10.0.0.1:80`, `::1` or `[::1]:80`. Return `None` for any other text."""
     bare = text.strip()
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]
@@ -144,7 +152,7 @@ def _root_path(text: str) -> str:
         return ""
     if not ROOT_PATH.fullmatch(path) or len(path) > ROOT_PATH_MAX_CHARS or {".", ".."} & set(path.split("/")):
         raise SettingsError(f"a root path is a path such as /magent2, not {text[:60]!r}")
-    if path.split("/")[1] in TAKEN:
+    if path.split("/")[1] in RESERVED:
         raise SettingsError(
             f"the root path {path!r} begins like a route of the gateway; choose another, such as /magent2"
         )

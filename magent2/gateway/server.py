@@ -70,7 +70,7 @@ class Gateway:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,
+                proxy_headers=False,  # `ProxySettings` reads them: gateway/proxy.py
                 backlog=BACKLOG,
                 timeout_keep_alive=math.ceil(self.limits.keep_alive_s),
                 timeout_graceful_shutdown=math.ceil(self.limits.drain_s),
@@ -106,7 +106,8 @@ class Gateway:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Port 0 chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns off the delay of small packets on what is accepted: 40 ms an answer.
+    # asyncio sets TCP_NODELAY on accepted connections only if the protocol is named. Without it a response can wait
+    # 40 ms for the client's acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,7 +138,7 @@ def choose_access(settings: Settings, host: str, token: str | None = None, hosts
 def choose_proxy_settings(
     settings: Settings, root_path: str | None = None, trusted: Sequence[str] = ()
 ) -> ProxySettings:
-    """What stands before the gateway, as the command line says, else the environment."""
+    """Return the proxy settings of the command line, else of the environment."""
     return ProxySettings.parse(
         root_path if root_path is not None else settings.root_path, trusted or settings.trusted_proxies
     )

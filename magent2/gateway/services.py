@@ -58,7 +58,7 @@ class WorkerPresence:
 
 
 class UnknownPresence(WorkerPresence):
-    """For a bus that does not know its workers: no sender is told that an agent has no worker."""
+    """The presence on a bus that does not list its workers. No sender is told that an agent has no worker."""
 
     def refresh(self) -> None:
         return None

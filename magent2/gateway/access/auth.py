@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -22,7 +23,7 @@ from magent2.token import TokenFile
 
 log = logging.getLogger(__name__)
 
-Stat = tuple[int, int, int]
+FileStat: TypeAlias = tuple[int, int, int]  # inode, time of change, size
 
 
 class WatchedToken:
@@ -30,34 +31,35 @@ class WatchedToken:
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
-        self._seen: Stat | None = None
+        self._last_stat: FileStat | None = None
         self._token = ""
 
     @property
     def token(self) -> str:
-        """While the file cannot be read, the last token stands."""
+        """The current token. While the file cannot be read, it is the last one that was read."""
         try:
             stat = self._file.path.stat()
         except OSError:
             return self._token
-        seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if seen != self._seen:
-            self._read(seen)
+        current = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if current != self._last_stat:
+            self._read(current)
         return self._token
 
-    def _read(self, seen: Stat) -> None:
+    def _read(self, current: FileStat) -> None:
         try:
             self._token = self._file.read() or self._token
-            self._seen = seen
+            self._last_stat = current
         except SettingsError as error:
-            log.warning("the token file cannot be used; the last token stands", extra={"error": str(error)})
+            log.warning("cannot read the token file; the last token remains valid", extra={"error": str(error)})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Open, unless told otherwise. `loopback`: only names of this machine, and only pages of our own origin.
+    """Access rules of a gateway. By default every caller is an administrator.
 
-    `hosts` are names that it answers to besides those of this machine; where there are any, to no others.
+    With `loopback`, only names of this machine are accepted as Host. `hosts` are accepted in addition; if there are
+    any, all other names are refused. With `same_origin`, only pages of the gateway's own origin may call it.
     """
 
     fixed: str | None = field(default=None, repr=False)
@@ -79,28 +81,28 @@ class Access:
     def token(self) -> str | None:
         return self.watched.token if self.watched is not None else self.fixed
 
-    def admits(self, authorization: bytes) -> bool:
-        """Return whether the header carries the token. Compares in constant time."""
+    def has_token(self, authorization: bytes) -> bool:
+        """Return whether the header has the token, in constant time. Without a token every header does."""
         token = self.token
         return token is None or hmac.compare_digest(bearer(authorization), token.encode())
 
-    def knows_host(self, host: str) -> bool:
+    def accepts_host(self, host: str) -> bool:
         if not self.loopback and not self.hosts:
             return True
         name = host_name(host)
         return name in self.hosts or is_loopback(name)
 
-    def knows_origin(self, origin: str, host: str, own_scheme: str | None = None) -> bool:
-        """Return whether a calling page is of our own origin. `own_scheme` is our scheme as a proxy reports it."""
+    def accepts_origin(self, origin: str, host: str, own_scheme: str | None = None) -> bool:
+        """Return whether the origin of a page is the gateway's own. A proxy may report the scheme as `own_scheme`."""
         if not self.same_origin:
             return True
         scheme, _, netloc = origin.partition("://")
-        own = _place(host, scheme)
-        return own is not None and _place(netloc, scheme) == own and own_scheme in (None, scheme)
+        own = _host_and_port(host, scheme)
+        return own is not None and _host_and_port(netloc, scheme) == own and own_scheme in (None, scheme)
 
 
 def parse_hosts(names: Iterable[str]) -> frozenset[str]:
-    """Names as a browser may give them, without a port."""
+    """Normalize the names of allowed hosts. Raises `SettingsError` for a text that is not a name."""
     found = frozenset(name.strip().rstrip(".").lower() for name in names)
     for name in found:
         if not name or host_name(name) != name:
@@ -112,20 +114,20 @@ def parse_hosts(names: Iterable[str]) -> frozenset[str]:
 
 def bearer(authorization: bytes) -> bytes:
     """Return the bearer token of the header, or an empty text."""
-    scheme, _, given = authorization.partition(b" ")
-    return given.strip() if scheme.lower() == b"bearer" else b""
+    scheme, _, credential = authorization.partition(b" ")
+    return credential.strip() if scheme.lower() == b"bearer" else b""
 
 
-@lru_cache(maxsize=256)  # every request has one, and clients have few
+@lru_cache(maxsize=256)  # parsed for every request, and there are few different ones
 def host_name(host: str) -> str:
-    """`[::1]:80` → `::1`."""
+    """Return the name without the port: `[::1]:80` → `::1`. Empty for a text that is not a host."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
 
 
-def _place(netloc: str, scheme: str) -> tuple[str, int] | None:
+def _host_and_port(netloc: str, scheme: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(f"//{netloc}")
         port = parts.port
@@ -139,14 +141,14 @@ IDENTITY_KEY = "magent2.identity"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The principal of a request, and the id of its API key. Without a key it is the token, or an open route."""
+    """The principal of a request, and the id of its API key. `key` is `None` for the token and on open paths."""
 
     principal: Principal
     key: str | None = None
 
 
 TOKEN_IDENTITY = Identity(ADMIN)
-ANONYMOUS = Identity(Principal(""))  # on paths that need no credential
+ANONYMOUS = Identity(Principal(""))  # of requests on open paths
 
 
 def identity_of(scope: Scope) -> Identity:
@@ -160,10 +162,10 @@ def principal_of(scope: Scope) -> Principal:
 
 
 def may_read(principal: Principal, info: TopicInfo) -> bool:
-    """Return whether a principal may read a conversation that exists. Raises `NotYours` if another principal owns it.
+    """Return whether a principal may read a conversation. Raises `NotYours` if another principal owns it.
 
-    A conversation that does not exist yet returns false. A deleted one returns true for every principal, because its
-    owner was deleted with it; the caller then reports it as gone.
+    False if the conversation does not exist yet. True for every principal if it was deleted: its owner was deleted with
+    it, and the caller reports it as gone.
     """
     if info.deleted:
         return True

@@ -24,8 +24,8 @@ from magent2.models.address import entity_topic
 
 log = logging.getLogger(__name__)
 
-KNOWN_MAX = 10_000
-SWEEP_PAGE = 1000  # keys per question of the sweep
+KNOWN_MAX = 10_000  # keys in the cache
+SWEEP_PAGE = 1000  # keys per `Describe` of the sweep
 PREFIX = entity_topic(KEYS.name, "")
 
 
@@ -41,16 +41,16 @@ class KnownKey:
     def of(cls, found: EntitySnapshot[ApiKey]) -> KnownKey:
         return cls(found.state, found.seq, Identity(found.state.principal, found.state.id))
 
-    def ended(self) -> KnownKey:
-        """Of a key whose log was deleted: when it ended is gone with it."""
+    def as_revoked(self) -> KnownKey:
+        """Return the key as revoked, after its log was deleted. The time of the revocation is not known."""
         return replace(self, key=replace(self.key, revoked_ms=self.key.revoked_ms or self.key.created_ms))
 
 
 class KeyCache:
-    """Keys by id, each watched from before it is read: a revocation anywhere ends it here, and its streams with it.
+    """API keys by id. A key that is revoked anywhere ends here too, together with its streams.
 
-    `end_streams` is told the key that has ended, and says how many streams that were. `in_use` says whether a stream
-    still depends on a key: such a key is not forgotten.
+    Each key is watched before it is read, so that no revocation falls between the two. `end_streams` ends the streams
+    of a key and returns their number. A key for which `in_use` is true has a stream and stays in the cache.
     """
 
     def __init__(self, bus: Engine, end_streams: Callable[[str], int], in_use: Callable[[str], bool]) -> None:
@@ -58,48 +58,48 @@ class KeyCache:
         self._end_streams = end_streams
         self._in_use = in_use
         self._known: OrderedDict[str, KnownKey] = OrderedDict()
-        self._doubtful: set[str] = set()  # changed on the log, and not read again yet
+        self._stale: set[str] = set()  # changed on the log and not read again yet
         self._misses = UnknownKeyLimit()
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
 
     def known(self, text: str) -> Identity | None:
-        """Whose key this is, if it was seen before and nothing has changed since; the way of every request."""
+        """Return the identity of a key from the cache, or `None` if the log must be read. Every request calls this."""
         parts = split_key(text)
         found = self._known.get(parts[0]) if parts is not None else None
-        if parts is None or found is None or not found.key.opens(parts[1]) or parts[0] in self._doubtful:
+        if parts is None or found is None or not found.key.opens(parts[1]) or parts[0] in self._stale:
             return None
-        if not self._listens:
+        if not self._is_following:
             return None
         self._known.move_to_end(parts[0])
         return found.identity
 
     async def find(self, text: str, client: str = "") -> Identity | None:
-        """Return the principal of a key, or `None` for an unknown key, a wrong secret or a revoked key.
+        """Return the identity of a key, or `None` for an unknown key, a wrong secret or a revoked key.
 
-        `client` is the address that presented it: an address that guesses is slowed down before others are.
+        `client` is the address of the caller: the limit of unknown keys counts per address.
         """
         parts = split_key(text)
         if parts is None:
             return None
-        if not self._listens:
+        if not self._is_following:
             self.close()
         known = self._known.get(parts[0])
-        if known is None or parts[0] in self._doubtful:
-            known = await self._learn(parts[0], client)
+        if known is None or parts[0] in self._stale:
+            known = await self._load(parts[0], client)
         return known.identity if known is not None and known.key.opens(parts[1]) else None
 
     @property
-    def _listens(self) -> bool:
-        """Whether changes are heard of: what is known is worth nothing without."""
+    def _is_following(self) -> bool:
+        """Whether changes are followed. Without, the cache must not be used: a revocation would go unnoticed."""
         return self._task is not None and not self._task.done()
 
     def has_ended(self, key: str | None) -> bool:
-        """Whether a key was revoked while its request was on its way."""
+        """Return whether a key was revoked, possibly after its request was admitted."""
         known = self._known.get(key) if key is not None else None
         return known is not None and known.key.revoked_ms is not None
 
-    async def _learn(self, key: str, client: str) -> KnownKey | None:
+    async def _load(self, key: str, client: str) -> KnownKey | None:
         self._misses.check(client)
         self._follow(KEYS.topic(key))
         first = key not in self._known
@@ -112,12 +112,12 @@ class KeyCache:
         return known
 
     async def _read(self, key: str) -> KnownKey | None:
-        """Look at the log. Of two looks that overlap, the one that saw more counts."""
+        """Read a key from the log into the cache. Of two reads that overlap, the one with the higher seq counts."""
         try:
             found = KnownKey.of(await find_entity(Log(self._bus), KEYS, key))
         except (UnknownEntity, TopicDeleted):
             if key in self._known:
-                self._known[key] = self._known[key].ended()
+                self._known[key] = self._known[key].as_revoked()
             return None
         before = self._known.get(key)
         if before is not None and before.seq > found.seq:
@@ -139,7 +139,7 @@ class KeyCache:
         if self._watch is not None:
             self._watch.discard(KEYS.topic(key))
 
-    # --- hearing of changes
+    # --- following changes
 
     def _follow(self, topic: str) -> None:
         if self._watch is None:
@@ -149,38 +149,38 @@ class KeyCache:
             self._watch.add(topic)
 
     def close(self) -> None:
-        """Stop listening; every key is read anew when it is shown again."""
+        """Stop following, and clear the cache."""
         if self._task is not None:
             self._task.cancel()
         if self._watch is not None:
             self._watch.close()
         self._watch = self._task = None
         self._known.clear()
-        self._doubtful.clear()
+        self._stale.clear()
 
     async def _run(self, watch: Watch) -> None:
         while True:
             try:
-                changed = await watch.changed(FOLLOW_RETRY_S if self._doubtful else FOLLOW_SWEEP_S)
-                self._doubtful.update(topic.removeprefix(PREFIX) for topic in changed)
-                await (self._settle() if self._doubtful else self._sweep())
+                changed = await watch.changed(FOLLOW_RETRY_S if self._stale else FOLLOW_SWEEP_S)
+                self._stale.update(topic.removeprefix(PREFIX) for topic in changed)
+                await (self._reload_stale() if self._stale else self._sweep())
             except Magent2Error as error:
-                log.warning("keys wait for the bus", extra={"error": str(error)})
+                log.warning("cannot read changes of API keys; will retry", extra={"error": str(error)})
                 await asyncio.sleep(FOLLOW_RETRY_S)
 
-    async def _settle(self) -> None:
-        """Read what changed, and end what is over. Changes meanwhile wait in the watch."""
-        for key in tuple(self._doubtful):
-            was_good = key in self._known and not self.has_ended(key)
+    async def _reload_stale(self) -> None:
+        """Read the stale keys again, and end the streams of revoked ones. Changes meanwhile wait in the watch."""
+        for key in tuple(self._stale):
+            was_valid = key in self._known and not self.has_ended(key)
             known = await self._read(key)
-            self._doubtful.discard(key)
+            self._stale.discard(key)
             if known is None or known.key.revoked_ms is not None:
-                ended = self._end_streams(key)
-                if was_good or ended:
-                    log_key_revoked(key, ended)
+                streams = self._end_streams(key)
+                if was_valid or streams:
+                    log_key_revoked(key, streams)
 
     async def _sweep(self) -> None:
-        """Look whether news were lost on the way; one question for many keys."""
+        """Find keys whose change notification was lost. One `Describe` covers many keys."""
         keys = list(self._known)
         for start in range(0, len(keys), SWEEP_PAGE):
             topics = tuple(KEYS.topic(key) for key in keys[start : start + SWEEP_PAGE])
@@ -188,5 +188,5 @@ class KeyCache:
             for info in found:
                 key = info.topic.removeprefix(PREFIX)
                 if (known := self._known.get(key)) is not None and (info.last != known.seq or info.deleted):
-                    self._doubtful.add(key)
-        await self._settle()
+                    self._stale.add(key)
+        await self._reload_stale()

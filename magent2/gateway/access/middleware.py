@@ -54,10 +54,10 @@ class AccessMiddleware:
 
     def _check_host_and_origin(self, headers: dict[bytes, bytes], scheme: str | None) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
-        if not self._access.knows_host(host):
+        if not self._access.accepts_host(host):
             raise Problem.foreign_host()
         origin = headers.get(b"origin")
-        if origin is not None and not self._access.knows_origin(origin.decode("latin-1"), host, scheme):
+        if origin is not None and not self._access.accepts_origin(origin.decode("latin-1"), host, scheme):
             raise Problem(
                 403,
                 "foreign_origin",
@@ -69,7 +69,7 @@ class AccessMiddleware:
         known = self._keys.known(text) if self._keys is not None else None
         if known is not None:
             return known
-        if self._access.admits(authorization):
+        if self._access.has_token(authorization):
             return TOKEN_IDENTITY
         found = await self._keys.find(text, client_address(scope)) if self._keys is not None else None
         if found is not None:

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 from magent2.settings import PAYLOAD_MAX_BYTES
 
-BODY_MAX_BYTES = PAYLOAD_MAX_BYTES + (64 << 10)  # a payload that the bus just takes, and what JSON adds to it
+BODY_MAX_BYTES = PAYLOAD_MAX_BYTES + (64 << 10)  # the largest payload of the bus, and room for what JSON adds to it
 TEXT_MAX_CHARS = 500_000
 STREAMS_MAX = 5_000
 STREAMS_PER_PRINCIPAL_MAX = 100
-QUEUE_MAX_MESSAGES = 1_000  # that wait in one conversation
+QUEUE_MAX_MESSAGES = 1_000  # messages that wait in one conversation
 CONNECTIONS_MAX = 8_000
 DESCRIPTORS_KEPT = 128  # open files reserved for the bus and other uses
 HEADERS_MAX_S = 10.0
@@ -21,9 +21,9 @@ SEND_MAX_S = 30.0
 KEEP_ALIVE_S = 30.0
 HEARTBEAT_S = 15.0
 DRAIN_S = 10.0
-WAIT_MAX_S = 60.0  # for the answer to a message, before its sender is told to look for it
-ROUTE_MAX_S = 20.0  # for a supervisor's decision, before the keywords decide
-RETRY_AFTER_S = 1  # what a client is told to wait when it may try again
+WAIT_MAX_S = 60.0  # for the reply to a message, before the response is 202
+ROUTE_MAX_S = 20.0  # for a supervisor's decision, before keywords decide
+RETRY_AFTER_S = 1  # the usual Retry-After header
 
 RouteKind: TypeAlias = Literal["send", "write", "read", "stream"]
 
@@ -37,10 +37,10 @@ class RequestRate:
 
 
 DEFAULT_RATES: Mapping[RouteKind, RequestRate] = {
-    "send": RequestRate(per_s=20.0, burst=100),  # messages and tool runs: each is work for a model
-    "write": RequestRate(per_s=10.0, burst=50),  # all else that changes something
+    "send": RequestRate(per_s=20.0, burst=100),  # messages and tool calls, each of which may start a run
+    "write": RequestRate(per_s=10.0, burst=50),  # all other requests that change something
     "read": RequestRate(per_s=50.0, burst=200),
-    "stream": RequestRate(per_s=5.0, burst=50),  # streams that are begun
+    "stream": RequestRate(per_s=5.0, burst=50),  # streams that are opened
 }
 
 

@@ -1,9 +1,8 @@
-"""Limits of HTTP: connections, the time that headers take, and the size and time of bodies."""
+"""Limits of HTTP requests: number of connections, time of headers, size and time of bodies."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.types import Receive, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -27,10 +26,10 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.close()
             return
         super().connection_made(transport)
-        self._arm()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -41,25 +40,24 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: {"now": self.transport.abort}}
         if self._head_timer is None:
-            self._arm()
+            self._start_timer()
 
     def on_headers_complete(self) -> None:
-        self._disarm()
+        self._stop_timer()
         super().on_headers_complete()
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.headers_max_s, self.transport.abort)
 
-    def _disarm(self) -> None:
+    def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
 
 def protocol_with_limits(limits: GatewayLimits) -> type[LimitedProtocol]:
-    """The protocol with these limits: uvicorn makes its protocols itself and hands nothing over."""
-    fields: dict[str, Any] = {"limits": limits}
-    return type("LimitedProtocol", (LimitedProtocol,), fields)
+    """Return a protocol class with these limits: uvicorn creates the instances and cannot pass them on."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 
 def _refusal(limit: int) -> bytes:
@@ -71,21 +69,24 @@ def _refusal(limit: int) -> bytes:
     return b"HTTP/1.1 503 Service Unavailable\r\n" + headers + b"connection: close\r\n\r\n" + bytes(answer.body)
 
 
-CLOSE = {"connection": "close"}  # what is left of the body is not worth reading
+CLOSE = {"connection": "close"}  # the rest of the body is not read
 LENGTH_MAX_DIGITS = 15
-# Times the cap: so much of a body that is too large is read past, because who still sends hears nothing.
-DRAINED_MAX = 4
+# A body of up to this many times the limit is read to its end before it is refused: a client or proxy that is still
+# sending when the connection closes reports a connection error (a proxy: 502), not our 413.
+DISCARD_FACTOR = 4
 
 
 async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> bytes:
+    """Read a body of bounded size in bounded time."""
     declared = header(scope, b"content-length")
     too_large = declared.isdigit() and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > limits.body_max_bytes)
-    if too_large and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > DRAINED_MAX * limits.body_max_bytes):
+    if too_large and (len(declared) > LENGTH_MAX_DIGITS or int(declared) > DISCARD_FACTOR * limits.body_max_bytes):
         raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.body_max_s):
             if too_large:
-                await _read_past(receive)
+                while (await receive()).get("more_body", False):
+                    pass
                 raise _too_large(limits)
             return await _read(receive, limits)
     except TimeoutError:
@@ -99,7 +100,7 @@ async def _read(receive: Receive, limits: GatewayLimits) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "body_incomplete", "the connection ended within the body")
+            raise Problem(400, "body_incomplete", "the connection closed within the body; send it again")
         body += message.get("body", b"")
         if len(body) > limits.body_max_bytes:
             raise _too_large(limits)
@@ -107,18 +108,12 @@ async def _read(receive: Receive, limits: GatewayLimits) -> bytes:
             return body
 
 
-async def _read_past(receive: Receive) -> None:
-    """A proxy that is cut off while it sends tells its client of a bad gateway, not of the answer that it got."""
-    while (await receive()).get("more_body", False):
-        pass
-
-
 def _too_large(limits: GatewayLimits) -> Problem:
     return Problem(413, "too_large", f"a body takes at most {limits.body_max_bytes} bytes", CLOSE)
 
 
 def check_json(scope: Scope) -> None:
-    """Only a declared JSON body is read: a form of another site cannot declare one."""
+    """Refuse a body that is not declared as JSON. A form of another site cannot declare JSON."""
     declared = header(scope, b"content-type").partition(b";")[0].strip().lower()
     if declared != b"application/json" and not (declared.startswith(b"application/") and declared.endswith(b"+json")):
         raise Problem(415, "not_json", "send JSON, with the header 'Content-Type: application/json'")

@@ -7,7 +7,7 @@ unchecked as fit under the limit, at most 50. With several gateways, each may le
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe, Find, Read
@@ -18,13 +18,14 @@ from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.models.address import chat_topic, stream_topic
 from magent2.models.envelope import MessageEnvelope
+from magent2.sessions.history import HistoryReader, read_history
 from magent2.sessions.store import SessionStore
 
 if TYPE_CHECKING:
     from magent2.telemetry.observation import DeliveryObserver
 
-UNSEEN_MAX = 50  # messages of one conversation between two looks
-CONVERSATIONS_MAX = 10_000  # that are counted at a time
+UNCHECKED_MAX = 50  # messages of one conversation between two reads of its queue
+CONVERSATIONS_MAX = 10_000  # counted at a time
 
 
 class QueuedSessions(SessionStore):
@@ -33,43 +34,48 @@ class QueuedSessions(SessionStore):
     def __init__(self, bus: Engine, max_messages: int, deliveries: DeliveryObserver | None = None) -> None:
         super().__init__(bus, deliveries)
         self._max = max_messages
-        self._left: OrderedDict[str, int] = OrderedDict()  # until the next look
+        self._left: OrderedDict[str, int] = OrderedDict()  # messages until the next read, by conversation
 
     async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """`queue_full` when too much waits; a command is never refused for that."""
+        """Raises `queue_full` if too many messages wait. Commands are never refused: they do not wait."""
         if envelope.type == "message":
             await self._count(envelope.conversation_id)
         return await super().post(envelope, options)
 
     async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """The same limit: whatever it asks for, it waits in the same lane."""
+        """Raises `queue_full` as `post` does: this mail waits in the same lane."""
         await self._count(envelope.conversation_id)
         return await super().deliver(envelope, options)
 
     async def steer(
-        self, envelope: MessageEnvelope, options: SendOptions | None = None, **choices: Any
+        self,
+        envelope: MessageEnvelope,
+        options: SendOptions | None = None,
+        *,
+        require_active: bool = False,
+        history_reader: HistoryReader = read_history,
     ) -> DeliveryResult:
-        """`queue_full` also when the run that it is for has not seen what was said before."""
+        """Raises `queue_full` also if the active run has not read too many earlier steers."""
         await self._count(envelope.conversation_id)
-        return await super().steer(envelope, options, **choices)
+        return await super().steer(envelope, options, require_active=require_active, history_reader=history_reader)
 
     async def _count(self, conversation: str) -> None:
         left = self._left.get(conversation)
         if left is None:
-            left = self._note(conversation, min(UNSEEN_MAX, self._max))
+            left = self._allow(conversation, min(UNCHECKED_MAX, self._max))
         if left < 1:
-            left = await self._look(conversation)
+            left = await self._check(conversation)
         self._left[conversation] = left - 1
 
-    def _note(self, conversation: str, left: int) -> int:
+    def _allow(self, conversation: str, left: int) -> int:
         self._left[conversation] = left
         self._left.move_to_end(conversation)
         if len(self._left) > CONVERSATIONS_MAX:
             self._left.popitem(last=False)
         return left
 
-    async def _look(self, conversation: str) -> int:
-        """How many messages may pass until the next look."""
+    async def _check(self, conversation: str) -> int:
+        """Read the queue. Return how many messages may pass until the next read."""
         waiting = await self._waiting(conversation)
         if waiting >= self._max:
             raise Problem(
@@ -78,26 +84,26 @@ class QueuedSessions(SessionStore):
                 f"{waiting} messages wait in this conversation, the limit is {self._max}; wait for an answer",
                 RETRY_HEADERS,
             )
-        return self._note(conversation, min(UNSEEN_MAX, self._max - waiting))
+        return self._allow(conversation, min(UNCHECKED_MAX, self._max - waiting))
 
     async def _waiting(self, conversation: str) -> int:
-        """People's messages after the one whose run began last: a lane is worked in order."""
+        """Count the messages after the one whose run started last. A lane is processed in order."""
         topic = chat_topic(conversation)
         found: tuple[TopicInfo, ...] = await self.bus.acall(Describe((stream_topic(conversation), topic)))
         head, chat = found[0].head, found[1]
-        answered = await self._place(topic, head.get(RUN_ENVELOPE), chat.floor)
-        if answered is None or head.get(ACTIVE_AGENT) is None:  # the message expects no answer
+        answered = await self._answered_seq(topic, head.get(RUN_ENVELOPE), chat.floor)
+        if answered is None or head.get(ACTIVE_AGENT) is None:  # no agent will answer
             return 0
         if chat.last - answered < self._max:
             return chat.last - answered
         try:
             page: Page = await self.bus.acall(Read(topic, answered, self._max))
-        except UnknownCursor:  # retention went by
+        except UnknownCursor:  # retention has removed it meanwhile
             return 0
         return sum(not str(record.payload.get("sender", "")).startswith("agent:") for record in page.records)
 
-    async def _place(self, topic: str, envelope_id: Any, floor: int) -> int | None:
-        """The seq of the message that was answered last; `None` when it did not come this way."""
+    async def _answered_seq(self, topic: str, envelope_id: object, floor: int) -> int | None:
+        """Return the seq of the message whose run started last, or `None` if it is not in this conversation."""
         if not isinstance(envelope_id, str):
             return floor
         record: Record | None = await self.bus.acall(Find(topic, envelope_id))

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 from magent2.bus.base import FOLLOW_RETRY_S
 from magent2.bus.interface import Engine
@@ -25,17 +24,19 @@ from magent2.gateway.limits import RequestRate, RouteKind
 from magent2.gateway.problems import Problem
 from magent2.models.address import counts_topic
 
-MISSES_PER_S, MISSES_BURST = 50.0, 500  # of all clients together
+MISSES_PER_S, MISSES_BURST = 50.0, 500  # lookups of unknown keys, all clients together
 CLIENT_MISSES_PER_S, CLIENT_MISSES_BURST = 10.0, 100  # of one address
 ROUNDING_S = 1e-6
-DEBT_BURSTS = 32  # how far what others have let in is made good; more gateways than that are not expected
-COUNTED_MAX = 20_000  # principals and kinds that are remembered at a time
+# The most bursts that one bucket can owe for requests of other gateways. More gateways than that are not expected.
+DEBT_BURSTS = 32
+COUNTED_MAX = 20_000  # buckets in memory
 STREAM_PREFIX, STREAM_SUFFIX = "/stream/", "/stream"
 STEER_SUFFIX = "/steer"
 SENDS = frozenset({"/send", "/api/sdk/session/message", "/api/tools/execute"})
 
 
 def kind_of(method: str, path: str) -> RouteKind:
+    """Return the kind of request, which decides the rate limit."""
     if path in SENDS or (method == "POST" and path.endswith(STEER_SUFFIX)):
         return "send"
     if method not in ("GET", "HEAD"):
@@ -47,12 +48,12 @@ def kind_of(method: str, path: str) -> RouteKind:
 
 @lru_cache(maxsize=COUNTED_MAX)
 def bucket_of(name: str, kind: RouteKind) -> str:
-    """Where the requests of one principal are counted; the same in every gateway, and no name to read."""
+    """Return the bucket of a principal: the same in every gateway, and without the name in plain text."""
     return f"{kind}:{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 class RequestRates:
-    """Token buckets, each as one number: the moment at which it is full again."""
+    """Token buckets, each stored as one number: the time at which it is full again."""
 
     def __init__(self, rates: Mapping[RouteKind, RequestRate], clock: Callable[[], float] = time.monotonic) -> None:
         self._costs: dict[str, tuple[float, float]] = {
@@ -62,7 +63,7 @@ class RequestRates:
         self._clock = clock
 
     def take(self, name: str, kind: RouteKind) -> str:
-        """Count one request, and say in which bucket; a refusal that says when to come again, when it is full."""
+        """Count one request and return its bucket. Raises a 429 problem with the time to wait if it is empty."""
         cost_s, burst_s = self._costs[kind]
         now = self._clock()
         bucket = bucket_of(name, kind)
@@ -70,31 +71,34 @@ class RequestRates:
         wait_s = full_at - now - burst_s
         if wait_s > ROUNDING_S:
             raise rate_limited(kind, wait_s)
-        self._note(bucket, full_at, now)
+        self._set(bucket, full_at, now)
         return bucket
 
     def charge(self, bucket: str, count: int) -> None:
-        """Count requests that were let in elsewhere. What was too many is made good: none is let in here meanwhile."""
+        """Count requests that other gateways admitted.
+
+        The excess is compensated: this gateway rejects requests until the average is back at the limit.
+        """
         costs = self._costs.get(bucket.partition(":")[0])
-        if costs is None:  # a kind that only a gateway of another release knows
+        if costs is None:  # a kind of request of another release
             return
         cost_s, burst_s = costs
         now = self._clock()
         full_at = max(self._full_at.get(bucket, now), now)
-        self._note(bucket, max(full_at, min(full_at + count * cost_s, now + DEBT_BURSTS * burst_s)), now)
+        self._set(bucket, max(full_at, min(full_at + count * cost_s, now + DEBT_BURSTS * burst_s)), now)
 
     def open(self) -> None:
-        """For limits that know more than their own counts."""
+        """Start background tasks. Counts of one process need none."""
 
     def close(self) -> None: ...
 
-    def _note(self, bucket: str, full_at: float, now: float) -> None:
+    def _set(self, bucket: str, full_at: float, now: float) -> None:
         self._full_at[bucket] = full_at
         if len(self._full_at) > COUNTED_MAX:
-            self._forget(now)
+            self._evict(now)
 
-    def _forget(self, now: float) -> None:
-        """A full bucket is as good as none; if all are in use, the fullest half goes."""
+    def _evict(self, now: float) -> None:
+        """Drop full buckets, which limit nothing. If too many are in use, drop the fuller half of them too."""
         emptiest = sorted((moment, key) for key, moment in self._full_at.items() if moment > now)
         self._full_at = {key: moment for moment, key in emptiest[-COUNTED_MAX // 2 :]}
 
@@ -142,10 +146,10 @@ def rate_limited(kind: str, wait_s: float) -> Problem:
 
 log = logging.getLogger(__name__)
 
-SHARE_S = 0.5
-BUCKETS_PER_RECORD = 30  # fits into the smallest payload that a log can be told to take
+SHARE_S = 0.5  # between two appends of counts
+BUCKETS_PER_RECORD = 30  # fits into the smallest payload limit that a log can be set to
 KEPT_RECORDS = 500
-TRIM_EVERY = 200  # appends
+TRIM_EVERY_APPENDS = 200
 
 
 class SharedRequestRates(RequestRates):
@@ -160,24 +164,24 @@ class SharedRequestRates(RequestRates):
         super().__init__(rates, *(() if clock is None else (clock,)))
         self._bus = bus
         self._gateway = uuid.uuid4().hex
-        self._fresh: dict[str, int] = {}  # counted here, and not told yet
-        self._some = asyncio.Event()
+        self._unshared: dict[str, int] = {}  # counted here and not shared yet
+        self._has_unshared = asyncio.Event()
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     def take(self, name: str, kind: RouteKind) -> str:
         bucket = super().take(name, kind)
-        self._fresh[bucket] = self._fresh.get(bucket, 0) + 1
-        if len(self._fresh) == 1 and not self._some.is_set():
-            self._some.set()
+        self._unshared[bucket] = self._unshared.get(bucket, 0) + 1
+        if len(self._unshared) == 1 and not self._has_unshared.is_set():
+            self._has_unshared.set()
             self.open()
         return bucket
 
     def open(self) -> None:
-        """Listen to the others; the first request does it too."""
+        """Start to share and follow counts. The first request does it too."""
         if not self._tasks:
             self._tasks = (
-                asyncio.create_task(self._tell(), name="magent2-counts"),
-                asyncio.create_task(self._listen(), name="magent2-counts-of-others"),
+                asyncio.create_task(self._share(), name="magent2-counts"),
+                asyncio.create_task(self._follow(), name="magent2-counts-of-others"),
             )
 
     def close(self) -> None:
@@ -185,39 +189,39 @@ class SharedRequestRates(RequestRates):
             task.cancel()
         self._tasks = ()
 
-    async def _tell(self) -> None:
+    async def _share(self) -> None:
         appends = 0
         while True:
-            await self._some.wait()
+            await self._has_unshared.wait()
             await asyncio.sleep(SHARE_S)
-            counts, self._fresh = self._fresh, {}
-            self._some.clear()
+            counts, self._unshared = self._unshared, {}
+            self._has_unshared.clear()
             try:
                 await self._bus.acall(Append(records=tuple(self._records(counts))))
                 appends += 1
-                if appends % TRIM_EVERY == 0:
+                if appends % TRIM_EVERY_APPENDS == 0:
                     await self._bus.acall(Trim(counts_topic(), keep=KEPT_RECORDS))
-            except Magent2Error as error:  # told twice would be worse than not at all
-                log.warning("counts of requests were not shared", extra={"error": str(error)})
+            except Magent2Error as error:  # not retried: counts that are shared twice would refuse valid requests
+                log.warning("cannot share request counts with other gateways", extra={"error": str(error)})
 
     def _records(self, counts: Mapping[str, int]) -> Iterator[NewRecord]:
-        told = list(counts.items())
-        for start in range(0, len(told), BUCKETS_PER_RECORD):
-            part = dict(told[start : start + BUCKETS_PER_RECORD])
+        items = list(counts.items())
+        for start in range(0, len(items), BUCKETS_PER_RECORD):
+            part = dict(items[start : start + BUCKETS_PER_RECORD])
             yield NewRecord(counts_topic(), {"gateway": self._gateway, "counts": part})
 
-    async def _listen(self) -> None:
-        """From now on, and again from now on when the log was away: what is old is no longer owed."""
+    async def _follow(self) -> None:
+        """Follow new counts only. After an outage of the bus, the counts of that time are skipped: they are too old."""
         while True:
             try:
                 async for record in self._bus.follow(counts_topic()):
                     if record.payload.get("gateway") != self._gateway:
                         self._charge(record.payload.get("counts"))
             except Magent2Error as error:
-                log.warning("counts of other gateways are not heard", extra={"error": str(error)})
+                log.warning("cannot read request counts of other gateways; will retry", extra={"error": str(error)})
             await asyncio.sleep(FOLLOW_RETRY_S)
 
-    def _charge(self, counts: Any) -> None:
+    def _charge(self, counts: object) -> None:
         for bucket, count in counts.items() if isinstance(counts, Mapping) else ():
             if isinstance(count, int) and count > 0:
                 self.charge(str(bucket), count)

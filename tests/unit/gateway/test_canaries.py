@@ -16,6 +16,7 @@ import uvicorn
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from starlette.responses import Response
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -134,3 +135,17 @@ def test_extended_routes_answer_without_include_router() -> None:
     app.routes.extend(router.routes)
 
     assert TestClient(app).get("/one").json() == "yes"
+
+
+async def test_uvicorn_still_lacks_what_gateway_proxy_adds_to_its_proxy_headers() -> None:
+    headers = [(b"x-forwarded-host", b"a.example"), (b"x-forwarded-proto", b"https,http"), (b"x-forwarded-for", b"?")]
+    scope: dict[str, Any] = {"type": "http", "scheme": "http", "client": ("10.0.0.1", 1), "headers": headers}
+    mapped: dict[str, Any] = {**scope, "client": ("::ffff:10.0.0.1", 1)}
+
+    async def app(*_: Any) -> None: ...
+
+    for one in (scope, mapped):
+        await ProxyHeadersMiddleware(cast("Any", app), "10.0.0.0/8")(cast("Any", one), cast("Any", app), app)
+
+    assert scope["headers"] == headers, "X-Forwarded-Host is applied now: see gateway/proxy.py"
+    assert (scope["scheme"], scope["client"][0], mapped["client"][0]) == ("http", "?", "::ffff:10.0.0.1")

@@ -170,7 +170,7 @@ def test_an_allowed_host_is_a_name_without_a_port(name: str) -> None:
     ],
 )
 def test_which_names_are_answered(loopback: bool, hosts: list[str], host: str, known: bool) -> None:
-    assert Access(loopback=loopback, hosts=parse_hosts(hosts)).knows_host(host) is known
+    assert Access(loopback=loopback, hosts=parse_hosts(hosts)).accepts_host(host) is known
 
 
 def test_the_environment_says_it_too_and_the_command_line_says_it_louder() -> None:

@@ -51,7 +51,7 @@ def test_the_name_in_a_host_header(host: str, name: str) -> None:
     ],
 )
 def test_an_origin_is_ours_when_it_is_the_host_that_was_called(origin: str, host: str, same: bool) -> None:
-    assert Access.by_token(TOKEN, loopback=False).knows_origin(origin, host) is same
+    assert Access.by_token(TOKEN, loopback=False).accepts_origin(origin, host) is same
 
 
 def test_access_does_not_print_its_token() -> None:
@@ -150,7 +150,7 @@ def test_a_public_address_requires_the_token(tmp_path: Path) -> None:
     public = choose_access(settings(tmp_path), "0.0.0.0")
 
     assert public.token == TokenFile.within(tmp_path).read()
-    assert not public.admits(b"")
+    assert not public.has_token(b"")
 
 
 def test_a_public_address_with_a_token_answers_to_any_host(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_old_counts_go(
     bus: MemoryBus, gateway: Callable[[], SharedRequestRates], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "KEPT_RECORDS", 2)
-    monkeypatch.setattr(counts, "TRIM_EVERY", 5)
+    monkeypatch.setattr(counts, "TRIM_EVERY_APPENDS", 5)
     rates = gateway()
     for number in range(5):
         rates.take("ann", "send")

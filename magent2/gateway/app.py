@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
@@ -26,6 +26,7 @@ from magent2.gateway.routes.send import SEND_PATH, SendEndpoint
 from magent2.gateway.services import Services, UnknownPresence, WorkerPresence
 from magent2.gateway.streaming.open_streams import OpenStreams
 from magent2.gateway.streaming.session_list import LiveSessionLists
+from magent2.models.json_types import JsonObject
 from magent2.roster.registry import Registry
 from magent2.sessions.history import HistoryCache
 from magent2.sessions.store import SessionStore
@@ -37,18 +38,18 @@ HISTORY_RECORDS_MAX = 20_000  # records of histories that one gateway caches
 
 
 class GatewayApp(FastAPI):
-    """FastAPI, except that `POST /send` goes straight to its endpoint.
+    """The application. `POST /send` goes to its endpoint, through the same middleware but not FastAPI's dispatch.
 
-    The endpoint has the same middleware. FastAPI's own dispatch costs more than the delivery of a message.
+    FastAPI's dispatch costs more than the delivery of a message.
     """
 
     send_endpoint: ASGIApp | None = None
     proxy = ProxySettings()
 
-    def openapi(self) -> dict[str, Any]:
+    def openapi(self) -> JsonObject:
         if self.openapi_schema is None:
             openapi.complete(super().openapi(), is_open)
-        return cast("dict[str, Any]", self.openapi_schema)
+        return cast("JsonObject", self.openapi_schema)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

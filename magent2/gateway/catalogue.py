@@ -1,4 +1,4 @@
-"""Agents, scenarios and tools as the gateway describes them."""
+"""The agents, scenarios and tools that the gateway knows. It runs none of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from magent2.errors import Magent2Error
+from magent2.models.api.team import BuiltinToolStatus
 from magent2.roster.agents_file import default_roster
 from magent2.roster.registry import Registry
-from magent2.roster.spec import AgentSpec, Roster, Scenario
-from magent2.tools.builtins import BUILTINS, BuiltinStatus, BuiltinTools, ModelKind
+from magent2.roster.spec import AgentSpec, Roster
+from magent2.tools.builtins import BUILTINS, BuiltinTools, ModelKind
 from magent2.tools.default_tools import standard_tools
 from magent2.tools.registry import ToolRegistry
 
-LOOK_S = 1.0  # how often the files of a roster are looked at, at most
+RELOAD_CHECK_S = 1.0  # least time between two checks of the roster's files
 ROUTING_KINDS: frozenset[ModelKind] = frozenset({"openai", "compatible"})  # models that can be made to call a function
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,7 @@ log = logging.getLogger(__name__)
 class Catalogue:
     """The current roster and its tools. `kind` is the kind of model that the workers use, if it is known.
 
-    The gateway runs none of it. A tool of the roster that cannot be loaded here is listed without its schema; a worker
-    that has it checks for itself.
+    A tool that this process cannot load is listed without its schema. The worker that has it checks the arguments.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Catalogue:
         self.kind = kind
         self._folder = folder
         self._tools = standard_tools()
-        self._followed: Roster | None = None
-        self._look_again = 0.0
+        self._tools_of: Roster | None = None  # the roster that `_tools` was built from
+        self._next_check = 0.0
 
     @property
     def roster(self) -> Roster:
         """The current roster. Changed files are read again."""
         now = time.monotonic()
-        if now >= self._look_again:
-            self._look_again = now + LOOK_S
+        if now >= self._next_check:
+            self._next_check = now + RELOAD_CHECK_S
             self.registry.reload()
         return self.registry.roster
 
@@ -57,20 +57,19 @@ class Catalogue:
     def tools(self) -> ToolRegistry:
         """The tools whose schemas this process can load."""
         roster = self.roster
-        if roster is not self._followed:
-            self._followed = roster
+        if roster is not self._tools_of:
+            self._tools_of = roster
             try:
                 self._tools.follow(roster.tools, self._folder)
             except Magent2Error as error:
-                log.warning("tools of the roster cannot be shown", extra={"error": str(error)})
+                log.warning(
+                    "cannot load tools of the roster; they are listed without their schemas",
+                    extra={"error": str(error)},
+                )
         return self._tools
 
-    def team(self, scenario_id: str | None) -> Scenario:
-        """The scenario; one that a session names and that is gone meanwhile is an error that says what there is."""
-        return self.roster.scenario(scenario_id)
-
     def agent(self, scenario_id: str | None, name: str) -> AgentSpec | None:
-        """The agent as the session's scenario has it, or, from elsewhere, as any has it."""
+        """Return an agent of the session's scenario, else of the first scenario that has it."""
         roster = self.roster
         own = None if scenario_id is None else roster.scenarios.get(scenario_id)
         for scenario in (*([] if own is None else [own]), *roster.scenarios.values()):
@@ -79,28 +78,28 @@ class Catalogue:
         return None
 
     def tools_of(self, agent: AgentSpec) -> list[str]:
-        """What the agent is given: all that it may use, but for built-in tools that are switched off."""
-        enabled = {status["name"] for status in self.builtin_status() if status["enabled"]}
+        """Return the tools of an agent, without built-in tools that are disabled."""
+        enabled = {status.name for status in self.builtin_status() if status.enabled}
         return [name for name in agent.tools if name not in BUILTINS or name in enabled]
 
     @property
     def has_routing_model(self) -> bool:
-        """Whether it is worth asking a supervisor; a worker without such a model says so itself."""
+        """Whether the workers' model may be able to route. If it is unknown, the worker decides."""
         return self.kind is None or self.kind in ROUTING_KINDS
 
-    def builtin_status(self) -> list[BuiltinStatus]:
-        """Of a model that is not known, as it would be on one that takes all of them."""
-        return self.builtins.status(self.kind or "openai")
+    def builtin_status(self) -> list[BuiltinToolStatus]:
+        """Return the status of the built-in tools. An unknown model counts as one that supports all of them."""
+        return [BuiltinToolStatus(**status) for status in self.builtins.status(self.kind or "openai")]
 
 
 def used_by(roster: Roster) -> Mapping[str, list[str]]:
-    """Tool → the agents whose lists name it."""
-    found: dict[str, list[str]] = {}
-    seen: set[str] = set()
+    """Return the agents that list a tool, by the name of the tool. Of agents with the same name the first counts."""
+    agents: dict[str, AgentSpec] = {}
     for scenario in roster.scenarios.values():
-        for agent in scenario.agents.values():
-            if agent.name not in seen:
-                seen.add(agent.name)
-                for name in agent.tools:
-                    found.setdefault(name, []).append(agent.name)
+        for name, agent in scenario.agents.items():
+            agents.setdefault(name, agent)
+    found: dict[str, list[str]] = {}
+    for agent in agents.values():
+        for tool in agent.tools:
+            found.setdefault(tool, []).append(agent.name)
     return found

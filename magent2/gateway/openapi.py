@@ -1,26 +1,26 @@
-"""What the gateway adds to the OpenAPI document that FastAPI generates: errors, streams and credentials."""
+"""Additions to the OpenAPI document that FastAPI generates: errors, streams and credentials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from magent2.models.api.base import ProblemDocument
 from magent2.models.api.messages import SendResponse
 from magent2.models.envelope import MessageEnvelope
+from magent2.models.json_types import JsonObject
 
 PROBLEM_TYPE = "application/problem+json"
 BEARER = "bearer"
 
-EVENT_SCHEMA: dict[str, Any] = {
+EVENT_SCHEMA: JsonObject = {
     "type": "object",
     "description": "one event of the stream; `data` is JSON",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
 }
 EVENT_DATA_EXAMPLE = '{"event":"token","conversation_id":"s-1","text":"it is ","index":2,"seq":8}'
-SEND_RESPONSE: dict[str, Any] = {"model": SendResponse, "description": "Accepted, now or by an earlier request"}
-EVENT_STREAM_RESPONSE: dict[str, Any] = {
+SEND_RESPONSE: JsonObject = {"model": SendResponse, "description": "Accepted, now or by an earlier request"}
+EVENT_STREAM_RESPONSE: JsonObject = {
     "description": "Server-sent events: `id` is the seq, `event` the kind, `data` the record as JSON",
     "content": {
         "text/event-stream": {
@@ -51,19 +51,19 @@ PROBLEM_EXAMPLES: dict[int, tuple[str, str]] = {
 }
 
 
-def envelope_body() -> dict[str, Any]:
+def envelope_body() -> JsonObject:
     """Return the request body of `POST /send`: an envelope whose `sender` may be omitted."""
     schema = MessageEnvelope.model_json_schema()
     schema["required"].remove("sender")  # defaults to the caller's principal
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problems(*statuses: int) -> dict[int | str, JsonObject]:
     """Return the error responses of a route, and 421, which every route can answer."""
     return {status: _problem_response(status) for status in sorted({*statuses, 421})}
 
 
-def _problem_response(status: int) -> dict[str, Any]:
+def _problem_response(status: int) -> JsonObject:
     code, detail = PROBLEM_EXAMPLES[status]
     phrase = HTTPStatus(status).phrase
     document = {"type": f"/problems/{code}", "title": phrase, "status": status, "detail": detail, "code": code}
@@ -71,13 +71,13 @@ def _problem_response(status: int) -> dict[str, Any]:
     return {"description": phrase, "content": {PROBLEM_TYPE: content}}
 
 
-def complete(document: dict[str, Any], is_open: Callable[[str], bool]) -> None:
+def complete(document: JsonObject, is_open: Callable[[str], bool]) -> None:
     """Add the schema of errors, which routes only refer to, and the credential that each route needs."""
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     schemas[ProblemDocument.__name__] = ProblemDocument.model_json_schema()
-    about = "the gateway's token (`magent2 token show`), or a key (`magent2 keys create`)"
-    components["securitySchemes"] = {BEARER: {"type": "http", "scheme": "bearer", "description": about}}
+    description = "the gateway's token (`magent2 token show`), or a key (`magent2 keys create`)"
+    components["securitySchemes"] = {BEARER: {"type": "http", "scheme": "bearer", "description": description}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["security"] = [] if is_open(path) else [{BEARER: []}]
@@ -86,13 +86,13 @@ def complete(document: dict[str, Any], is_open: Callable[[str], bool]) -> None:
             schema["examples"] = [_with_nulls(schema, example, schemas) for example in schema["examples"]]
 
 
-def _with_nulls(schema: Mapping[str, Any], value: Any, schemas: Mapping[str, Any]) -> Any:
+def _with_nulls(schema: JsonObject, value: object, schemas: JsonObject) -> object:
     """Restore the nulls of an example, which FastAPI drops. Without them it does not match its own schema."""
     schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     if isinstance(value, list):
         return [_with_nulls(schema.get("items", {}), item, schemas) for item in value]
     if not isinstance(value, dict) or "properties" not in schema:
         return value
-    wanted = {*value, *schema.get("required", ())}
+    names = {*value, *schema.get("required", ())}
     properties = schema["properties"].items()
-    return {name: _with_nulls(part, value.get(name), schemas) for name, part in properties if name in wanted}
+    return {name: _with_nulls(part, value.get(name), schemas) for name, part in properties if name in names}

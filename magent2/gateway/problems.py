@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -39,17 +39,23 @@ class ProblemResponse(Response):
 
 
 class Problem(errors.Magent2Error):
-    """An error with the status, code and text that the client gets."""
+    """An error with the status, code and text that the client gets. `fields` are added to the document."""
 
     def __init__(
-        self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
         self.detail = detail
         self.headers = dict(headers or {})
-        self.more = more
+        self.fields = dict(fields or {})
 
     @classmethod
     def draining(cls) -> Problem:
@@ -83,7 +89,7 @@ class Problem(errors.Magent2Error):
         detail = f"your limit of {limit} open streams is reached; close one first"
         return cls(429, "too_many_streams", detail, RETRY_HEADERS)
 
-    def document(self, root: str = "") -> dict[str, Any]:
+    def document(self, root: str = "") -> dict[str, object]:
         """Return the RFC 9457 document. `root` is the root path, which `type` begins with."""
         return {
             "type": f"{root}/problems/{self.code}",
@@ -91,7 +97,7 @@ class Problem(errors.Magent2Error):
             "status": self.status,
             "detail": self.detail,
             "code": self.code,
-            **self.more,
+            **self.fields,
         }
 
     def answer(self, scope: Scope) -> Response:
@@ -159,34 +165,34 @@ def bad_body(error: ValidationError) -> Problem:
     return _invalid("bad_envelope", "the envelope", faults)
 
 
-def _invalid(code: str, what: str, faults: list[Any]) -> Problem:
-    told = [{"where": ".".join(map(str, fault["loc"])), "what": fault["msg"]} for fault in faults[:FAULTS_MAX]]
-    detail = f"{what} cannot be used: {told[0]['where']}: {told[0]['what']}"
-    return Problem(422, code, detail, errors=told)
+def _invalid(code: str, subject: str, faults: Sequence[Mapping[str, Any]]) -> Problem:
+    shown = [{"where": ".".join(map(str, fault["loc"])), "what": fault["msg"]} for fault in faults[:FAULTS_MAX]]
+    detail = f"{subject} cannot be used: {shown[0]['where']}: {shown[0]['what']}"
+    return Problem(422, code, detail, fields={"errors": shown})
 
 
 def install(app: FastAPI) -> None:
     """Make the application answer every error with a problem document."""
 
-    async def own(request: Request, error: Exception) -> Response:
+    async def on_own_error(request: Request, error: Exception) -> Response:
         problem = logged_problem(error) if isinstance(error, errors.Magent2Error) else internal_error()
         return problem.answer(request.scope)
 
-    async def last(request: Request, error: Exception) -> Response:
+    async def on_other_error(request: Request, error: Exception) -> Response:
         return internal_error().answer(request.scope)
 
-    async def parameters(request: Request, error: Exception) -> Response:
+    async def on_bad_parameters(request: Request, error: Exception) -> Response:
         faults = error.errors() if isinstance(error, RequestValidationError) else []
         return _invalid("bad_parameter", "the request", list(faults)).answer(request.scope)
 
-    async def http(request: Request, error: Exception) -> Response:
+    async def on_http_error(request: Request, error: Exception) -> Response:
         problem = _of_http(error) if isinstance(error, HTTPException) else internal_error()
         return problem.answer(request.scope)
 
-    app.add_exception_handler(errors.Magent2Error, own)
-    app.add_exception_handler(RequestValidationError, parameters)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, last)
+    app.add_exception_handler(errors.Magent2Error, on_own_error)
+    app.add_exception_handler(RequestValidationError, on_bad_parameters)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_other_error)
 
 
 def internal_error() -> Problem:

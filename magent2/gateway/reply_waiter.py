@@ -33,12 +33,12 @@ class ReplyWaiter:
     def waiting(self) -> int:
         return len(self._clocks)
 
-    async def wait(self, conversation: str, after: int, exchange: OutcomeReader, max_s: float) -> bool:
-        """Read on after a seq until the run that answers is over; whether it is. With no time: what is there already.
+    async def wait(self, conversation: str, after: int, outcome: OutcomeReader, max_s: float) -> bool:
+        """Read the records after a seq until the message has an outcome. Return whether it has one.
 
-        The run goes on all the same, and so does everything else that is not waited for any more.
+        With `max_s` of 0, only the records that exist already are read. The end of a wait does not affect the run.
         """
-        reading = _Reading(self._bus, conversation, after, exchange)
+        reading = _Reading(self._bus, conversation, after, outcome)
         with self._bus.watch([reading.topic]) as watch:
             if await reading.catch_up(watch):
                 return True
@@ -53,7 +53,7 @@ class ReplyWaiter:
                 self._clocks.add(clock)
                 while True:
                     await watch.changed(FOLLOW_SWEEP_S)
-                    if await reading.catch_up_patiently(watch):
+                    if await reading.catch_up_with_retry(watch):
                         return True
         except TimeoutError:
             if not clock.expired():
@@ -72,17 +72,17 @@ class ReplyWaiter:
 class _Reading:
     """The position up to which one wait has read a conversation."""
 
-    def __init__(self, bus: Engine, conversation: str, after: int, exchange: OutcomeReader) -> None:
+    def __init__(self, bus: Engine, conversation: str, after: int, outcome: OutcomeReader) -> None:
         self.topic = stream_topic(conversation)
         self._bus = bus
         self._conversation = conversation
         self._cursor = after
-        self._exchange = exchange
+        self._outcome = outcome
 
     async def catch_up(self, watch: Watch) -> bool:
-        """Read all there is; whether the exchange is over.
+        """Read all new records. Return whether the message has an outcome.
 
-        An end without an answer counts only when nothing comes after it: the message may have been retried.
+        A failure or a stop counts only if no record follows it: the message may have been retried.
         """
         while True:
             page = await self._bus.next_page(watch, self.topic, self._cursor)
@@ -91,14 +91,14 @@ class _Reading:
             for record in page.records:
                 self._cursor = record.seq
                 if not record.erased:
-                    self._exchange.take(record)
-            if self._exchange.status == "finished":
+                    self._outcome.take(record)
+            if self._outcome.status == "finished":
                 return True
             if not page.records or self._cursor >= page.last:
-                return self._exchange.status is not None
+                return self._outcome.status is not None
 
-    async def catch_up_patiently(self, watch: Watch) -> bool:
-        """The same; a bus that is away is waited for."""
+    async def catch_up_with_retry(self, watch: Watch) -> bool:
+        """Read as `catch_up` does, and retry while the bus is unavailable."""
         while True:
             try:
                 return await self.catch_up(watch)

@@ -41,6 +41,12 @@ class WorkerPresence:
         self._refresh = asyncio.create_task(self._read())
         return self._refresh
 
+    async def ensure_fresh(self) -> None:
+        """Wait until the cache is fresh, or the bus has failed to answer."""
+        read = self.refresh()
+        if read is not None:
+            await read
+
     async def _read(self) -> None:
         try:
             self._agents = served_agents(await self._bus.acall(Workers()))

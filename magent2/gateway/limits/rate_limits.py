@@ -140,7 +140,7 @@ def rate_limited(kind: str, wait_s: float) -> Problem:
         "rate_limited",
         f"too many requests of the kind {kind!r}; try again in {seconds} s",
         {"retry-after": str(seconds)},
-        retry_after_s=seconds,
+        fields={"retry_after_s": seconds},
     )
 
 

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import Response
@@ -34,6 +34,7 @@ from magent2.gateway.routes.dependencies import (
     BODY_ERRORS,
     admins_only,
     caller,
+    join_routers,
     json_body,
     parse_body,
 )
@@ -58,14 +59,15 @@ from magent2.models.api.administration import (
     ReadyResponse,
 )
 from magent2.models.api.base import OkResponse
+from magent2.models.json_types import JsonObject
 from magent2.models.principal import ADMIN_SCOPE
 from magent2.telemetry import METRICS_MEDIA_TYPE
 
 log = logging.getLogger(__name__)
 
-LOOK_MAX_S = 2.0  # a scraper does not wait long
+LANES_READ_MAX_S = 2.0  # well below the timeout of a Prometheus scrape
 
-PLAIN_TEXT: dict[int | str, dict[str, Any]] = {
+METRICS_RESPONSE: dict[int | str, JsonObject] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}
 }
 
@@ -89,26 +91,26 @@ def _probe_routes(services: Services) -> APIRouter:
             raise Problem(503, "not_ready", f"the bus does not answer: {error}", RETRY_HEADERS) from error
         return ReadyResponse(engine=found.engine)
 
-    @routes.get("/metrics", response_class=Response, responses={**PLAIN_TEXT, **problems(401, 403, 429)})
+    @routes.get("/metrics", response_class=Response, responses={**METRICS_RESPONSE, **problems(401, 403, 429)})
     async def metrics() -> Response:
         """Prometheus metrics."""
-        await _look_at_lanes(services)
+        await _update_lane_metrics(services)
         return Response(services.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
     return routes
 
 
-async def _look_at_lanes(services: Services) -> None:
-    """Figures that only the bus knows. One that does not answer leaves them as they were; it shows elsewhere."""
+async def _update_lane_metrics(services: Services) -> None:
+    """Update the metrics that only the bus knows. They keep their values while the bus does not answer."""
     if isinstance(services.presence, UnknownPresence):
         return
     try:
-        async with asyncio.timeout(LOOK_MAX_S):
+        async with asyncio.timeout(LANES_READ_MAX_S):
             workers = await services.bus.acall(Workers())
             names = await known_agents(services.bus, workers)
             found = await asyncio.gather(*(services.bus.acall(Lanes(name)) for name in names))
     except (Magent2Error, TimeoutError) as error:
-        log.warning("the bus was not asked for its lanes", extra={"error": str(error)})
+        log.warning("cannot read the lanes for the metrics", extra={"error": str(error)})
         return
     states = Counter(lane.state for lanes in found for lane in lanes)
     for state in LaneCounts.model_fields:
@@ -135,7 +137,7 @@ def _workers_routes(services: Services) -> APIRouter:
 
 
 async def known_agents(bus: Engine, workers: tuple[WorkerInfo, ...] | None = None) -> list[str]:
-    """Agents that ever enlisted, and those of workers that live."""
+    """Return the agents that were ever registered, and the agents of live workers."""
     listed: TopicList = await bus.acall(Topics(AGENT_PREFIX, limit=AGENTS_MAX))
     served = served_agents(await bus.acall(Workers()) if workers is None else workers)
     return sorted({info.topic.removeprefix(AGENT_PREFIX) for info in listed.topics} | served)[:AGENTS_MAX]
@@ -167,16 +169,16 @@ def _dead_routes(services: Services) -> APIRouter:
 def _dead_list_route(routes: APIRouter, services: Services) -> None:
     @routes.get("", responses=problems(401, 403, 410, 422, 429, 501, 503))
     async def letters(
-        agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="of this agent; else of all")] = None,
+        agent: Annotated[str | None, Query(max_length=NAME_MAX_CHARS, description="only of this agent")] = None,
         after: Annotated[int | None, Query(ge=0, le=CURSOR_MAX, description="`next` of the page before")] = None,
     ) -> DeadLetterPage:
-        """Dead letters, oldest first. Pages go on per agent; without one, the oldest of each are shown."""
+        """List dead letters, oldest first. With `agent` in pages, else the first page of every agent."""
         if agent is not None:
             check_name(agent, "agent name")
             found, more = await _dead_page(services.bus, agent, after)
             return DeadLetterPage(letters=[_dead_letter_info(letter) for letter in found], next=more)
         if after is not None:
-            raise Problem(422, "bad_parameter", "'after' counts the letters of one agent; name it as 'agent'")
+            raise Problem(422, "bad_parameter", "'after' is a cursor of one agent's letters; set 'agent' too")
         pages = [await _dead_page(services.bus, name, None) for name in await known_agents(services.bus)]
         return DeadLetterPage(letters=[_dead_letter_info(letter) for found, _ in pages for letter in found], next=None)
 
@@ -202,7 +204,7 @@ def _dead_decision_routes(routes: APIRouter, services: Services) -> None:
 
 
 async def _dead_page(bus: Engine, agent: str, after: int | None) -> tuple[list[DeadLetter], int | None]:
-    """Letters that were neither retried nor dropped; a page may have none of them and not be the last."""
+    """Return the letters of a page that were neither retried nor dropped, perhaps none, and the next cursor."""
     page: Page = await bus.acall(Read(dead_topic(agent), OLDEST if after is None else after, DEAD_PAGE))
     more = page.records[-1].seq if page.records and page.records[-1].seq < page.last else None
     return [DeadLetter.parse(record) for record in page.records if not record.erased], more
@@ -253,10 +255,10 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
     )
     async def put_connector(request: Request) -> ConnectorInfo:
         """Create a connector, or change its configuration."""
-        asked = await parse_body(request, services, ConnectorRequest)
-        capabilities = capabilities_of(asked.kind, asked.config)
+        wanted = await parse_body(request, services, ConnectorRequest)
+        capabilities = capabilities_of(wanted.kind, wanted.config)
         return connector_info(
-            await register_connector(Log(services.bus), asked.id, asked.kind, capabilities, asked.config)
+            await register_connector(Log(services.bus), wanted.id, wanted.kind, capabilities, wanted.config)
         )
 
     @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))
@@ -268,8 +270,8 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
 def _outbox_item_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/outbox", responses=problems(*ACCESS_ERRORS, 422))
     async def outbox(
-        connector: Annotated[str | None, Query(max_length=80, description="of this one; else of all")] = None,
-        state: Annotated[str | None, Query(max_length=20, description="only what stands like this")] = None,
+        connector: Annotated[str | None, Query(max_length=80, description="only of this connector")] = None,
+        state: Annotated[str | None, Query(max_length=20, description="only messages in this state")] = None,
     ) -> OutboxItemList:
         """List the last 1,000 outgoing messages and their states, oldest first."""
         names = await list_connector_ids(Log(services.bus)) if connector is None else [connector]
@@ -321,7 +323,4 @@ def _me_routes(_: Services) -> APIRouter:
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _probe_routes, _workers_routes, _dead_routes, _outbox_routes, _me_routes)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
@@ -27,10 +26,11 @@ from magent2.gateway.routes.dependencies import (
     SessionId,
     caller,
     get_session,
+    join_routers,
     json_body,
+    json_response,
     parse_body,
 )
-from magent2.gateway.routes.messages import JSON
 from magent2.gateway.services import Services
 from magent2.mail.dead_letters import DEAD_PAGE, DeadLetter, retry_dead_letter
 from magent2.mail.delivery import SendOptions
@@ -111,19 +111,19 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
         wanted = await parse_body(request, services, RetryRequest)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        run = await _run_of(services, session_id, wanted.message_id)
+        run = await _find_run(services, session_id, wanted.message_id)
         add_audit_ids(request.scope, envelope_id=run.envelope.get("id"))
-        revived: Record | None = await services.bus.acall(Find(stream_topic(session_id), _mark(run)))
-        if revived is not None:
-            return _accepted(session_id, str(run.envelope.get("id")), revived.seq)
-        letter = await _letter(services, run) if run.end is not None and run.end["status"] == "failed" else None
+        earlier: Record | None = await services.bus.acall(Find(stream_topic(session_id), _retry_event_id(run)))
+        if earlier is not None:
+            return _accepted(session_id, str(run.envelope.get("id")), earlier.seq)
+        letter = await _find_letter(services, run) if run.end is not None and run.end["status"] == "failed" else None
         if letter is not None:
-            return await _revive(services, session, run, letter, principal)
-        return await _ask_again(services, session, run, principal)
+            return await _retry_letter(services, session, run, letter, principal)
+        return await _send_again(services, session, run, principal)
 
 
-async def _run_of(services: Services, session_id: str, message_id: str) -> RunRecord:
-    """The run of this message, by the id of the message or of its answer; refused unless it has ended badly."""
+async def _find_run(services: Services, session_id: str, message_id: str) -> RunRecord:
+    """Return the run of a message, by the id of the message or of its answer. Only a failed or stopped run passes."""
     history = await services.histories.read(session_id)
     name = message_id.partition("/")[0]
     found = [run for run in history.runs.values() if name in (run.run, run.envelope.get("id"))]
@@ -131,19 +131,19 @@ async def _run_of(services: Services, session_id: str, message_id: str) -> RunRe
         raise Problem(404, "unknown_message", f"no run of this session answers message {message_id[:80]!r}")
     run = found[-1]
     if run.end is None:
-        raise Problem(409, "in_progress", "the message is being answered")
+        raise Problem(409, "in_progress", "the run of the message has not ended; wait for its end, or stop it first")
     if run.end["status"] not in ("failed", "stopped"):
         raise Problem(409, "not_retryable", "the message was answered; send it again to ask again")
     return run
 
 
-def _mark(run: RunRecord) -> str:
-    """The id of the event that says this end of this run was not the last."""
+def _retry_event_id(run: RunRecord) -> str:
+    """Return the id of the `restarted` event: one per end of a run, so that each end is retried once."""
     return f"retried:{run.run}:{run.ended}"
 
 
-async def _letter(services: Services, run: RunRecord) -> DeadLetter | None:
-    """Where the mail of a failed run lies; nothing when it was retried or dropped."""
+async def _find_letter(services: Services, run: RunRecord) -> DeadLetter | None:
+    """Find the dead letter of a failed run. `None` if it was retried or dropped."""
     after = OLDEST
     for _ in range(DEAD_PAGES_MAX):
         page: Page = await services.bus.acall(Read(dead_topic(run.agent), after, DEAD_PAGE))
@@ -163,7 +163,7 @@ def _is_of(letter: DeadLetter, run: RunRecord) -> bool:
     return same and letter.conversation_id == run.envelope.get("conversation_id")
 
 
-async def _revive(
+async def _retry_letter(
     services: Services, session: Session, run: RunRecord, letter: DeadLetter, principal: Principal
 ) -> Response:
     """Put the mail back and write a `restarted` event in the same append, so that waiting clients go on waiting."""
@@ -177,15 +177,15 @@ async def _revive(
         reason=f"retried by {principal.name}",
     )
     try:
-        told = replace(stream_record(event), id=_mark(run))
-        appended = await retry_dead_letter(Log(services.bus), letter.agent, letter.seq, (told,))
+        restarted = replace(stream_record(event), id=_retry_event_id(run))
+        appended = await retry_dead_letter(Log(services.bus), letter.agent, letter.seq, (restarted,))
     except UnknownCursor:
         raise Problem(409, "in_progress", "another request has just retried the message") from None
     return _accepted(session.session_id, message_id, appended.seqs[-1])
 
 
-async def _ask_again(services: Services, session: Session, run: RunRecord, principal: Principal) -> Response:
-    """The same message once more, under an id of its own: of this end of this run, so that two retries are one."""
+async def _send_again(services: Services, session: Session, run: RunRecord, principal: Principal) -> Response:
+    """Send the message again. The new id is derived from this end of the run, so that a repeat is delivered once."""
     text = "\x1f".join((session.session_id, run.run, str(run.ended)))
     envelope = MessageEnvelope(
         id="msg-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
@@ -200,8 +200,8 @@ async def _ask_again(services: Services, session: Session, run: RunRecord, princ
 
 
 def _accepted(session_id: str, message_id: str, seq: int) -> Response:
-    body: dict[str, Any] = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
-    return Response(orjson.dumps(body), 202, media_type=JSON)
+    body = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
+    return json_response(body, 202)
 
 
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -266,7 +266,4 @@ def _approval_info(approval: Approval) -> ApprovalInfo:
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_control_routes, _approvals_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _control_routes, _approvals_routes)

@@ -1,12 +1,15 @@
-"""What the routes of `/api` share: body parsing, the caller's session, and documented errors."""
+"""What the routes of `/api` share: body parsing, the caller's session, responses and documented errors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from fastapi import Path, Query, Request
+import orjson
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
 from magent2.bus.operations import OLDEST
 from magent2.gateway.access.auth import principal_of
@@ -15,12 +18,13 @@ from magent2.gateway.problems import Problem, bad_body
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.sse import parse_cursor
 from magent2.models.address import NAME_MAX_CHARS, check_name
+from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
 from magent2.sessions.store import Session
 
 B = TypeVar("B", bound=BaseModel)
 
-API = "/api"  # before the path of every route here
+API = "/api"  # prefix of all routes except those of DESIGN 10
 SessionId = Annotated[str, Path(min_length=1, max_length=NAME_MAX_CHARS)]
 Since = Annotated[str | None, Query(max_length=64, description="after this seq")]
 ResponseFormat = Annotated[
@@ -44,7 +48,7 @@ def admins_only(request: Request) -> None:
 
 
 async def parse_body(request: Request, services: Services, shape: type[B], *, may_be_empty: bool = False) -> B:
-    """Parse the body of a request."""
+    """Parse the body of a request. With `may_be_empty`, an empty body is a model with default values."""
     if not may_be_empty:
         check_json(request.scope)
     body = await read_body(request.scope, request.receive, services.limits)
@@ -58,25 +62,38 @@ async def parse_body(request: Request, services: Services, shape: type[B], *, ma
         raise bad_body(error) from None
 
 
-def json_body(shape: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+def json_body(shape: type[BaseModel], *, required: bool = True) -> JsonObject:
     """Return the request body for the OpenAPI document."""
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": _schema(shape)}}}}
 
 
 @lru_cache
-def _schema(shape: type[BaseModel]) -> dict[str, Any]:
+def _schema(shape: type[BaseModel]) -> JsonObject:
     return shape.model_json_schema()
+
+
+def json_response(body: Mapping[str, object], status: int = 200) -> Response:
+    """Encode a response that is not a model: its events are encoded as they are, without validation."""
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def join_routers(services: Services, *makers: Callable[[Services], APIRouter]) -> APIRouter:
+    """Return the routes of several routers in one. `include_router` would build each route again."""
+    routes = APIRouter()
+    for make in makers:
+        routes.routes.extend(make(services).routes)
+    return routes
 
 
 async def get_session(services: Services, session_id: str, principal: Principal) -> Session:
     """Return the session. A session of another owner is reported as unknown."""
     session = await services.sessions.get(check_name(session_id, "session id"))
     if session is None or not principal.owns(session.owner):
-        raise unknown(session_id)
+        raise unknown_session(session_id)
     return session
 
 
-def unknown(session_id: str) -> Problem:
+def unknown_session(session_id: str) -> Problem:
     return Problem(404, "unknown_session", f"there is no session {session_id[:80]!r}; create it first")
 
 

@@ -59,6 +59,7 @@ from magent2.gateway.routes.dependencies import (
     BODY_ERRORS,
     admins_only,
     caller,
+    join_routers,
     json_body,
     parse_body,
 )
@@ -110,11 +111,11 @@ def _users(routes: APIRouter, services: Services) -> None:
     )
     async def put_user(request: Request) -> UserInfo:
         """Create a user, or change one."""
-        asked = await parse_body(request, services, UserRequest)
-        facts = {"agent": asked.agent, "connector": asked.connector, "target": asked.target}
-        if asked.nametag is None:
-            return user_info(await change_user(Log(services.bus), asked.id, facts))
-        return user_info(await create_user(Log(services.bus), asked.id, asked.nametag, facts))
+        wanted = await parse_body(request, services, UserRequest)
+        fields = {"agent": wanted.agent, "connector": wanted.connector, "target": wanted.target}
+        if wanted.nametag is None:
+            return user_info(await change_user(Log(services.bus), wanted.id, fields))
+        return user_info(await create_user(Log(services.bus), wanted.id, wanted.nametag, fields))
 
     @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_user(user: Name) -> UserInfo:
@@ -142,16 +143,16 @@ def _friends(routes: APIRouter, services: Services) -> None:
     )
     async def befriend(request: Request) -> FriendInfo:
         """Request, accept, refuse or remove a friendship."""
-        asked = await parse_body(request, services, FriendRequest)
+        wanted = await parse_body(request, services, FriendRequest)
         own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
-        other = (await find_user_by_nametag(Log(services.bus), asked.nametag)).state.id
-        doing = {
+        other = (await find_user_by_nametag(Log(services.bus), wanted.nametag)).state.id
+        action = {
             "request": request_friendship,
             "accept": accept_friendship,
             "refuse": refuse_friendship,
             "remove": remove_friendship,
-        }[asked.action]
-        return await _shown_friend(services, own, await doing(Log(services.bus), own, other))
+        }[wanted.action]
+        return await _shown_friend(services, own, await action(Log(services.bus), own, other))
 
 
 def user_id(principal: Principal) -> str:
@@ -159,7 +160,7 @@ def user_id(principal: Principal) -> str:
 
 
 def directory_name(principal: Principal) -> str:
-    """Whose things a list shows; of a name that no user can have, none."""
+    """Return the user id by which lists are filtered. A principal that is not a user owns nothing."""
     return principal.name.removeprefix(PRINCIPAL_PREFIX)
 
 
@@ -167,7 +168,7 @@ async def _shown_friend(services: Services, own: str, friendship: Friendship) ->
     try:
         nametag = (await find_user(Log(services.bus), friendship.other(own))).state.nametag
     except UnknownEntity:
-        nametag = ""  # gone meanwhile
+        nametag = ""  # removed meanwhile
     return FriendInfo(
         nametag=nametag,
         status=friendship.status,
@@ -191,19 +192,19 @@ def _swarms(routes: APIRouter, services: Services) -> None:
     )
     async def put_swarm(request: Request) -> SwarmInfo:
         """Create a swarm, change who may contact it, or remove it."""
-        asked = await parse_body(request, services, SwarmRequest)
+        wanted = await parse_body(request, services, SwarmRequest)
         principal = caller(request)
-        if asked.action == "create":
+        if wanted.action == "create":
             own = (await find_user(Log(services.bus), user_id(principal))).state.id
             return swarm_info(
-                await create_swarm(Log(services.bus), asked.nametag, own, require_field(asked.agent, "agent"))
+                await create_swarm(Log(services.bus), wanted.nametag, own, require_field(wanted.agent, "agent"))
             )
-        await _own_swarm(services, principal, asked.nametag)
-        if asked.action in ("block", "unblock"):
-            user, blocked = require_field(asked.user, "user"), asked.action == "block"
-            await set_contact_blocked(Log(services.bus), asked.nametag, user, blocked=blocked)
-            return swarm_info(await _own_swarm(services, principal, asked.nametag))
-        return swarm_info(await _change_swarm(Log(services.bus), asked))
+        await _own_swarm(services, principal, wanted.nametag)
+        if wanted.action in ("block", "unblock"):
+            user, blocked = require_field(wanted.user, "user"), wanted.action == "block"
+            await set_contact_blocked(Log(services.bus), wanted.nametag, user, blocked=blocked)
+            return swarm_info(await _own_swarm(services, principal, wanted.nametag))
+        return swarm_info(await _change_swarm(Log(services.bus), wanted))
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
@@ -213,14 +214,14 @@ def _swarms(routes: APIRouter, services: Services) -> None:
         return SwarmContactList(contacts=[contact_info(contact) for contact in found])
 
 
-async def _change_swarm(log: Log, asked: SwarmRequest) -> Swarm:
-    if asked.action in ("open", "close"):
-        return await set_swarm_open(log, asked.nametag, is_open=asked.action == "open")
-    if asked.action == "let_in":
-        return await add_guest(log, asked.nametag, require_field(asked.user, "user"))
-    if asked.action == "put_out":
-        return await remove_guest(log, asked.nametag, require_field(asked.user, "user"))
-    return await remove_swarm(log, asked.nametag)
+async def _change_swarm(log: Log, wanted: SwarmRequest) -> Swarm:
+    if wanted.action in ("open", "close"):
+        return await set_swarm_open(log, wanted.nametag, is_open=wanted.action == "open")
+    if wanted.action == "let_in":
+        return await add_guest(log, wanted.nametag, require_field(wanted.user, "user"))
+    if wanted.action == "put_out":
+        return await remove_guest(log, wanted.nametag, require_field(wanted.user, "user"))
+    return await remove_swarm(log, wanted.nametag)
 
 
 async def _own_swarm(services: Services, principal: Principal, nametag: str) -> Swarm:
@@ -270,10 +271,10 @@ def _channels_routes(services: Services) -> APIRouter:
     )
     async def put_channel(request: Request) -> ChannelInfo:
         """Create a channel, change its members or its leader, or remove it."""
-        asked = await parse_body(request, services, ChannelRequest)
-        if asked.action in ("create", "join"):
-            await find_user(Log(services.bus), require_field(asked.user, "user"))
-        return channel_info(await _change_channel(Log(services.bus), asked))
+        wanted = await parse_body(request, services, ChannelRequest)
+        if wanted.action in ("create", "join"):
+            await find_user(Log(services.bus), require_field(wanted.user, "user"))
+        return channel_info(await _change_channel(Log(services.bus), wanted))
 
     @routes.get("/channels/{name}/messages", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def messages(
@@ -282,33 +283,33 @@ def _channels_routes(services: Services) -> APIRouter:
         """Return the last messages of a channel, oldest first."""
         channel = await _own_channel(services, caller(request), name)
         found = await read_channel(Log(services.bus), channel.name, before)
-        told = [{"seq": record.seq, **record.payload} for record in found]
+        shown = [{"seq": record.seq, **record.payload} for record in found]
         more = found[0].seq if len(found) == HISTORY_PAGE and found[0].seq > 1 else None
-        return ChannelMessages(messages=told, before=more)
+        return ChannelMessages(messages=shown, before=more)
 
     return routes
 
 
-async def _change_channel(log: Log, asked: ChannelRequest) -> Channel:
-    if asked.action == "remove":
-        return await remove_channel(log, asked.name)
-    username = require_field(asked.username, "username")
-    if asked.action in ("create", "join"):
-        member = new_member(username, require_field(asked.user, "user"), require_field(asked.agent, "agent"))
+async def _change_channel(log: Log, wanted: ChannelRequest) -> Channel:
+    if wanted.action == "remove":
+        return await remove_channel(log, wanted.name)
+    username = require_field(wanted.username, "username")
+    if wanted.action in ("create", "join"):
+        member = new_member(username, require_field(wanted.user, "user"), require_field(wanted.agent, "agent"))
         return (
-            await create_channel(log, asked.name, member)
-            if asked.action == "create"
-            else await join_channel(log, asked.name, member)
+            await create_channel(log, wanted.name, member)
+            if wanted.action == "create"
+            else await join_channel(log, wanted.name, member)
         )
     return (
-        await leave_channel(log, asked.name, username)
-        if asked.action == "leave"
-        else await set_leader(log, asked.name, username)
+        await leave_channel(log, wanted.name, username)
+        if wanted.action == "leave"
+        else await set_leader(log, wanted.name, username)
     )
 
 
 async def _own_channel(services: Services, principal: Principal, name: str) -> Channel:
-    """A channel with the caller in it; another is as unknown as one that never was."""
+    """Return a channel that the caller is a member of. Any other is reported as unknown."""
     channel = (await find_channel(Log(services.bus), name)).state
     if not principal.admin and user_id(principal) not in [member.user for member in channel.members]:
         raise UnknownEntity(f"there is no channel {name[:80]!r}")
@@ -321,7 +322,4 @@ def channel_info(channel: Channel) -> ChannelInfo:
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_people_routes, _channels_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _people_routes, _channels_routes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import orjson
@@ -25,8 +25,10 @@ from magent2.gateway.routes.dependencies import (
     Since,
     caller,
     get_session,
+    join_routers,
+    json_response,
     parse_since,
-    unknown,
+    unknown_session,
 )
 from magent2.gateway.routes.streams import resume_cursor
 from magent2.gateway.services import Services
@@ -34,17 +36,16 @@ from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.sse import EVENT_FORMAT, MAX_EVENTS_MAX, StreamRequest
 from magent2.models.address import check_name, stream_topic
 from magent2.models.api.messages import EVENT_EXAMPLE, ApiEventPage, RecordPage, Transcript
+from magent2.models.json_types import JsonObject
 from magent2.models.principal import Principal
 from magent2.sessions.folds import TranscriptLine, transcript_line
 from magent2.sessions.stream import flat_event
 
 EVENTS_MAX = 1000
 TRANSCRIPT_MAX = 1000
-PAGES_MAX = 20  # of the log that one question for a transcript may read
+PAGES_MAX = 20  # pages of the log that one request for a transcript may read
 
-JSON = "application/json"
-
-AS_THEY_COME = {
+SESSION_STREAM_RESPONSE = {
     "description": "Server-sent events: `id` is the seq, `event` the type, `data` the event as JSON",
     "content": {
         "text/event-stream": {
@@ -67,7 +68,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
     @routes.get(
         "/sdk/session/{session_id:path}/stream",
         response_class=Response,
-        responses={200: AS_THEY_COME, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
+        responses={200: SESSION_STREAM_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 400, 422)},
     )
     async def stream(
         session_id: SessionId,
@@ -76,7 +77,7 @@ def _stream_route(routes: APIRouter, services: Services) -> None:
         max_events: Annotated[int | None, Query(ge=1, le=MAX_EVENTS_MAX)] = None,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """The same events as they come, as server-sent events; `id:` is the cursor to resume after."""
+        """Follow the events of a session as server-sent events; `id:` is the cursor to resume after."""
         await get_session(services, session_id, caller(request))
         after = resume_cursor(since, last_event_id)
         return EventStream(
@@ -118,7 +119,7 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=TRANSCRIPT_MAX)] = 100,
     ) -> Response:
-        """What was said, and nothing else, a page at a time. A page may be short and not be the last."""
+        """Return the messages of a session, one page at a time. A page may be short and not be the last."""
         principal, after = caller(request), parse_since(since)
         lines: list[TranscriptLine] = []
         last = after
@@ -128,11 +129,11 @@ def _transcript_route(routes: APIRouter, services: Services) -> None:
             if len(lines) == limit or after >= last:
                 break
         body = {"session_id": session_id, "messages": lines, "next_since": after, "has_more": after < last}
-        return Response(orjson.dumps(body), media_type=JSON)
+        return json_response(body)
 
 
 def _add_lines(session_id: str, page: Page, lines: list[TranscriptLine], limit: int) -> tuple[int, int]:
-    """Add the page's lines up to the limit; the seq up to which it was read, and the last that there is."""
+    """Add the lines of a page up to the limit. Return the seq up to which it was read, and the last seq."""
     for record in page.records:
         line = transcript_line(session_id, record)
         if line is not None:
@@ -145,11 +146,11 @@ def _add_lines(session_id: str, page: Page, lines: list[TranscriptLine], limit: 
 def _paged(id_field: str, session_id: str, events: Sequence[Mapping[str, object]], page: Page) -> Response:
     next_since = page.records[-1].seq if page.records else page.last
     body = {id_field: session_id, "events": events, "next_since": next_since, "has_more": next_since < page.last}
-    return Response(orjson.dumps(body), media_type=JSON)
+    return json_response(body)
 
 
 async def read_page(services: Services, session_id: str, principal: Principal, after: int, limit: int) -> Page:
-    """A page of a session that is the caller's."""
+    """Read a page of a session of the caller."""
     topic = stream_topic(check_name(session_id, "session id"))
     if not principal.admin:
         await get_session(services, session_id, principal)
@@ -165,20 +166,22 @@ async def read_page(services: Services, session_id: str, principal: Principal, a
 
 
 async def _cursor_problem(services: Services, topic: str, session_id: str, after: int) -> Problem:
-    """Why a cursor points at nothing."""
+    """Return the problem of a cursor that the log does not have."""
     found: tuple[TopicInfo, ...] = await services.bus.acall(Describe((topic,)))
     state = found[0]
     if not state.last and not state.head:
-        return unknown(session_id)
+        return unknown_session(session_id)
     if after < state.floor:
         detail = f"events up to {state.floor} are gone; read on with since={state.floor}"
-        return Problem(410, "cursor_gone", detail, floor=state.floor)
-    return Problem(422, "bad_cursor", f"{after} is beyond the last event, which is {state.last}", last=state.last)
+        return Problem(410, "cursor_gone", detail, fields={"floor": state.floor})
+    return Problem(
+        422, "bad_cursor", f"{after} is beyond the last event, which is {state.last}", fields={"last": state.last}
+    )
 
 
 PAGE = 1000
 
-FILE: dict[str, Any] = {
+FILE_RESPONSE: JsonObject = {
     "description": "The file, as an attachment",
     "content": {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}, "example": "(bytes)"}},
 }
@@ -195,25 +198,25 @@ def _files_routes(services: Services) -> APIRouter:
     @routes.get(
         "/sdk/session/{session_id:path}/files/{sha256}",
         response_class=Response,
-        responses={200: FILE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
+        responses={200: FILE_RESPONSE, **problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422)},
     )
     async def file(session_id: SessionId, sha256: Sha256, request: Request, seq: AtSeq = None) -> Response:
-        """A file that an event of the session shows."""
+        """Return a file that an event of the session shows."""
         session = await get_session(services, session_id, caller(request))
-        facts = await _find_attachment(services, session.session_id, sha256, seq)
-        if facts is None:
+        description = await _find_attachment(services, session.session_id, sha256, seq)
+        if description is None:
             raise _unknown_file(sha256)
         try:
             data = await services.bus.acall(GetBlob(sha256))
         except BlobMissing:
             raise _unknown_file(sha256) from None
-        return Response(data, headers=headers_of(facts))
+        return Response(data, headers=headers_of(description))
 
     return routes
 
 
-async def _find_attachment(services: Services, session_id: str, sha256: str, seq: int | None) -> dict[str, Any] | None:
-    """What the session says of the file: only what one of its own events names is a file of the session."""
+async def _find_attachment(services: Services, session_id: str, sha256: str, seq: int | None) -> JsonObject | None:
+    """Find the description of a file in the session's events. Files that no event shows are not served."""
     after = OLDEST if seq is None else seq - 1
     while True:
         page: Page = await services.bus.acall(Read(stream_topic(session_id), after, PAGE if seq is None else 1))
@@ -225,18 +228,18 @@ async def _find_attachment(services: Services, session_id: str, sha256: str, seq
             return None
 
 
-def _attachments(record: Record, sha256: str) -> list[dict[str, Any]]:
+def _attachments(record: Record, sha256: str) -> list[JsonObject]:
     if sha256 not in record.blobs:
         return []
     return [dict(item) for item in record.payload.get("attachments") or () if item.get("sha256") == sha256]
 
 
-def headers_of(facts: dict[str, Any]) -> dict[str, str]:
-    """A browser keeps it under its name; that it takes it for nothing else, the guard sees to on every answer."""
-    name = str(facts.get("name") or "file")
+def headers_of(description: JsonObject) -> dict[str, str]:
+    """Return headers that make a browser save the file under its name and never render it."""
+    name = str(description.get("name") or "file")
     plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
     return {
-        "Content-Type": served_type(facts.get("media_type")),
+        "Content-Type": served_type(description.get("media_type")),
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "private, no-store",
@@ -248,7 +251,4 @@ def _unknown_file(sha256: str) -> Problem:
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_events_routes, _files_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _events_routes, _files_routes)

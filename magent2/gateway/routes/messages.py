@@ -1,12 +1,11 @@
-"""`/api/sdk/session/message`, `…/steer` and `…/receipts`: send a message or steer a run, and see what became of it."""
+"""`/api/sdk/session/message`, `…/steer` and `…/receipts`: send a message, steer a run, follow a message."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
@@ -24,7 +23,9 @@ from magent2.gateway.routes.dependencies import (
     caller,
     check_text,
     get_session,
+    join_routers,
     json_body,
+    json_response,
     parse_body,
     scenario_id_of,
 )
@@ -45,8 +46,6 @@ from magent2.models.principal import Principal
 from magent2.sessions.message_outcome import MessageOutcome, MessageProgress, find_message_progress
 from magent2.sessions.store import CLIENT_MESSAGE_ID, Session
 from magent2.sessions.stream import FlatEvent, flat_event
-
-JSON = "application/json"
 
 
 def _messages_routes(services: Services) -> APIRouter:
@@ -76,20 +75,20 @@ def _messages_routes(services: Services) -> APIRouter:
         session = await get_session(services, wanted.session_id, principal)
         delivered = await _post(services, session, principal, text, wanted.client_message_id)
         add_audit_ids(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
-        exchange = MessageOutcome(delivered.envelope_id)
+        outcome = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
+        if not wanted.wait and not delivered.appended.repeat:
+            return accepted_response(services, session.session_id, delivered, "accepted", seq)
         max_s = services.limits.wait_max_s if wanted.wait else 0.0
-        fresh = not wanted.wait and not delivered.appended.repeat
-        over = not fresh and await services.replies.wait(session.session_id, seq - 1, exchange, max_s)
-        if over:
-            return reply_response(session.session_id, seq, exchange)
-        return accepted_response(services, session.session_id, delivered, "accepted" if fresh else "in_progress", seq)
+        if await services.replies.wait(session.session_id, seq - 1, outcome, max_s):
+            return reply_response(session.session_id, seq, outcome)
+        return accepted_response(services, session.session_id, delivered, "in_progress", seq)
 
     return routes
 
 
 def envelope_id_for(session_id: str, key: str | None) -> str:
-    """The id under which a message is delivered: the same for the same key, which makes it happen once."""
+    """Return the envelope id for a client's key. The same key gives the same id, and an id is delivered once."""
     if key is None:
         return f"msg-{uuid.uuid4().hex}"
     text = "\x1f".join((session_id, key))
@@ -99,7 +98,7 @@ def envelope_id_for(session_id: str, key: str | None) -> str:
 async def _post(
     services: Services, session: Session, principal: Principal, text: str, key: str | None
 ) -> DeliveryResult:
-    asking = services.presence.refresh()
+    presence_read = services.presence.refresh()
     envelope = MessageEnvelope(
         id=envelope_id_for(session.session_id, key),
         conversation_id=session.session_id,
@@ -109,8 +108,8 @@ async def _post(
         metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
     )
     delivered = await services.sessions.post(envelope, send_options(services, session, principal))
-    if asking is not None:
-        await asking
+    if presence_read is not None:
+        await presence_read
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return delivered
 
@@ -122,26 +121,26 @@ def send_options(services: Services, session: Session, principal: Principal) -> 
     return SendOptions(principal=principal.bound, default_agent=None if scenario is None else scenario.root)
 
 
-def reply_response(session_id: str, seq: int, exchange: MessageOutcome) -> Response:
-    """The answer as it was recorded, or why there is none."""
-    facts: dict[str, Any] = {"session_id": session_id, "reply_to": exchange.envelope_id, "seq": seq}
-    if exchange.status == "failed":
-        raise Problem(502, "run_failed", f"the run failed: {exchange.reason or 'its log says more'}", **facts)
-    if exchange.status == "stopped":
-        raise Problem(409, "run_stopped", f"the run was stopped: {exchange.reason or 'by command'}", **facts)
-    answer = {
-        "final_output": exchange.text,
-        "message_id": exchange.message_id,
-        **facts,
-        "events": rendered_events(session_id, exchange),
-        "usage": exchange.usage,
-        "tool_calls": exchange.tool_calls(),
+def reply_response(session_id: str, seq: int, outcome: MessageOutcome) -> Response:
+    """Return the recorded answer. Raises a problem if the run failed or was stopped."""
+    ids: dict[str, object] = {"session_id": session_id, "reply_to": outcome.envelope_id, "seq": seq}
+    if outcome.status == "failed":
+        raise Problem(502, "run_failed", f"the run failed: {outcome.reason or 'see its events'}", fields=ids)
+    if outcome.status == "stopped":
+        raise Problem(409, "run_stopped", f"the run was stopped: {outcome.reason or 'by command'}", fields=ids)
+    body = {
+        "final_output": outcome.text,
+        "message_id": outcome.message_id,
+        **ids,
+        "events": rendered_events(session_id, outcome),
+        "usage": outcome.usage,
+        "tool_calls": outcome.tool_calls(),
     }
-    return Response(orjson.dumps(answer), media_type=JSON)
+    return json_response(body)
 
 
-def rendered_events(session_id: str, exchange: MessageOutcome) -> list[FlatEvent]:
-    shown = (flat_event(session_id, record) for record in exchange.records)
+def rendered_events(session_id: str, outcome: MessageOutcome) -> list[FlatEvent]:
+    shown = (flat_event(session_id, record) for record in outcome.records)
     return [event for event in shown if event is not None]
 
 
@@ -149,17 +148,17 @@ def accepted_response(
     services: Services, session_id: str, delivered: DeliveryResult, status: str, seq: int
 ) -> Response:
     """Return 202: the message is accepted but not answered. The session has the outcome after `seq`."""
-    answer: dict[str, Any] = {
+    body: dict[str, object] = {
         "status": status,
         "session_id": session_id,
         "message_id": delivered.envelope_id,
         "seq": seq,
     }
     if services.presence.known and delivered.agent is not None and delivered.agent not in services.presence:
-        answer["notice"] = f"no worker serves {delivered.agent!r} now; the message waits until one does"
+        body["notice"] = f"no worker serves {delivered.agent!r} now; the message waits until one does"
     elif (notice := paused_notice(delivered)) is not None:
-        answer["notice"] = notice
-    return Response(orjson.dumps(answer), 202, media_type=JSON)
+        body["notice"] = notice
+    return json_response(body, 202)
 
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -201,15 +200,15 @@ def _steering(routes: APIRouter, services: Services) -> None:
             history_reader=services.histories.read_with,
         )
         (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
-        answer: dict[str, Any] = {
+        body: dict[str, object] = {
             "status": "accepted",
             "session_id": session_id,
             "receipt_id": envelope.id,
             "seq": delivered.appended.seqs[-1],
         }
         if (notice := paused_notice(delivered)) is not None:
-            answer["notice"] = notice
-        return Response(orjson.dumps(answer), 202, media_type=JSON)
+            body["notice"] = notice
+        return json_response(body, 202)
 
 
 def _steer_envelope(session: Session, principal: Principal, wanted: SteerRequest) -> MessageEnvelope:
@@ -233,27 +232,26 @@ def _receipts(routes: APIRouter, services: Services) -> None:
     )
     async def receipt(
         session_id: SessionId, receipt_id: ReceiptId, request: Request, wait_s: Wait = 0.0
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the progress of a message: accepted, seen, answered or dead."""
         session = await get_session(services, session_id, caller(request))
-        fate = await _fate(services, session_id, receipt_id)
-        if fate.status == "accepted" and wait_s > 0:
-            sighting = ReceiptReader(receipt_id)
+        progress = await _progress(services, session_id, receipt_id)
+        if progress.status == "accepted" and wait_s > 0:
             max_s = min(wait_s, services.limits.wait_max_s)
-            await services.replies.wait(session_id, session.last, sighting, max_s)
-            fate = await _fate(services, session_id, receipt_id)
-        return _receipt_info(session_id, receipt_id, fate)
+            await services.replies.wait(session_id, session.last, ReceiptReader(receipt_id), max_s)
+            progress = await _progress(services, session_id, receipt_id)
+        return _receipt_info(session_id, receipt_id, progress)
 
 
-async def _fate(services: Services, session_id: str, receipt_id: str) -> MessageProgress:
-    fate = await find_message_progress(Log(services.bus), session_id, receipt_id, services.histories.read_with)
-    if fate is None:
+async def _progress(services: Services, session_id: str, receipt_id: str) -> MessageProgress:
+    progress = await find_message_progress(Log(services.bus), session_id, receipt_id, services.histories.read_with)
+    if progress is None:
         raise Problem(404, "unknown_message", f"this session has no message {receipt_id[:80]!r}")
-    return fate
+    return progress
 
 
 class ReceiptReader:
-    """Over once an agent has seen the message: in a turn, or at the start of a run that answers it."""
+    """Ends the wait once an agent has read the message: in a turn, or at the start of a run that answers it."""
 
     def __init__(self, envelope_id: str) -> None:
         self._id = envelope_id
@@ -261,28 +259,25 @@ class ReceiptReader:
 
     def take(self, record: Record) -> None:
         payload = record.payload
-        seen = payload.get("event") == "message_received" and any(
+        is_read = payload.get("event") == "message_received" and any(
             message.get("id") == self._id for message in payload.get("messages", ())
         )
-        if seen or (payload.get("event") == "run" and payload.get("envelope_id") == self._id):
+        if is_read or (payload.get("event") == "run" and payload.get("envelope_id") == self._id):
             self.status = "finished"
 
 
-def _receipt_info(session_id: str, receipt_id: str, fate: MessageProgress) -> dict[str, Any]:
+def _receipt_info(session_id: str, receipt_id: str, progress: MessageProgress) -> dict[str, object]:
     return {
         "session_id": session_id,
         "receipt_id": receipt_id,
-        "status": fate.status,
-        "waiting": fate.waiting,
+        "status": progress.status,
+        "waiting": progress.waiting,
         "receipts": [
             {"agent_id": one.agent, "run_id": one.run_id, "turn": one.turn, "status": one.status, "reason": one.reason}
-            for one in fate.receipts
+            for one in progress.receipts
         ],
     }
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_messages_routes, _steering_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _messages_routes, _steering_routes)

@@ -33,15 +33,15 @@ JSON = "application/json"
 class SendEndpoint:
     """`POST /send` as plain ASGI. FastAPI's dispatch would cost more than the delivery itself."""
 
-    path = SEND_PATH  # as a route has it, for the metrics
+    path = SEND_PATH  # the route template, for metrics and spans
 
     def __init__(self, services: Services) -> None:
-        self._house = services
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self
         try:
-            answer = await deliver(self._house, scope, receive)
+            answer = await deliver(self._services, scope, receive)
         except Magent2Error as error:
             await logged_problem(error).answer(scope)(scope, receive, send)
             return
@@ -72,21 +72,23 @@ def router(services: Services) -> APIRouter:
 
 
 async def deliver(services: Services, scope: Scope, receive: Receive) -> bytes:
+    """Deliver the envelope in the body of a request. Return the body of the response."""
     check_json(scope)
     principal = principal_of(scope)
     envelope = parse_envelope(await read_body(scope, receive, services.limits), services.limits, principal)
     add_audit_ids(scope, conversation_id=envelope.conversation_id, envelope_id=envelope.id, sender=envelope.sender)
-    asking = services.presence.refresh()
+    presence_read = services.presence.refresh()  # at the same time as the delivery
     delivered = await services.sessions.post(
         envelope, None if principal.admin else SendOptions(principal=principal.bound)
     )
-    if asking is not None:
-        await asking
+    if presence_read is not None:
+        await presence_read
     (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
     return orjson.dumps(_answer(envelope, delivered, services.presence))
 
 
 def parse_envelope(body: bytes, limits: GatewayLimits, principal: Principal = ADMIN) -> MessageEnvelope:
+    """Parse and check an envelope. A missing `sender` is the caller."""
     try:
         envelope = MessageEnvelope.model_validate_json(body)
     except ValidationError as error:
@@ -110,7 +112,7 @@ def _lacks_sender(error: ValidationError) -> bool:
 
 
 def _refuse_non_finite(body: bytes) -> None:
-    """The parser takes NaN and infinity, which JSON does not have; stored, they would be something else."""
+    """Refuse NaN and infinity: pydantic accepts them, but JSON does not have them and the log could not store them."""
     if b"NaN" in body or b"Infinity" in body:
         try:
             orjson.loads(body)

@@ -51,22 +51,19 @@ from magent2.sessions.store import Session
 LIST_MAX = 500
 CURSOR_MAX_CHARS = 2000
 SCAN_PAGE = 500
-SCAN_PAGES_MAX = 10  # of the list that one search may look at
+SCAN_PAGES_MAX = 10  # pages of the list that one search may read
 
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
-    _creating(routes, services)
-    _listing(routes, services)
-    _usage(routes, services)
-    _one(routes, services)
+    _create_route(routes, services)
+    _list_route(routes, services)
+    _usage_route(routes, services)
+    _session_routes(routes, services)
     return routes
 
 
-# --- making one
-
-
-def _creating(routes: APIRouter, services: Services) -> None:
+def _create_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/create",
         responses=problems(*ACCESS_ERRORS, *BODY_ERRORS, 409, 410, 507),
@@ -97,12 +94,12 @@ def _creating(routes: APIRouter, services: Services) -> None:
 
 
 async def _change(services: Services, session_id: str, principal: Principal, wanted: SessionRequest) -> SessionChange:
-    """What is asked for, as a change: what is left out is as the session has it, or as the scenario begins."""
+    """Return the requested change. Values that are left out are the session's, else the defaults of the scenario."""
     known = None
     if wanted.session_id is not None:
         known = await services.sessions.get(check_name(session_id, "session id"))
     head = known.head if known is not None and principal.owns(known.owner) else {}
-    scenario = services.catalogue.team(
+    scenario = services.catalogue.roster.scenario(
         wanted.scenario_id if wanted.scenario_id is not None else head.get("scenario_id")
     )
     active = str(head.get("active_agent") or "")
@@ -118,10 +115,7 @@ async def _change(services: Services, session_id: str, principal: Principal, wan
     )
 
 
-# --- the list
-
-
-def _listing(routes: APIRouter, services: Services) -> None:
+def _list_route(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/sessions", responses=problems(*ACCESS_ERRORS, 422))
     async def list_sessions(
         request: Request,
@@ -172,10 +166,7 @@ def _matches(session: Session, wanted: str) -> bool:
     return any(isinstance(text, str) and wanted in text.casefold() for text in texts)
 
 
-# --- one of them
-
-
-def _usage(routes: APIRouter, services: Services) -> None:
+def _usage_route(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/session/{session_id:path}/usage", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def usage(session_id: SessionId, request: Request) -> SessionUsage:
         """Return the token usage of the session."""
@@ -183,7 +174,7 @@ def _usage(routes: APIRouter, services: Services) -> None:
         return SessionUsage(session_id=session_id, **session_usage(await services.histories.read(session_id)))
 
 
-def _one(routes: APIRouter, services: Services) -> None:
+def _session_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/sdk/session/{session_id:path}", responses=problems(*ACCESS_ERRORS, *SESSION_ERRORS, 422))
     async def show(
         session_id: SessionId, request: Request, response_format: ResponseFormat = "api"

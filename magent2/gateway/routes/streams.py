@@ -1,4 +1,4 @@
-"""`GET /stream/{conversation_id}` and `GET /api/stream`: logs as server-sent events."""
+"""`GET /stream/{conversation_id}` and `GET /api/stream`: conversations as server-sent events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magent2.bus.records import TopicInfo
 from magent2.gateway.access.auth import Identity, identity_of
 from magent2.gateway.openapi import EVENT_SCHEMA, EVENT_STREAM_RESPONSE, problems
 from magent2.gateway.problems import Problem
-from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API
+from magent2.gateway.routes.dependencies import ACCESS_ERRORS, API, join_routers
 from magent2.gateway.services import Services
 from magent2.gateway.streaming.open_streams import EventStream
 from magent2.gateway.streaming.reader import (
@@ -59,19 +59,19 @@ def _conversation_stream_routes(services: Services) -> APIRouter:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Follow a conversation as server-sent events; `id:` is the cursor to resume after."""
-        wanted = StreamRequest(
+        stream_request = StreamRequest(
             check_name(conversation_id, "conversation id"),
             after=resume_cursor(since, last_event_id),
             kinds=None if kinds is None else parse_kinds(kinds),
             max_events=max_events,
         )
-        return EventStream(services.streams, wanted)
+        return EventStream(services.streams, stream_request)
 
     return routes
 
 
 def resume_cursor(since: str | None, last_event_id: str | None) -> int | None:
-    """Where to go on. A client that reconnects by itself sends both, and the header is the newer."""
+    """Return the cursor to resume after. A client that reconnects sends both, and the header is newer than `since`."""
     if last_event_id is not None and last_event_id.strip():
         try:
             return parse_cursor(last_event_id)
@@ -80,51 +80,56 @@ def resume_cursor(since: str | None, last_event_id: str | None) -> int | None:
     return None if since is None else parse_cursor(since)
 
 
-NUMBERED = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT_EXAMPLE).decode()}
-MANY = {
+MULTI_SESSION_EXAMPLE = {"id": "s-1:2,s-2:9", "event": "message", "data": orjson.dumps(EVENT_EXAMPLE).decode()}
+MULTI_SESSION_RESPONSE = {
     "description": "Server-sent events. `sessions` is the whole list, `sessions_changed` what has changed of it since;"
-    " all else are events of sessions. `id` holds `ID:SEQ` of the sessions asked for, percent-encoded",
-    "content": {"text/event-stream": {"schema": EVENT_SCHEMA, "example": NUMBERED}},
+    " all other events are events of sessions. `id` has `ID:SEQ` of each requested session, percent-encoded",
+    "content": {"text/event-stream": {"schema": EVENT_SCHEMA, "example": MULTI_SESSION_EXAMPLE}},
 }
 
 
 def _multi_session_stream_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix=API, tags=["sessions"])
 
-    @routes.get("/stream", response_class=Response, responses={200: MANY, **problems(*ACCESS_ERRORS, 400, 422)})
+    @routes.get(
+        "/stream",
+        response_class=Response,
+        responses={200: MULTI_SESSION_RESPONSE, **problems(*ACCESS_ERRORS, 400, 422)},
+    )
     async def stream(
         request: Request,
         session: Annotated[
             list[str] | None,
-            Query(description=f"`ID:SINCE`, percent-encoded, or `ID` for all there is; at most {SESSIONS_MAX}"),
+            Query(description=f"`ID:SINCE`, percent-encoded, or `ID` from the beginning; at most {SESSIONS_MAX}"),
         ] = None,
         max_events: Annotated[
-            int | None, Query(ge=1, le=MAX_EVENTS_MAX, description="end after so many, those about the list included")
+            int | None,
+            Query(ge=1, le=MAX_EVENTS_MAX, description="end after this many events, list events included"),
         ] = None,
         last_event_id: Annotated[str | None, Header(max_length=CURSORS_MAX_CHARS)] = None,
     ) -> Response:
-        """Follow many sessions and the list of them.
+        """Follow several sessions and the list of sessions.
 
-        A changed set of sessions is a new request, from the cursors of the last `id`. A session that ends, is not
-        there or is not the caller's is told by an `end` of its own; the others go on.
+        To change the set of sessions, open a new stream with the cursors of the last `id`. A session that ends, does
+        not exist or is not the caller's gets an `end` event of its own; the others go on.
         """
         cursors = merge_last_event_id(parse_cursors(session or []), last_event_id)
-        found = await _described(services, cursors)
+        found = await _describe(services, cursors)
         return MultiSessionStream(services, cursors, found, identity_of(request.scope), max_events)
 
     return routes
 
 
 def merge_last_event_id(cursors: Cursors, last_event_id: str | None) -> dict[str, int | None]:
-    """Where to go on: a client that reconnects by itself sends both, and the header is the newer."""
+    """Return the cursors to resume after. A client that reconnects sends both, and those of the header are newer."""
     try:
-        seen = parse_cursors([text for text in (last_event_id or "").strip().split(",") if text])
+        newer = parse_cursors([text for text in (last_event_id or "").strip().split(",") if text])
     except BadCursor as error:
         raise Problem(400, "bad_cursor", f"Last-Event-ID: {error}") from None
-    return {name: seen[name] if seen.get(name) is not None else after for name, after in cursors.items()}
+    return {name: newer[name] if newer.get(name) is not None else after for name, after in cursors.items()}
 
 
-async def _described(services: Services, cursors: Cursors) -> dict[str, TopicInfo]:
+async def _describe(services: Services, cursors: Cursors) -> dict[str, TopicInfo]:
     if not cursors:
         return {}
     found: tuple[TopicInfo, ...] = await services.bus.acall(Describe(tuple(map(stream_topic, cursors))))
@@ -132,7 +137,7 @@ async def _described(services: Services, cursors: Cursors) -> dict[str, TopicInf
 
 
 class MultiSessionStream(EventStream):
-    """The same answer, for many."""
+    """The streaming response for several sessions."""
 
     def __init__(
         self,
@@ -142,7 +147,7 @@ class MultiSessionStream(EventStream):
         identity: Identity,
         max_events: int | None,
     ) -> None:
-        super().__init__(services.streams, StreamRequest("many sessions", max_events=max_events))
+        super().__init__(services.streams, StreamRequest("several sessions", max_events=max_events))
         self._services = services
         self._identity = identity
         self._ends = {name: end for name, info in found.items() if (end := self._end_of(info)) is not None}
@@ -152,25 +157,24 @@ class MultiSessionStream(EventStream):
         """Return why a session is not followed. A session of another owner is reported as unknown."""
         if info.deleted:
             return "deleted"
-        is_there = bool(info.last or info.head)
-        return None if is_there and self._identity.principal.owns(info.head.get("owner")) else "unknown"
+        exists = bool(info.last or info.head)
+        return None if exists and self._identity.principal.owns(info.head.get("owner")) else "unknown"
 
     def _enter(self, scope: Scope) -> MultiSessionReader:
         streams = self._services.streams
         streams.check(self._identity)
-        wanted = [StreamRequest(name, after=after, frame_format=EVENT_FORMAT) for name, after in self._cursors.items()]
+        requests = [
+            StreamRequest(name, after=after, frame_format=EVENT_FORMAT) for name, after in self._cursors.items()
+        ]
         fanout = streams.fanout(EVENT_FORMAT)
-        whole = MultiSessionReader(
-            self._services.bus, fanout, self._cursors, wanted, self._identity, self._request.max_events
+        reader = MultiSessionReader(
+            self._services.bus, fanout, self._cursors, requests, self._identity, self._request.max_events
         )
-        whole.add_list(self._services.session_lists)
+        reader.add_list(self._services.session_lists)
         for name, reason in self._ends.items():
-            whole.add_notice(EVENT_FORMAT.end(name, reason))
-        return streams.admit(whole)
+            reader.add_notice(EVENT_FORMAT.end(name, reason))
+        return streams.admit(reader)
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_conversation_stream_routes, _multi_session_stream_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _conversation_stream_routes, _multi_session_stream_routes)

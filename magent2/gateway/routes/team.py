@@ -23,6 +23,7 @@ from magent2.gateway.routes.dependencies import (
     SESSION_ERRORS,
     caller,
     get_session,
+    join_routers,
     json_body,
     parse_body,
     scenario_id_of,
@@ -56,9 +57,7 @@ def _agents_routes(services: Services) -> APIRouter:
     @routes.get("/agents", responses=problems(*ACCESS_ERRORS, 422))
     async def agents(scenario_id: str | None = None) -> TeamAgentList:
         """List the agents of the roster or of one scenario, with the tools that they may use."""
-        asking = services.presence.refresh()
-        if asking is not None:
-            await asking
+        await services.presence.ensure_fresh()
         roster = services.catalogue.roster
         if scenario_id is not None:
             found = list(roster.scenario(scenario_id).agents.values())
@@ -99,7 +98,7 @@ def _team_agent(services: Services, roster: Roster, agent: AgentSpec) -> TeamAge
 
 ROUTE = "route"
 MANUAL = "manual_switch"
-MAIL_PAGE = 50  # of a session's mail, from its end, in which its last message is looked for
+MAIL_PAGE = 50  # of the last records of a session that are searched for its last message
 NO_WORKER, RUN_FAILED = "no_worker", "run_failed"
 
 
@@ -138,7 +137,7 @@ def _scenario(services: Services, session: Session | None, wanted: str | None) -
     own = None if session is None else scenario_id_of(session)
     if own is not None and wanted is not None and wanted != own:
         raise Problem(409, "other_scenario", f"the session uses scenario {own!r}; create it again to use {wanted!r}")
-    return services.catalogue.team(wanted if wanted is not None else own)
+    return services.catalogue.roster.scenario(wanted if wanted is not None else own)
 
 
 async def _last_text(services: Services, session: Session) -> str:
@@ -174,63 +173,66 @@ async def _decide(services: Services, scenario: Scenario, session: Session | Non
     current = session.active_agent if session is not None else None
     if scenario.supervisor is None or not services.catalogue.has_routing_model or not text.strip():
         return route_by_keywords(scenario, text, current)
-    asking = services.presence.refresh()
-    if asking is not None:
-        await asking
+    await services.presence.ensure_fresh()
     if scenario.supervisor not in services.presence:
         return fall_back_to_keywords(scenario, text, current, NO_WORKER)
     try:
         return await _ask_supervisor(services, scenario, scenario.supervisor, session, text)
     except Magent2Error as error:
-        log.warning("a supervisor could not be asked", extra={"error": str(error)})
+        log.warning("cannot ask the supervisor; keywords decide", extra={"error": str(error)})
         return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
 
 
 async def _ask_supervisor(
     services: Services, scenario: Scenario, supervisor: str, session: Session | None, text: str
 ) -> RouteDecision:
-    """A run on a worker, in a conversation of its own beside the session's; without a session it is gone afterwards."""
+    """Run the supervisor on a worker, in a conversation of its own. Without a session it is deleted afterwards."""
     current = None if session is None else session.active_agent
-    beside = routing_id(uuid.uuid4().hex if session is None else session.session_id)
+    routing_session = routing_id(uuid.uuid4().hex if session is None else session.session_id)
     try:
-        exchange = await _supervisor_outcome(services, scenario, supervisor, session, beside, text)
+        outcome = await _supervisor_outcome(services, scenario, supervisor, session, routing_session, text)
     finally:
         if session is None:
-            await services.bus.acall(Delete(conversation_topics(beside), conversation=beside))
-    return decision_from_run(scenario, text, current, exchange)
+            await services.bus.acall(Delete(conversation_topics(routing_session), conversation=routing_session))
+    return decision_from_run(scenario, text, current, outcome)
 
 
 async def _supervisor_outcome(
-    services: Services, scenario: Scenario, supervisor: str, session: Session | None, beside: str, text: str
+    services: Services,
+    scenario: Scenario,
+    supervisor: str,
+    session: Session | None,
+    routing_session: str,
+    text: str,
 ) -> MessageOutcome:
-    """What became of the question; without a status when it took too long."""
+    """Send the text to the supervisor and wait for the outcome. It has no status if the time is over."""
     current = None if session is None else session.active_agent
     owner = None if session is None else session.owner
-    mail = MessageEnvelope(
-        id=envelope_id_for(beside, None),
-        conversation_id=beside,
+    envelope = MessageEnvelope(
+        id=envelope_id_for(routing_session, None),
+        conversation_id=routing_session,
         sender=owner or ADMIN.name,
         recipient=f"agent:{supervisor}",
         content=text,
         metadata={"scenario_id": scenario.id, **({"current": current} if current else {})},
     )
-    head = SetHead(stream_topic(beside), {HIDDEN: True})
-    seen = await services.sessions.get(beside)
-    if seen is not None and seen.owner != owner:
-        raise NotYours(f"{beside!r} belongs to another principal; the session's text stays out of it")
-    await services.sessions.deliver(mail, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
-    exchange = MessageOutcome(mail.id)
-    await services.replies.wait(beside, seen.last if seen else 0, exchange, services.limits.route_max_s)
-    return exchange
+    head = SetHead(stream_topic(routing_session), {HIDDEN: True})
+    earlier = await services.sessions.get(routing_session)
+    if earlier is not None and earlier.owner != owner:
+        raise NotYours(f"{routing_session!r} belongs to another principal; the session's text is not sent to it")
+    await services.sessions.deliver(envelope, SendOptions(principal=owner, kind=ROUTE, with_heads=(head,)))
+    outcome = MessageOutcome(envelope.id)
+    await services.replies.wait(routing_session, earlier.last if earlier else 0, outcome, services.limits.route_max_s)
+    return outcome
 
 
-def decision_from_run(scenario: Scenario, text: str, current: str | None, exchange: MessageOutcome) -> RouteDecision:
-    """The choice that the run has come to, if it is one that can be followed."""
-    if exchange.status is None:
+def decision_from_run(scenario: Scenario, text: str, current: str | None, outcome: MessageOutcome) -> RouteDecision:
+    """Return the decision of the supervisor's run. Falls back to keywords if it is missing or not a valid target."""
+    if outcome.status is None:
         return fall_back_to_keywords(scenario, text, current, TIMED_OUT)
     try:
-        found = json.loads(exchange.text) if exchange.status == "finished" else None
-    except ValueError:  # a worker of another release may say something else
+        found = json.loads(outcome.text) if outcome.status == "finished" else None
+    except ValueError:  # a worker of another release may use another format
         found = None
     if not isinstance(found, Mapping) or found.get("agent") not in scenario.route_targets:
         return fall_back_to_keywords(scenario, text, current, RUN_FAILED)
@@ -250,9 +252,6 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-# --- by hand
-
-
 def _switch_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/sdk/session/set_active_agent",
@@ -263,14 +262,11 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
         """Make another agent of the scenario active. A change writes one `handoff` event."""
         wanted = await parse_body(request, services, SwitchRequest)
         session = await get_session(services, wanted.session_id, caller(request))
-        agent = services.catalogue.team(scenario_id_of(session)).agent(wanted.agent_name)
+        agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(wanted.agent_name)
         switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
         add_audit_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter()
-    for family in (_agents_routes, _routing_routes):
-        routes.routes.extend(family(services).routes)
-    return routes
+    return join_routers(services, _agents_routes, _routing_routes)

@@ -1,11 +1,9 @@
-"""`/api/tools`: what tools there are, which built-in ones would work, and running one by name."""
+"""`/api/tools`: list the tools, show which built-in ones work, and run one by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -24,17 +22,18 @@ from magent2.gateway.routes.dependencies import (
     caller,
     get_session,
     json_body,
+    json_response,
     parse_body,
     scenario_id_of,
 )
-from magent2.gateway.routes.messages import JSON, accepted_response, envelope_id_for, rendered_events
+from magent2.gateway.routes.messages import accepted_response, envelope_id_for, rendered_events
 from magent2.gateway.services import Services
 from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import KIND as KIND_HEADER
 from magent2.mail.headers import STREAM_SEEN
 from magent2.models.address import chat_topic
 from magent2.models.api.messages import AcceptedResponse
-from magent2.models.api.team import BuiltinToolStatus, ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
+from magent2.models.api.team import ToolInfo, ToolList, ToolRunRequest, ToolRunResponse, ToolsStatus
 from magent2.models.envelope import MessageEnvelope
 from magent2.models.principal import Principal
 from magent2.sessions.message_outcome import MessageOutcome
@@ -44,7 +43,7 @@ from magent2.tools.registry import may_run
 
 KIND = "tool"
 
-# What a worker says of a call that it refused, where only the worker could know.
+# Status and code by the error of a call that only the worker could refuse.
 _REFUSALS = {
     "ArgumentsError": (422, "bad_arguments"),
     "UnknownTool": (404, "unknown_tool"),
@@ -54,43 +53,51 @@ _REFUSALS = {
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter(prefix=f"{API}/tools", tags=["tools"])
-    _showing(routes, services)
-    _executing(routes, services)
+    _list_routes(routes, services)
+    _execute_route(routes, services)
     return routes
 
 
-def _showing(routes: APIRouter, services: Services) -> None:
+def _list_routes(routes: APIRouter, services: Services) -> None:
     @routes.get("/list", responses=problems(*ACCESS_ERRORS))
     async def tools() -> ToolList:
-        """Custom tools with their schemas, tools of MCP servers that agents name, and the built-in ones."""
-        return ToolList(tools=[ToolInfo(**tool) for tool in _listed(services)])
+        """List custom tools with their schemas, tools of MCP servers that agents name, and built-in tools."""
+        return ToolList(tools=_list_tools(services))
 
     @routes.get("/config/status", responses=problems(*ACCESS_ERRORS))
     async def status() -> ToolsStatus:
-        """Which built-in tools are switched on, which would work, and what the others lack."""
-        found = [BuiltinToolStatus(**one) for one in services.catalogue.builtin_status()]
-        return ToolsStatus(model_kind=services.catalogue.kind or "unknown", builtins=found)
+        """Return which built-in tools are enabled, which work, and what the others need."""
+        catalogue = services.catalogue
+        return ToolsStatus(model_kind=catalogue.kind or "unknown", builtins=catalogue.builtin_status())
 
 
-def _listed(services: Services) -> list[dict[str, Any]]:
+def _list_tools(services: Services) -> list[ToolInfo]:
     tools, roster = services.catalogue.tools, services.catalogue.roster
     users = used_by(roster)
-    custom = {shown["name"]: shown for shown in tools.schemas()}
+    custom = {schema["name"]: schema for schema in tools.schemas()}
     names = [*custom, *(name for name in roster.tools if name not in custom)]
-    found: list[dict[str, Any]] = []
+    found: list[ToolInfo] = []
     for name in [*names, *(name for name in users if "." in name), *BUILTINS]:
-        kind = "builtin" if name in BUILTINS else "mcp" if "." in name and name not in custom else "custom"
-        shown = custom.get(name, {"description": None, "params_schema": None})
-        found.append({**shown, "name": name, "kind": kind, "agents": users.get(name, [])})
+        is_mcp = "." in name and name not in custom
+        schema = custom.get(name, {})
+        found.append(
+            ToolInfo(
+                name=name,
+                kind="builtin" if name in BUILTINS else "mcp" if is_mcp else "custom",
+                description=schema.get("description"),
+                params_schema=schema.get("params_schema"),
+                agents=users.get(name, []),
+            )
+        )
     return found
 
 
-def _executing(routes: APIRouter, services: Services) -> None:
+def _execute_route(routes: APIRouter, services: Services) -> None:
     @routes.post(
         "/execute",
         response_model=ToolRunResponse,
         responses={
-            202: {"model": AcceptedResponse, "description": "Still under way: follow the session after `seq`"},
+            202: {"model": AcceptedResponse, "description": "In progress: follow the session after `seq`"},
             **problems(*ACCESS_ERRORS, *SESSION_ERRORS, *BODY_ERRORS, 409, 502, 507),
         },
         openapi_extra=json_body(ToolRunRequest),
@@ -98,14 +105,13 @@ def _executing(routes: APIRouter, services: Services) -> None:
     async def execute(request: Request) -> Response:
         """Run a tool of the session's active agent on a worker and wait for the result.
 
-        Only what the agent's list names is run; built-in tools run at the model's provider and never here. With
-        `client_message_id` it is run once, however often it is posted: a repeat gets the same result, another call
-        under the same key is 409.
+        The tool must be in the agent's list. Built-in tools run at the model's provider and cannot be run here.
+        `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
         """
         wanted = await parse_body(request, services, ToolRunRequest)
         principal = caller(request)
         session = await get_session(services, wanted.session_id, principal)
-        call = await _called(services, session, wanted) or await _call(services, session, principal, wanted)
+        call = await _find_call(services, session, wanted) or await _deliver_call(services, session, principal, wanted)
         add_audit_ids(
             request.scope,
             session_id=session.session_id,
@@ -113,14 +119,14 @@ def _executing(routes: APIRouter, services: Services) -> None:
             tool=wanted.tool,
             agent=call.agent,
         )
-        exchange = MessageOutcome(call.delivered.envelope_id)
-        if await services.replies.wait(session.session_id, call.seen, exchange, services.limits.wait_max_s):
-            return _done(session.session_id, call.agent, wanted.tool, exchange)
+        outcome = MessageOutcome(call.delivered.envelope_id)
+        if await services.replies.wait(session.session_id, call.seen, outcome, services.limits.wait_max_s):
+            return _done(session.session_id, call.agent, wanted.tool, outcome)
         return accepted_response(services, session.session_id, call.delivered, "in_progress", call.seen)
 
 
 def check_call(services: Services, session: Session, wanted: ToolRunRequest) -> str:
-    """The agent in whose name the tool is run. In doubt, no: an agent that the roster does not have may use nothing."""
+    """Return the agent that runs the tool. Raises a problem if it may not, or if the roster does not have the agent."""
     catalogue = services.catalogue
     scenario_id = scenario_id_of(session)
     scenario = catalogue.roster.scenarios.get(scenario_id or catalogue.roster.default)
@@ -137,16 +143,18 @@ def check_call(services: Services, session: Session, wanted: ToolRunRequest) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call that was delivered, to whom, and after which seq of the session its result is found."""
+class _ToolCall:
+    """A delivered call, its agent, and the seq of the session after which its result is found."""
 
     agent: str
     delivered: DeliveryResult
     seen: int
 
 
-async def _call(services: Services, session: Session, principal: Principal, wanted: ToolRunRequest) -> _Call:
-    """Mail that is a call: no part of the talk, so nothing of it shows as a message."""
+async def _deliver_call(
+    services: Services, session: Session, principal: Principal, wanted: ToolRunRequest
+) -> _ToolCall:
+    """Deliver the call as mail of the kind `tool`. It is not part of the conversation, so no message shows it."""
     agent = check_call(services, session, wanted)
     envelope = MessageEnvelope(
         id=envelope_id_for(session.session_id, wanted.client_message_id),
@@ -155,23 +163,23 @@ async def _call(services: Services, session: Session, principal: Principal, want
         recipient=f"agent:{agent}",
         metadata={"tool": wanted.tool, "args": wanted.args},
     )
-    sending = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
-    asking = services.presence.refresh()
+    options = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
+    presence_read = services.presence.refresh()
     try:
-        delivered = await services.sessions.deliver(envelope, sending)
+        delivered = await services.sessions.deliver(envelope, options)
     except IdConflict:  # a concurrent request was first, perhaps for another agent
-        found = await _called(services, session, wanted)
+        found = await _find_call(services, session, wanted)
         if found is None:
             raise
         return found
-    if asking is not None:
-        await asking
+    if presence_read is not None:
+        await presence_read
     if delivered.appended.repeat:
-        return await _called(services, session, wanted) or _Call(agent, delivered, OLDEST)
-    return _Call(agent, delivered, session.last)
+        return await _find_call(services, session, wanted) or _ToolCall(agent, delivered, OLDEST)
+    return _ToolCall(agent, delivered, session.last)
 
 
-async def _called(services: Services, session: Session, wanted: ToolRunRequest) -> _Call | None:
+async def _find_call(services: Services, session: Session, wanted: ToolRunRequest) -> _ToolCall | None:
     """Return the call made under this key, even if the active agent or its tools have changed since."""
     if wanted.client_message_id is None:
         return None
@@ -184,22 +192,22 @@ async def _called(services: Services, session: Session, wanted: ToolRunRequest) 
     same = call.get("tool") == wanted.tool and canonical(call.get("args")) == canonical(wanted.args)
     if record.headers.get(KIND_HEADER) != KIND or not same:
         raise IdConflict(
-            f"client_message_id {wanted.client_message_id[:80]!r} was used for something else; take another"
+            f"client_message_id {wanted.client_message_id[:80]!r} was used for another request; use a new one"
         )
     agent = str(record.payload.get("recipient", "")).partition(":")[2]
     seen = record.headers.get(STREAM_SEEN)
     appended = AppendResult((record.seq,), repeat=True)
-    return _Call(
+    return _ToolCall(
         agent, DeliveryResult(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST
     )
 
 
-def _done(session_id: str, agent: str, tool: str, exchange: MessageOutcome) -> Response:
-    if exchange.status == "failed":
-        raise Problem(502, "run_failed", f"the run failed: {exchange.reason or 'its log says more'}")
-    if exchange.status == "stopped":
-        raise Problem(409, "run_stopped", f"the run was stopped: {exchange.reason or 'by command'}")
-    call = next(iter(exchange.tool_calls()), {})
+def _done(session_id: str, agent: str, tool: str, outcome: MessageOutcome) -> Response:
+    if outcome.status == "failed":
+        raise Problem(502, "run_failed", f"the run failed: {outcome.reason or 'see its events'}")
+    if outcome.status == "stopped":
+        raise Problem(409, "run_stopped", f"the run was stopped: {outcome.reason or 'by command'}")
+    call = next(iter(outcome.tool_calls()), {})
     error = call.get("error")
     status, code = _REFUSALS.get(str(error or "").partition(":")[0], (None, ""))
     if status is not None:
@@ -209,10 +217,10 @@ def _done(session_id: str, agent: str, tool: str, exchange: MessageOutcome) -> R
         "tool": tool,
         "agent_id": agent,
         "status": "success" if error is None else "error",
-        "result": exchange.text,
+        "result": outcome.text,
         "error": error,
-        "message_id": exchange.envelope_id,
+        "message_id": outcome.envelope_id,
         "duration_ms": call.get("duration_ms"),
-        "events": rendered_events(session_id, exchange),
+        "events": rendered_events(session_id, outcome),
     }
-    return Response(orjson.dumps(body), media_type=JSON)
+    return json_response(body)

@@ -146,3 +146,18 @@ async def test_stopping_needs_an_agent_and_a_conversation(bus: MemoryBus, client
     assert (nobody.status_code, nobody.json()["code"]) == (409, "no_active_agent")
     assert unknown.status_code == 404
     assert bad.status_code == 422
+
+
+@pytest.mark.parametrize("ending", ["events", "usage", "approvals"])
+async def test_an_id_that_ends_like_a_route_is_read_as_that_route(client: httpx2.AsyncClient, ending: str) -> None:
+    await send(client, "a", f"a/{ending}")
+
+    shown = await client.get(f"/api/sdk/session/a%2F{ending}")
+    listed = (await client.get("/api/sdk/sessions")).json()["conversations"]
+    deleted = await client.delete(f"/api/sdk/session/a%2F{ending}")
+
+    assert "active_agent" not in shown.json()
+    assert "a" in (shown.json().get("conversation_id"), shown.json().get("session_id"))
+    assert {one["conversation_id"] for one in listed} == {"a", f"a/{ending}"}
+    assert deleted.status_code == 204
+    assert (await client.get("/api/sdk/session/a")).status_code == 200

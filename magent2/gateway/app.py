@@ -17,7 +17,7 @@ from magent2.gateway.access.middleware import AccessMiddleware, is_open
 from magent2.gateway.catalogue import Catalogue
 from magent2.gateway.instrumentation import MetricsMiddleware, RequestSpans, with_security_headers
 from magent2.gateway.limits import GatewayLimits
-from magent2.gateway.limits.queue_depth import QueuedSessions
+from magent2.gateway.limits.queue_depth import QueueLimit
 from magent2.gateway.limits.rate_limits import RequestRates, SharedRequestRates
 from magent2.gateway.proxy import ProxySettings, route_path
 from magent2.gateway.reply_waiter import ReplyWaiter
@@ -117,7 +117,7 @@ def _services(
     rates: RequestRates
     if has_engine := is_engine(bus):
         engine = bus
-        sessions = QueuedSessions(engine, limits.queue_max_messages, deliveries)
+        sessions = SessionStore(engine, deliveries, QueueLimit(engine, limits.queue_max_messages).admit)
         presence = WorkerPresence(engine)
     else:
         engine = V1BusAdapter(bus)

@@ -227,11 +227,18 @@ async def _delete_subagents(log: Log, session_id: str) -> None:
 class SessionStore:
     """Sessions on an event loop. All state is on the bus, so any number of stores may share one.
 
-    `deliveries` observes the messages that are delivered.
+    `deliveries` observes the messages that are delivered. `admit` gets the conversation of a message before it is
+    delivered, and may refuse it by raising an error. Commands are not subject to it.
     """
 
-    def __init__(self, bus: Engine, deliveries: DeliveryObserver | None = None) -> None:
+    def __init__(
+        self,
+        bus: Engine,
+        deliveries: DeliveryObserver | None = None,
+        admit: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self.bus = bus
+        self._admit = admit
         self._active_agents = ActiveAgentCache()
         self._deliveries = deliveries
 
@@ -243,12 +250,16 @@ class SessionStore:
 
     async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver a message and show it in the conversation."""
+        if self._admit is not None and envelope.type == "message":
+            await self._admit(envelope.conversation_id)
         return await self._seen(
             lambda log, known: post_message(log, envelope, known, self._active_agents), envelope, options
         )
 
     async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
         """Deliver mail that is not shown in the conversation, such as a manual tool call or a routing question."""
+        if self._admit is not None:
+            await self._admit(envelope.conversation_id)
         return await self._seen(lambda log, known: deliver(log, envelope, known), envelope, options)
 
     async def _seen(
@@ -273,6 +284,8 @@ class SessionStore:
         history_reader: HistoryReader = read_history,
     ) -> DeliveryResult:
         """Send a steer to the runs in progress and show it; see `magent2.sessions.steering.steer`."""
+        if self._admit is not None:
+            await self._admit(envelope.conversation_id)
         chosen = with_user_message(envelope, options or SendOptions(), steer=True)
         return await steer(
             Log(self.bus), envelope, chosen, require_active=require_active, history_reader=history_reader

@@ -7,59 +7,29 @@ unchecked as fit under the limit, at most 50. With several gateways, each may le
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from magent2.bus.interface import Engine
 from magent2.bus.operations import Describe, Find, Read
 from magent2.bus.records import Page, Record, TopicInfo
 from magent2.errors import UnknownCursor
 from magent2.gateway.problems import RETRY_HEADERS, Problem
-from magent2.mail.delivery import DeliveryResult, SendOptions
 from magent2.mail.headers import ACTIVE_AGENT, RUN_ENVELOPE
 from magent2.models.address import chat_topic, stream_topic
-from magent2.models.envelope import MessageEnvelope
-from magent2.sessions.history import HistoryReader, read_history
-from magent2.sessions.store import SessionStore
-
-if TYPE_CHECKING:
-    from magent2.telemetry.observation import DeliveryObserver
 
 UNCHECKED_MAX = 50  # messages of one conversation between two reads of its queue
 CONVERSATIONS_MAX = 10_000  # counted at a time
 
 
-class QueuedSessions(SessionStore):
-    """A session store that refuses messages to a conversation whose queue is full."""
+class QueueLimit:
+    """Refuses messages to a conversation whose queue is full."""
 
-    def __init__(self, bus: Engine, max_messages: int, deliveries: DeliveryObserver | None = None) -> None:
-        super().__init__(bus, deliveries)
+    def __init__(self, bus: Engine, max_messages: int) -> None:
+        self._bus = bus
         self._max = max_messages
         self._left: OrderedDict[str, int] = OrderedDict()  # messages until the next read, by conversation
 
-    async def post(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """Raises `queue_full` if too many messages wait. Commands are never refused: they do not wait."""
-        if envelope.type == "message":
-            await self._count(envelope.conversation_id)
-        return await super().post(envelope, options)
-
-    async def deliver(self, envelope: MessageEnvelope, options: SendOptions | None = None) -> DeliveryResult:
-        """Raises `queue_full` as `post` does: this mail waits in the same lane."""
-        await self._count(envelope.conversation_id)
-        return await super().deliver(envelope, options)
-
-    async def steer(
-        self,
-        envelope: MessageEnvelope,
-        options: SendOptions | None = None,
-        *,
-        require_active: bool = False,
-        history_reader: HistoryReader = read_history,
-    ) -> DeliveryResult:
-        """Raises `queue_full` also if the active run has not read too many earlier steers."""
-        await self._count(envelope.conversation_id)
-        return await super().steer(envelope, options, require_active=require_active, history_reader=history_reader)
-
-    async def _count(self, conversation: str) -> None:
+    async def admit(self, conversation: str) -> None:
+        """Count a message. Raises the 429 problem `queue_full` if too many messages wait."""
         left = self._left.get(conversation)
         if left is None:
             left = self._allow(conversation, min(UNCHECKED_MAX, self._max))
@@ -89,7 +59,7 @@ class QueuedSessions(SessionStore):
     async def _waiting(self, conversation: str) -> int:
         """Count the messages after the one whose run started last. A lane is processed in order."""
         topic = chat_topic(conversation)
-        found: tuple[TopicInfo, ...] = await self.bus.acall(Describe((stream_topic(conversation), topic)))
+        found: tuple[TopicInfo, ...] = await self._bus.acall(Describe((stream_topic(conversation), topic)))
         head, chat = found[0].head, found[1]
         answered = await self._answered_seq(topic, head.get(RUN_ENVELOPE), chat.floor)
         if answered is None or head.get(ACTIVE_AGENT) is None:  # no agent will answer
@@ -97,7 +67,7 @@ class QueuedSessions(SessionStore):
         if chat.last - answered < self._max:
             return chat.last - answered
         try:
-            page: Page = await self.bus.acall(Read(topic, answered, self._max))
+            page: Page = await self._bus.acall(Read(topic, answered, self._max))
         except UnknownCursor:  # retention has removed it meanwhile
             return 0
         return sum(not str(record.payload.get("sender", "")).startswith("agent:") for record in page.records)
@@ -106,5 +76,5 @@ class QueuedSessions(SessionStore):
         """Return the seq of the message whose run started last, or `None` if it is not in this conversation."""
         if not isinstance(envelope_id, str):
             return floor
-        record: Record | None = await self.bus.acall(Find(topic, envelope_id))
+        record: Record | None = await self._bus.acall(Find(topic, envelope_id))
         return None if record is None else max(record.seq, floor)

@@ -81,8 +81,8 @@ async def test_a_run_of_mail_that_the_gateway_did_not_send_does_not_fill_the_que
 
 
 async def test_only_so_many_conversations_are_counted(bus: MemoryBus) -> None:
-    store = queues.QueuedSessions(bus, MAX)
+    limit = queues.QueueLimit(bus, MAX)
     for number in range(queues.CONVERSATIONS_MAX + 5):
-        store._allow(str(number), 1)
+        limit._allow(str(number), 1)
 
-    assert len(store._left) == queues.CONVERSATIONS_MAX
+    assert len(limit._left) == queues.CONVERSATIONS_MAX

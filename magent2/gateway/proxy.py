@@ -23,7 +23,7 @@ from magent2.errors import SettingsError
 HOPS_MAX = 32  # entries of X-Forwarded-For that are read, from the nearest on
 ROOT_PATH_MAX_CHARS = 200
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-# First parts of the gateway's own paths. A root path that begins with one could not be told from a route.
+# First parts of the gateway's own paths. A root path that begins with one would be ambiguous.
 RESERVED = frozenset(
     {
         "agents", "api", "conversations", "dead", "health", "metrics", "openapi.json", "page", "problems", "ready",

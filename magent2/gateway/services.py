@@ -64,7 +64,7 @@ class WorkerPresence:
 
 
 class UnknownPresence(WorkerPresence):
-    """The presence on a bus that does not list its workers. No sender is told that an agent has no worker."""
+    """The presence on a bus that does not list its workers. Senders get no notice that an agent has no worker."""
 
     def refresh(self) -> None:
         return None

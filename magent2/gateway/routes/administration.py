@@ -255,10 +255,10 @@ def _connector_routes(routes: APIRouter, services: Services) -> None:
     )
     async def put_connector(request: Request) -> ConnectorInfo:
         """Create a connector, or change its configuration."""
-        wanted = await parse_body(request, services, ConnectorRequest)
-        capabilities = capabilities_of(wanted.kind, wanted.config)
+        body = await parse_body(request, services, ConnectorRequest)
+        capabilities = capabilities_of(body.kind, body.config)
         return connector_info(
-            await register_connector(Log(services.bus), wanted.id, wanted.kind, capabilities, wanted.config)
+            await register_connector(Log(services.bus), body.id, body.kind, capabilities, body.config)
         )
 
     @routes.delete("/connectors/{connector}", responses=problems(*ACCESS_ERRORS, 404, 422, 507))

@@ -68,24 +68,24 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
         session_id: SessionId, request: Request, response_format: ResponseFormat = "api"
     ) -> SessionStopResponse | StopResponse:
         """Stop the run of the session's agent, at once or after its current turn. The body is optional."""
-        wanted = await parse_body(request, services, StopRequest, may_be_empty=True)
+        body = await parse_body(request, services, StopRequest, may_be_empty=True)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        agent = _running_agent(session) if wanted.agent is None else check_name(wanted.agent, "agent name")
+        agent = _running_agent(session) if body.agent is None else check_name(body.agent, "agent name")
         if agent is None:
             raise Problem(409, "no_active_agent", "no agent is active in this session; name one in 'agent'")
         command = MessageEnvelope(
             conversation_id=session_id,
-            sender=check_sender(principal, wanted.sender),
+            sender=check_sender(principal, body.sender),
             recipient=f"agent:{agent}",
             type="control",
-            content=COMMANDS[wanted.mode],
+            content=COMMANDS[body.mode],
         )
         add_audit_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
         delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))
         if response_format == "record":
             return StopResponse(agent=agent, envelope_id=command.id, seq=delivered.appended.seqs[-1])
-        return SessionStopResponse(session_id=session_id, agent_id=agent, mode=wanted.mode, receipt_id=command.id)
+        return SessionStopResponse(session_id=session_id, agent_id=agent, mode=body.mode, receipt_id=command.id)
 
 
 def _running_agent(session: Session) -> str | None:
@@ -108,10 +108,10 @@ def _retry_route(routes: APIRouter, services: Services) -> None:
 
         A failed run continues after its last record. A stopped run starts again.
         """
-        wanted = await parse_body(request, services, RetryRequest)
+        body = await parse_body(request, services, RetryRequest)
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        run = await _find_run(services, session_id, wanted.message_id)
+        run = await _find_run(services, session_id, body.message_id)
         add_audit_ids(request.scope, envelope_id=run.envelope.get("id"))
         earlier: Record | None = await services.bus.acall(Find(stream_topic(session_id), _retry_event_id(run)))
         if earlier is not None:
@@ -200,8 +200,8 @@ async def _send_again(services: Services, session: Session, run: RunRecord, prin
 
 
 def _accepted(session_id: str, message_id: str, seq: int) -> Response:
-    body = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
-    return json_response(body, 202)
+    answer = {"status": "accepted", "session_id": session_id, "message_id": message_id, "seq": seq}
+    return json_response(answer, 202)
 
 
 CallId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -233,16 +233,16 @@ def _decision_route(routes: APIRouter, services: Services) -> None:
     )
     async def decide(session_id: SessionId, call_id: CallId, request: Request) -> ApprovalInfo:
         """Approve or reject a call, once. A repeat gets the same response, another decision is 409."""
-        wanted = await parse_body(request, services, DecisionRequest)
+        body = await parse_body(request, services, DecisionRequest)
         principal = caller(request)
         await get_session(services, session_id, principal)
         approval = await decide_approval(
             Log(services.bus),
             session_id,
             call_id,
-            wanted.decision,
+            body.decision,
             principal.name,
-            wanted.reason,
+            body.reason,
             options=SendOptions(principal=principal.bound),
             history_reader=services.histories.read_with,
         )

@@ -111,11 +111,11 @@ def _users(routes: APIRouter, services: Services) -> None:
     )
     async def put_user(request: Request) -> UserInfo:
         """Create a user, or change one."""
-        wanted = await parse_body(request, services, UserRequest)
-        fields = {"agent": wanted.agent, "connector": wanted.connector, "target": wanted.target}
-        if wanted.nametag is None:
-            return user_info(await change_user(Log(services.bus), wanted.id, fields))
-        return user_info(await create_user(Log(services.bus), wanted.id, wanted.nametag, fields))
+        body = await parse_body(request, services, UserRequest)
+        fields = {"agent": body.agent, "connector": body.connector, "target": body.target}
+        if body.nametag is None:
+            return user_info(await change_user(Log(services.bus), body.id, fields))
+        return user_info(await create_user(Log(services.bus), body.id, body.nametag, fields))
 
     @routes.delete("/users/{user}", dependencies=ADMINS, responses=problems(*ACCESS_ERRORS, 404, 422, 507))
     async def drop_user(user: Name) -> UserInfo:
@@ -143,15 +143,15 @@ def _friends(routes: APIRouter, services: Services) -> None:
     )
     async def befriend(request: Request) -> FriendInfo:
         """Request, accept, refuse or remove a friendship."""
-        wanted = await parse_body(request, services, FriendRequest)
+        body = await parse_body(request, services, FriendRequest)
         own = (await find_user(Log(services.bus), user_id(caller(request)))).state.id
-        other = (await find_user_by_nametag(Log(services.bus), wanted.nametag)).state.id
+        other = (await find_user_by_nametag(Log(services.bus), body.nametag)).state.id
         action = {
             "request": request_friendship,
             "accept": accept_friendship,
             "refuse": refuse_friendship,
             "remove": remove_friendship,
-        }[wanted.action]
+        }[body.action]
         return await _shown_friend(services, own, await action(Log(services.bus), own, other))
 
 
@@ -192,19 +192,19 @@ def _swarms(routes: APIRouter, services: Services) -> None:
     )
     async def put_swarm(request: Request) -> SwarmInfo:
         """Create a swarm, change who may contact it, or remove it."""
-        wanted = await parse_body(request, services, SwarmRequest)
+        body = await parse_body(request, services, SwarmRequest)
         principal = caller(request)
-        if wanted.action == "create":
+        if body.action == "create":
             own = (await find_user(Log(services.bus), user_id(principal))).state.id
             return swarm_info(
-                await create_swarm(Log(services.bus), wanted.nametag, own, require_field(wanted.agent, "agent"))
+                await create_swarm(Log(services.bus), body.nametag, own, require_field(body.agent, "agent"))
             )
-        await _own_swarm(services, principal, wanted.nametag)
-        if wanted.action in ("block", "unblock"):
-            user, blocked = require_field(wanted.user, "user"), wanted.action == "block"
-            await set_contact_blocked(Log(services.bus), wanted.nametag, user, blocked=blocked)
-            return swarm_info(await _own_swarm(services, principal, wanted.nametag))
-        return swarm_info(await _change_swarm(Log(services.bus), wanted))
+        await _own_swarm(services, principal, body.nametag)
+        if body.action in ("block", "unblock"):
+            user, blocked = require_field(body.user, "user"), body.action == "block"
+            await set_contact_blocked(Log(services.bus), body.nametag, user, blocked=blocked)
+            return swarm_info(await _own_swarm(services, principal, body.nametag))
+        return swarm_info(await _change_swarm(Log(services.bus), body))
 
     @routes.get("/swarms/{nametag}/contacts", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def contacts(nametag: Name, request: Request) -> SwarmContactList:
@@ -214,14 +214,14 @@ def _swarms(routes: APIRouter, services: Services) -> None:
         return SwarmContactList(contacts=[contact_info(contact) for contact in found])
 
 
-async def _change_swarm(log: Log, wanted: SwarmRequest) -> Swarm:
-    if wanted.action in ("open", "close"):
-        return await set_swarm_open(log, wanted.nametag, is_open=wanted.action == "open")
-    if wanted.action == "let_in":
-        return await add_guest(log, wanted.nametag, require_field(wanted.user, "user"))
-    if wanted.action == "put_out":
-        return await remove_guest(log, wanted.nametag, require_field(wanted.user, "user"))
-    return await remove_swarm(log, wanted.nametag)
+async def _change_swarm(log: Log, body: SwarmRequest) -> Swarm:
+    if body.action in ("open", "close"):
+        return await set_swarm_open(log, body.nametag, is_open=body.action == "open")
+    if body.action == "let_in":
+        return await add_guest(log, body.nametag, require_field(body.user, "user"))
+    if body.action == "put_out":
+        return await remove_guest(log, body.nametag, require_field(body.user, "user"))
+    return await remove_swarm(log, body.nametag)
 
 
 async def _own_swarm(services: Services, principal: Principal, nametag: str) -> Swarm:
@@ -271,10 +271,10 @@ def _channels_routes(services: Services) -> APIRouter:
     )
     async def put_channel(request: Request) -> ChannelInfo:
         """Create a channel, change its members or its leader, or remove it."""
-        wanted = await parse_body(request, services, ChannelRequest)
-        if wanted.action in ("create", "join"):
-            await find_user(Log(services.bus), require_field(wanted.user, "user"))
-        return channel_info(await _change_channel(Log(services.bus), wanted))
+        body = await parse_body(request, services, ChannelRequest)
+        if body.action in ("create", "join"):
+            await find_user(Log(services.bus), require_field(body.user, "user"))
+        return channel_info(await _change_channel(Log(services.bus), body))
 
     @routes.get("/channels/{name}/messages", responses=problems(*ACCESS_ERRORS, 404, 422))
     async def messages(
@@ -290,21 +290,21 @@ def _channels_routes(services: Services) -> APIRouter:
     return routes
 
 
-async def _change_channel(log: Log, wanted: ChannelRequest) -> Channel:
-    if wanted.action == "remove":
-        return await remove_channel(log, wanted.name)
-    username = require_field(wanted.username, "username")
-    if wanted.action in ("create", "join"):
-        member = new_member(username, require_field(wanted.user, "user"), require_field(wanted.agent, "agent"))
+async def _change_channel(log: Log, body: ChannelRequest) -> Channel:
+    if body.action == "remove":
+        return await remove_channel(log, body.name)
+    username = require_field(body.username, "username")
+    if body.action in ("create", "join"):
+        member = new_member(username, require_field(body.user, "user"), require_field(body.agent, "agent"))
         return (
-            await create_channel(log, wanted.name, member)
-            if wanted.action == "create"
-            else await join_channel(log, wanted.name, member)
+            await create_channel(log, body.name, member)
+            if body.action == "create"
+            else await join_channel(log, body.name, member)
         )
     return (
-        await leave_channel(log, wanted.name, username)
-        if wanted.action == "leave"
-        else await set_leader(log, wanted.name, username)
+        await leave_channel(log, body.name, username)
+        if body.action == "leave"
+        else await set_leader(log, body.name, username)
     )
 
 

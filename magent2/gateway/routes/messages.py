@@ -69,17 +69,17 @@ def _messages_routes(services: Services) -> APIRouter:
         `client_message_id` makes it idempotent: a repeat gets the same answer, another text with the same id is 409.
         If the answer takes longer than the gateway waits, the response is 202 `in_progress`.
         """
-        wanted = await parse_body(request, services, MessageRequest)
+        body = await parse_body(request, services, MessageRequest)
         principal = caller(request)
-        text = check_text(wanted.user_input, services)
-        session = await get_session(services, wanted.session_id, principal)
-        delivered = await _post(services, session, principal, text, wanted.client_message_id)
+        text = check_text(body.user_input, services)
+        session = await get_session(services, body.session_id, principal)
+        delivered = await _post(services, session, principal, text, body.client_message_id)
         add_audit_ids(request.scope, session_id=session.session_id, envelope_id=delivered.envelope_id)
         outcome = MessageOutcome(delivered.envelope_id)
         seq = delivered.appended.seqs[-1]
-        if not wanted.wait and not delivered.appended.repeat:
+        if not body.wait and not delivered.appended.repeat:
             return accepted_response(services, session.session_id, delivered, "accepted", seq)
-        max_s = services.limits.wait_max_s if wanted.wait else 0.0
+        max_s = services.limits.wait_max_s if body.wait else 0.0
         if await services.replies.wait(session.session_id, seq - 1, outcome, max_s):
             return reply_response(session.session_id, seq, outcome)
         return accepted_response(services, session.session_id, delivered, "in_progress", seq)
@@ -128,7 +128,7 @@ def reply_response(session_id: str, seq: int, outcome: MessageOutcome) -> Respon
         raise Problem(502, "run_failed", f"the run failed: {outcome.reason or 'see its events'}", fields=ids)
     if outcome.status == "stopped":
         raise Problem(409, "run_stopped", f"the run was stopped: {outcome.reason or 'by command'}", fields=ids)
-    body = {
+    answer = {
         "final_output": outcome.text,
         "message_id": outcome.message_id,
         **ids,
@@ -136,7 +136,7 @@ def reply_response(session_id: str, seq: int, outcome: MessageOutcome) -> Respon
         "usage": outcome.usage,
         "tool_calls": outcome.tool_calls(),
     }
-    return json_response(body)
+    return json_response(answer)
 
 
 def rendered_events(session_id: str, outcome: MessageOutcome) -> list[FlatEvent]:
@@ -148,17 +148,17 @@ def accepted_response(
     services: Services, session_id: str, delivered: DeliveryResult, status: str, seq: int
 ) -> Response:
     """Return 202: the message is accepted but not answered. The session has the outcome after `seq`."""
-    body: dict[str, object] = {
+    answer: dict[str, object] = {
         "status": status,
         "session_id": session_id,
         "message_id": delivered.envelope_id,
         "seq": seq,
     }
     if services.presence.known and delivered.agent is not None and delivered.agent not in services.presence:
-        body["notice"] = f"no worker serves {delivered.agent!r} now; the message waits until one does"
+        answer["notice"] = f"no worker serves {delivered.agent!r} now; the message waits until one does"
     elif (notice := paused_notice(delivered)) is not None:
-        body["notice"] = notice
-    return json_response(body, 202)
+        answer["notice"] = notice
+    return json_response(answer, 202)
 
 
 ReceiptId = Annotated[str, Path(min_length=1, max_length=ID_MAX_CHARS)]
@@ -186,40 +186,40 @@ def _steering(routes: APIRouter, services: Services) -> None:
         Without `target` it goes to every agent with an active run. If there is none, it starts a run of the active
         agent, or is refused with `require_active`. `receipt_id` identifies it in receipts.
         """
-        wanted = await parse_body(request, services, SteerRequest)
-        if not wanted.text.strip():
+        body = await parse_body(request, services, SteerRequest)
+        if not body.text.strip():
             raise Problem(422, "blank", "a steer needs some text in 'text'")
         principal = caller(request)
         session = await get_session(services, session_id, principal)
-        envelope = _steer_envelope(session, principal, wanted)
+        envelope = _steer_envelope(session, principal, body)
         add_audit_ids(request.scope, session_id=session_id, envelope_id=envelope.id)
         delivered = await services.sessions.steer(
             envelope,
             send_options(services, session, principal),
-            require_active=wanted.require_active,
+            require_active=body.require_active,
             history_reader=services.histories.read_with,
         )
         (services.metrics.repeated if delivered.appended.repeat else services.metrics.accepted).inc()
-        body: dict[str, object] = {
+        answer: dict[str, object] = {
             "status": "accepted",
             "session_id": session_id,
             "receipt_id": envelope.id,
             "seq": delivered.appended.seqs[-1],
         }
         if (notice := paused_notice(delivered)) is not None:
-            body["notice"] = notice
-        return json_response(body, 202)
+            answer["notice"] = notice
+        return json_response(answer, 202)
 
 
-def _steer_envelope(session: Session, principal: Principal, wanted: SteerRequest) -> MessageEnvelope:
-    key = wanted.client_message_id
-    target = None if wanted.target is None else check_name(wanted.target, "target")
+def _steer_envelope(session: Session, principal: Principal, body: SteerRequest) -> MessageEnvelope:
+    key = body.client_message_id
+    target = None if body.target is None else check_name(body.target, "target")
     return MessageEnvelope(
         id=envelope_id_for(session.session_id, key),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"chat:{session.session_id}" if target is None else f"agent:{target}",
-        content=wanted.text,
+        content=body.text,
         metadata={} if key is None else {CLIENT_MESSAGE_ID: key},
     )
 

@@ -75,10 +75,10 @@ def _create_route(routes: APIRouter, services: Services) -> None:
         A change writes one `session` event with the names of the changed settings. Writes nothing if they are already
         set.
         """
-        wanted = await parse_body(request, services, SessionRequest)
-        session_id = f"s-{uuid.uuid4().hex}" if wanted.session_id is None else wanted.session_id
+        body = await parse_body(request, services, SessionRequest)
+        session_id = f"s-{uuid.uuid4().hex}" if body.session_id is None else body.session_id
         principal = caller(request)
-        change = await _change(services, session_id, principal, wanted)
+        change = await _change(services, session_id, principal, body)
         made = await services.sessions.configure(session_id, principal, change)
         services.session_lists.refresh()
         add_audit_ids(request.scope, session_id=session_id)
@@ -93,25 +93,25 @@ def _create_route(routes: APIRouter, services: Services) -> None:
         )
 
 
-async def _change(services: Services, session_id: str, principal: Principal, wanted: SessionRequest) -> SessionChange:
+async def _change(services: Services, session_id: str, principal: Principal, body: SessionRequest) -> SessionChange:
     """Return the requested change. Values that are left out are the session's, else the defaults of the scenario."""
     known = None
-    if wanted.session_id is not None:
+    if body.session_id is not None:
         known = await services.sessions.get(check_name(session_id, "session id"))
     head = known.head if known is not None and principal.owns(known.owner) else {}
     scenario = services.catalogue.roster.scenario(
-        wanted.scenario_id if wanted.scenario_id is not None else head.get("scenario_id")
+        body.scenario_id if body.scenario_id is not None else head.get("scenario_id")
     )
     active = str(head.get("active_agent") or "")
     kept = active if active in scenario.agents else scenario.root
-    agent = scenario.agent(kept if wanted.agent_name is None else wanted.agent_name)
+    agent = scenario.agent(kept if body.agent_name is None else body.agent_name)
     return SessionChange(
         agent.name,
         scenario.id,
-        instructions=wanted.instructions,
-        model=wanted.model,
-        overlay=wanted.overlay,
-        takes_over=wanted.agent_name is not None or agent.name != active,
+        instructions=body.instructions,
+        model=body.model,
+        overlay=body.overlay,
+        takes_over=body.agent_name is not None or agent.name != active,
     )
 
 
@@ -146,12 +146,12 @@ async def _search(
     if not (words or "").strip():
         page, more = await services.sessions.sessions(owner, before, limit)
         return list(page), more
-    wanted = (words or "").strip().casefold()
+    needle = (words or "").strip().casefold()
     found: list[Session] = []
     for _ in range(SCAN_PAGES_MAX):
         page, more = await services.sessions.sessions(owner, before, SCAN_PAGE)
         for session in page:
-            if _matches(session, wanted):
+            if _matches(session, needle):
                 found.append(session)
                 if len(found) == limit:
                     return found, session.place
@@ -161,9 +161,9 @@ async def _search(
     return found, before
 
 
-def _matches(session: Session, wanted: str) -> bool:
+def _matches(session: Session, needle: str) -> bool:
     texts = (session.session_id, *(session.head.get(name) for name in ("title", FIRST_TEXT, LAST_TEXT)))
-    return any(isinstance(text, str) and wanted in text.casefold() for text in texts)
+    return any(isinstance(text, str) and needle in text.casefold() for text in texts)
 
 
 def _usage_route(routes: APIRouter, services: Services) -> None:
@@ -190,9 +190,9 @@ def _session_routes(routes: APIRouter, services: Services) -> None:
     )
     async def retitle(session_id: SessionId, request: Request) -> SessionInfo:
         """Set the title of a session."""
-        wanted = await parse_body(request, services, TitleRequest)
+        body = await parse_body(request, services, TitleRequest)
         await get_session(services, session_id, caller(request))
-        return await session_info(services, await services.sessions.retitle(session_id, wanted.title))
+        return await session_info(services, await services.sessions.retitle(session_id, body.title))
 
     @routes.delete(
         "/sdk/session/{session_id:path}",

@@ -118,30 +118,32 @@ def _orchestrate_route(routes: APIRouter, services: Services) -> None:
     async def orchestrate(request: Request) -> RouteResponse:
         """Choose the agent for a text and, in a session, hand the session over to it.
 
-        A supervisor decides where the scenario has one and a model can be asked; else the agents' keywords do. A change
-        writes one `handoff` event, no change none.
+        The supervisor of the scenario decides if it has one and a model is available, else the agents' keywords. A
+        change writes one `handoff` event.
         """
-        wanted = await parse_body(request, services, RouteRequest)
+        body = await parse_body(request, services, RouteRequest)
         principal = caller(request)
-        session = None if wanted.session_id is None else await get_session(services, wanted.session_id, principal)
-        scenario = _scenario(services, session, wanted.scenario_id)
-        text = wanted.last_user_text
+        session = None if body.session_id is None else await get_session(services, body.session_id, principal)
+        scenario = _scenario(services, session, body.scenario_id)
+        text = body.last_user_text
         if text is None:
             text = "" if session is None else await _last_text(services, session)
-        add_audit_ids(request.scope, session_id=wanted.session_id)
+        add_audit_ids(request.scope, session_id=body.session_id)
         choice = await _decide(services, scenario, session, text[: services.limits.text_max_chars])
         return await _apply_decision(services, session, choice)
 
 
-def _scenario(services: Services, session: Session | None, wanted: str | None) -> Scenario:
+def _scenario(services: Services, session: Session | None, scenario_id: str | None) -> Scenario:
     own = None if session is None else scenario_id_of(session)
-    if own is not None and wanted is not None and wanted != own:
-        raise Problem(409, "other_scenario", f"the session uses scenario {own!r}; create it again to use {wanted!r}")
-    return services.catalogue.roster.scenario(wanted if wanted is not None else own)
+    if own is not None and scenario_id is not None and scenario_id != own:
+        raise Problem(
+            409, "other_scenario", f"the session uses scenario {own!r}; create it again to use {scenario_id!r}"
+        )
+    return services.catalogue.roster.scenario(scenario_id if scenario_id is not None else own)
 
 
 async def _last_text(services: Services, session: Session) -> str:
-    """What a person has said last; tools that were run by hand are no part of the talk."""
+    """Return the last message of a user. Manual tool calls are not messages."""
     page: Page = await services.bus.acall(Read(chat_topic(session.session_id), None, MAIL_PAGE))
     for record in reversed(page.records):
         if record.erased or record.headers.get(KIND) or str(record.payload.get("sender", "")).startswith("agent:"):
@@ -164,9 +166,6 @@ async def _apply_decision(services: Services, session: Session | None, choice: R
         scores=dict(choice.scores),
         evidence={name: list(words) for name, words in choice.evidence.items()},
     )
-
-
-# --- who decides
 
 
 async def _decide(services: Services, scenario: Scenario, session: Session | None, text: str) -> RouteDecision:
@@ -260,9 +259,9 @@ def _switch_route(routes: APIRouter, services: Services) -> None:
     )
     async def set_active_agent(request: Request) -> SwitchResponse:
         """Make another agent of the scenario active. A change writes one `handoff` event."""
-        wanted = await parse_body(request, services, SwitchRequest)
-        session = await get_session(services, wanted.session_id, caller(request))
-        agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(wanted.agent_name)
+        body = await parse_body(request, services, SwitchRequest)
+        session = await get_session(services, body.session_id, caller(request))
+        agent = services.catalogue.roster.scenario(scenario_id_of(session)).agent(body.agent_name)
         switched = await services.sessions.switch(session.session_id, agent.name, MANUAL)
         add_audit_ids(request.scope, session_id=session.session_id, agent=agent.name)
         return SwitchResponse(changed=switched.changed, active_agent_id=agent.name, seq=switched.seq)

@@ -108,37 +108,37 @@ def _execute_route(routes: APIRouter, services: Services) -> None:
         The tool must be in the agent's list. Built-in tools run at the model's provider and cannot be run here.
         `client_message_id` makes it idempotent: a repeat gets the same result, another call with the same id is 409.
         """
-        wanted = await parse_body(request, services, ToolRunRequest)
+        body = await parse_body(request, services, ToolRunRequest)
         principal = caller(request)
-        session = await get_session(services, wanted.session_id, principal)
-        call = await _find_call(services, session, wanted) or await _deliver_call(services, session, principal, wanted)
+        session = await get_session(services, body.session_id, principal)
+        call = await _find_call(services, session, body) or await _deliver_call(services, session, principal, body)
         add_audit_ids(
             request.scope,
             session_id=session.session_id,
             envelope_id=call.delivered.envelope_id,
-            tool=wanted.tool,
+            tool=body.tool,
             agent=call.agent,
         )
         outcome = MessageOutcome(call.delivered.envelope_id)
-        if await services.replies.wait(session.session_id, call.seen, outcome, services.limits.wait_max_s):
-            return _done(session.session_id, call.agent, wanted.tool, outcome)
-        return accepted_response(services, session.session_id, call.delivered, "in_progress", call.seen)
+        if await services.replies.wait(session.session_id, call.stream_seq, outcome, services.limits.wait_max_s):
+            return _done(session.session_id, call.agent, body.tool, outcome)
+        return accepted_response(services, session.session_id, call.delivered, "in_progress", call.stream_seq)
 
 
-def check_call(services: Services, session: Session, wanted: ToolRunRequest) -> str:
+def check_call(services: Services, session: Session, body: ToolRunRequest) -> str:
     """Return the agent that runs the tool. Raises a problem if it may not, or if the roster does not have the agent."""
     catalogue = services.catalogue
     scenario_id = scenario_id_of(session)
     scenario = catalogue.roster.scenarios.get(scenario_id or catalogue.roster.default)
     name = session.active_agent or (scenario.root if scenario is not None else "")
-    if wanted.tool in BUILTINS:
-        detail = f"{wanted.tool} runs at the model's provider, as part of a model call; it cannot be run by name"
+    if body.tool in BUILTINS:
+        detail = f"{body.tool} runs at the model's provider, as part of a model call; it cannot be run by name"
         raise Problem(403, "builtin_tool", detail)
     agent = catalogue.agent(scenario_id, name)
-    if agent is None or not may_run(agent.tools, agent.mcp, wanted.tool):
-        raise Problem(403, "tool_not_allowed", f"agent {name[:80]!r} may not use tool {wanted.tool[:80]!r}")
-    if wanted.tool in catalogue.tools:
-        catalogue.tools.check_arguments(wanted.tool, wanted.args)
+    if agent is None or not may_run(agent.tools, agent.mcp, body.tool):
+        raise Problem(403, "tool_not_allowed", f"agent {name[:80]!r} may not use tool {body.tool[:80]!r}")
+    if body.tool in catalogue.tools:
+        catalogue.tools.check_arguments(body.tool, body.args)
     return agent.name
 
 
@@ -148,57 +148,57 @@ class _ToolCall:
 
     agent: str
     delivered: DeliveryResult
-    seen: int
+    stream_seq: int
 
 
-async def _deliver_call(
-    services: Services, session: Session, principal: Principal, wanted: ToolRunRequest
-) -> _ToolCall:
+async def _deliver_call(services: Services, session: Session, principal: Principal, body: ToolRunRequest) -> _ToolCall:
     """Deliver the call as mail of the kind `tool`. It is not part of the conversation, so no message shows it."""
-    agent = check_call(services, session, wanted)
+    agent = check_call(services, session, body)
     envelope = MessageEnvelope(
-        id=envelope_id_for(session.session_id, wanted.client_message_id),
+        id=envelope_id_for(session.session_id, body.client_message_id),
         conversation_id=session.session_id,
         sender=principal.name,
         recipient=f"agent:{agent}",
-        metadata={"tool": wanted.tool, "args": wanted.args},
+        metadata={"tool": body.tool, "args": body.args},
     )
     options = SendOptions(principal=principal.bound, kind=KIND, stream_seen=session.last)
     presence_read = services.presence.refresh()
     try:
         delivered = await services.sessions.deliver(envelope, options)
     except IdConflict:  # a concurrent request was first, perhaps for another agent
-        found = await _find_call(services, session, wanted)
+        found = await _find_call(services, session, body)
         if found is None:
             raise
         return found
     if presence_read is not None:
         await presence_read
     if delivered.appended.repeat:
-        return await _find_call(services, session, wanted) or _ToolCall(agent, delivered, OLDEST)
+        return await _find_call(services, session, body) or _ToolCall(agent, delivered, OLDEST)
     return _ToolCall(agent, delivered, session.last)
 
 
-async def _find_call(services: Services, session: Session, wanted: ToolRunRequest) -> _ToolCall | None:
+async def _find_call(services: Services, session: Session, body: ToolRunRequest) -> _ToolCall | None:
     """Return the call made under this key, even if the active agent or its tools have changed since."""
-    if wanted.client_message_id is None:
+    if body.client_message_id is None:
         return None
-    envelope_id = envelope_id_for(session.session_id, wanted.client_message_id)
+    envelope_id = envelope_id_for(session.session_id, body.client_message_id)
     topic = chat_topic(session.session_id)
     record: Record | None = await services.bus.acall(Find(topic, envelope_id))
     if record is None or record.erased:
         return None
     call = record.payload.get("metadata") or {}
-    same = call.get("tool") == wanted.tool and canonical(call.get("args")) == canonical(wanted.args)
+    same = call.get("tool") == body.tool and canonical(call.get("args")) == canonical(body.args)
     if record.headers.get(KIND_HEADER) != KIND or not same:
         raise IdConflict(
-            f"client_message_id {wanted.client_message_id[:80]!r} was used for another request; use a new one"
+            f"client_message_id {body.client_message_id[:80]!r} was used for another request; use a new one"
         )
     agent = str(record.payload.get("recipient", "")).partition(":")[2]
-    seen = record.headers.get(STREAM_SEEN)
+    stream_seq = record.headers.get(STREAM_SEEN)
     appended = AppendResult((record.seq,), repeat=True)
     return _ToolCall(
-        agent, DeliveryResult(envelope_id, (topic,), agent, appended), seen if isinstance(seen, int) else OLDEST
+        agent,
+        DeliveryResult(envelope_id, (topic,), agent, appended),
+        stream_seq if isinstance(stream_seq, int) else OLDEST,
     )
 
 
@@ -212,7 +212,7 @@ def _done(session_id: str, agent: str, tool: str, outcome: MessageOutcome) -> Re
     status, code = _REFUSALS.get(str(error or "").partition(":")[0], (None, ""))
     if status is not None:
         raise Problem(status, code, str(error).partition(": ")[2])
-    body = {
+    answer = {
         "session_id": session_id,
         "tool": tool,
         "agent_id": agent,
@@ -223,4 +223,4 @@ def _done(session_id: str, agent: str, tool: str, outcome: MessageOutcome) -> Re
         "duration_ms": call.get("duration_ms"),
         "events": rendered_events(session_id, outcome),
     }
-    return json_response(body)
+    return json_response(answer)

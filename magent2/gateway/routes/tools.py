@@ -143,7 +143,7 @@ def check_call(services: Services, session: Session, body: ToolRunRequest) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class _ToolCall:
+class _DeliveredCall:
     """A delivered call, its agent, and the seq of the session after which its result is found."""
 
     agent: str
@@ -151,7 +151,9 @@ class _ToolCall:
     stream_seq: int
 
 
-async def _deliver_call(services: Services, session: Session, principal: Principal, body: ToolRunRequest) -> _ToolCall:
+async def _deliver_call(
+    services: Services, session: Session, principal: Principal, body: ToolRunRequest
+) -> _DeliveredCall:
     """Deliver the call as mail of the kind `tool`. It is not part of the conversation, so no message shows it."""
     agent = check_call(services, session, body)
     envelope = MessageEnvelope(
@@ -173,11 +175,11 @@ async def _deliver_call(services: Services, session: Session, principal: Princip
     if presence_read is not None:
         await presence_read
     if delivered.appended.repeat:
-        return await _find_call(services, session, body) or _ToolCall(agent, delivered, OLDEST)
-    return _ToolCall(agent, delivered, session.last)
+        return await _find_call(services, session, body) or _DeliveredCall(agent, delivered, OLDEST)
+    return _DeliveredCall(agent, delivered, session.last)
 
 
-async def _find_call(services: Services, session: Session, body: ToolRunRequest) -> _ToolCall | None:
+async def _find_call(services: Services, session: Session, body: ToolRunRequest) -> _DeliveredCall | None:
     """Return the call made under this key, even if the active agent or its tools have changed since."""
     if body.client_message_id is None:
         return None
@@ -195,7 +197,7 @@ async def _find_call(services: Services, session: Session, body: ToolRunRequest)
     agent = str(record.payload.get("recipient", "")).partition(":")[2]
     stream_seq = record.headers.get(STREAM_SEEN)
     appended = AppendResult((record.seq,), repeat=True)
-    return _ToolCall(
+    return _DeliveredCall(
         agent,
         DeliveryResult(envelope_id, (topic,), agent, appended),
         stream_seq if isinstance(stream_seq, int) else OLDEST,

@@ -93,8 +93,15 @@ class ChatSend(SendingTool[ChatArguments, ChatPayload]):
         return _resolve(arguments, context.run)
 
     async def perform(self, log: Log, payload: ChatPayload, context: ToolExecutionContext, mark: SendMark) -> Append:
-        envelope = _build_envelope(payload.conversation_id, payload.sender, payload.recipient, payload.content)
-        envelope = envelope.model_copy(update={"id": mark.id, "created_at": payload.created_at})
+        envelope = MessageEnvelope(
+            id=mark.id,
+            conversation_id=payload.conversation_id,
+            sender=payload.sender,
+            recipient=payload.recipient,
+            type="message",
+            content=payload.content,
+            created_at=payload.created_at,
+        )
         options = SendOptions(principal=context.run.principal, hops=context.run.hops + 1, trace=mark.trace)
         return await plan_envelope(log, envelope, options, payload.steer)
 

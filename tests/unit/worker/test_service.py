@@ -33,6 +33,7 @@ from magent2.worker.lane_run import Outcome
 from magent2.worker.service import WorkerService
 from tests.support.engine_wrappers import EngineWrapper
 from tests.support.flaky_engine import FlakyEngine
+from tests.support.manual_clock import ManualClock
 from tests.support.runners import AsyncRunner, GatedRunner, SyncRunner, output
 from tests.support.worker_fixture import (
     AGENT,
@@ -242,18 +243,28 @@ async def test_an_error_for_the_operator_in_a_run_ends_the_service(bus: MemoryBu
         await WorkerService(counting, {AGENT: EchoRunner()}).run()
 
 
-async def test_the_lease_is_renewed_while_it_works(bus: MemoryBus) -> None:
+async def test_the_lease_is_renewed_while_it_works() -> None:
+    clock = ManualClock()
+    bus = MemoryBus(clock=clock)
     runner = GatedRunner()
     counting = Counting(bus)
     send(bus, "hello")
     async with run_worker(counting, runner, lease_s=0.1) as service:
-        await until(lambda: counting.counts["Renew"] >= 6)
+        for number in range(1, 7):
+            await renewed(counting, number)
+            clock.pass_s(0.04)  # two steps are less than the lease, all of them are more
+        await renewed(counting, 7)
         assert bus.call(Claim(worker="w2", agents=(AGENT,), limit=1, lease_s=60.0)).lanes == ()
         runner.gate.set()
         await until(lambda: service.outcomes[Outcome.ANSWERED] == 1)
 
 
-async def test_a_worker_that_lost_its_lease_cancels_its_runs_and_continues(bus: MemoryBus) -> None:
+async def renewed(bus: Counting, times: int) -> None:
+    await until(lambda: bus.counts["Renew"] >= times)
+
+
+async def test_a_worker_that_lost_its_lease_cancels_its_runs_and_continues() -> None:
+    bus = MemoryBus(clock=ManualClock())  # the lease is lost when the test says so, not when the machine is slow
     runner = GatedRunner()
     send(bus, "hello")
     async with run_worker(bus, runner, lease_s=0.1) as service:

@@ -150,11 +150,11 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the help
         error.show()
         return BAD_INPUT
+    except click.UsageError as error:
+        hint = "" if error.ctx is None else f" (see '{error.ctx.command_path} --help')"
+        return _report(error.format_message() + hint, BAD_INPUT)
     except click.ClickException as error:
-        bad_input = isinstance(error, click.UsageError)
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        hint = "" if context is None else f" (see '{context.command_path} --help')"
-        return _report(error.format_message() + hint, BAD_INPUT if bad_input else error.exit_code)
+        return _report(error.format_message(), error.exit_code)
     except Magent2Error as error:
         return _report(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     except (click.Abort, KeyboardInterrupt):

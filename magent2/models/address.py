@@ -85,7 +85,7 @@ def chat_topic(name: str) -> str:
 
 
 def control_topic(agent: str) -> str:
-    """Stops, steers and decisions for an agent."""
+    """The commands for an agent: stops, decisions and changes of the connection. Steers are in its inbox."""
     return f"control:{agent}"
 
 

@@ -63,11 +63,11 @@ async def read_state(log: Log, envelope: MessageEnvelope, principal: str | None)
     is the name of an agent.
     """
     conversation = envelope.conversation_id
-    own_log = stream_topic(conversation)
+    stream_name = stream_topic(conversation)
     if principal is None:
-        (stream,) = await log.describe(own_log)
+        (stream,) = await log.describe(stream_name)
         return ConversationState(stream.head.get(ACTIVE_AGENT), head=stream.head)
-    stream, chat, agent = await log.describe(own_log, chat_topic(conversation), agent_topic(conversation))
+    stream, chat, agent = await log.describe(stream_name, chat_topic(conversation), agent_topic(conversation))
     if stream.deleted or chat.deleted or agent.deleted:
         raise TopicDeleted(f"conversation {conversation!r} was deleted")
     if agent.last:

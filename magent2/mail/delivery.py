@@ -1,9 +1,9 @@
 """Delivery: append an envelope to its conversation and to the inbox of the agent that is to answer it.
 
-Mail to `agent:X` goes to the conversation's log and to X's inbox; mail to `chat:C` goes to the conversation's log and
-to the inbox of its active agent. Both records are one append. Its conditions make sure that the active agent has not
-changed since it was read, so that the right agent answers. Mail with a principal is also conditional on the owner: it
-goes into a conversation that the principal owns, or starts a new one.
+Mail to `agent:X` goes to the conversation (`chat:{conversation}`) and to X's inbox; mail to `chat:C` goes to the
+conversation and to the inbox of its active agent. Both records are one append. Its conditions make sure that the active
+agent has not changed since it was read, so that the right agent answers. Mail with a principal is also conditional on
+the owner: it goes into a conversation that the principal owns, or starts a new one.
 """
 
 from __future__ import annotations
@@ -226,36 +226,36 @@ def mail_append(
     """Build the delivering append. If the conversation has no active agent, the first of `agents` becomes active."""
     agent = agents[0] if agents else None
     conversation = envelope.conversation_id
-    own_log = stream_topic(conversation)
+    stream_name = stream_topic(conversation)
     conditions: list[Condition] = [LastSeqIs(agent_topic(conversation), 0), *options.only_if]
     fields: dict[str, object] = {}
     if agent is not None or state.guessed:
-        conditions.append(HeadIs(own_log, ACTIVE_AGENT, state.active))
+        conditions.append(HeadIs(stream_name, ACTIVE_AGENT, state.active))
     if state.guessed:
-        conditions.append(HeadIs(own_log, PAUSED, None))  # if paused, the head must be read to report it
+        conditions.append(HeadIs(stream_name, PAUSED, None))  # if paused, the head must be read to report it
     if agent is not None and state.active is None and envelope.type == "message":
         fields[ACTIVE_AGENT] = agent
     if options.principal is not None:
         conditions += _ownership(conversation, options.principal, state)
         if state.new:
             fields[OWNER] = options.principal
-    first = _first_text(options.with_heads, own_log, state)
+    first = _first_text(options.with_heads, stream_name, state)
     if first is not None:
         fields[FIRST_TEXT] = first
-        conditions.append(HeadIs(own_log, LAST_TEXT, None))
+        conditions.append(HeadIs(stream_name, LAST_TEXT, None))
     return Append(
         records=(*mail_records(envelope, agents, {**options.headers(), **more_headers}), *options.with_records),
         conditions=tuple(conditions),
-        heads=tuple(_with_fields(options.with_heads, own_log, fields)),
+        heads=tuple(_with_fields(options.with_heads, stream_name, fields)),
     )
 
 
 def _ownership(conversation: str, principal: str, state: ConversationState) -> list[Condition]:
     """Conditions that the principal owns the conversation, or that it is still new: no record and no owner."""
-    own_log = stream_topic(conversation)
+    stream_name = stream_topic(conversation)
     if not state.new:
-        return [HeadIs(own_log, OWNER, principal)]
-    return [LastSeqIs(own_log, 0), LastSeqIs(chat_topic(conversation), 0), HeadIs(own_log, OWNER, None)]
+        return [HeadIs(stream_name, OWNER, principal)]
+    return [LastSeqIs(stream_name, 0), LastSeqIs(chat_topic(conversation), 0), HeadIs(stream_name, OWNER, None)]
 
 
 def _first_text(heads: Sequence[SetHead], topic: str, state: ConversationState) -> str | None:

@@ -23,6 +23,6 @@ async def register_agent(log: Log, agent: str, facts: Mapping[str, object] | Non
 def registration_append(agent: str, facts: Mapping[str, object] | None = None) -> Append:
     """The append that reserves an agent's name; a repeat changes nothing."""
     check_name(agent, "agent name")
-    own_log = stream_topic(agent)
+    stream_name = stream_topic(agent)
     record = NewRecord(agent_topic(agent), {"agent": agent, **(facts or {})}, id="enlisted", digest=agent)
-    return Append(records=(record,), conditions=(LastSeqIs(own_log, 0), HeadIs(own_log, ACTIVE_AGENT, None)))
+    return Append(records=(record,), conditions=(LastSeqIs(stream_name, 0), HeadIs(stream_name, ACTIVE_AGENT, None)))

@@ -40,7 +40,7 @@ class Outcome(Enum):
     BURIED = "buried"  # moved to the dead letters
     RETRIED = "retried"
     CLEARED = "cleared"  # there was nothing to answer
-    POSTPONED = "postponed"  # suspected of crashing workers, and another suspect was running
+    POSTPONED = "postponed"  # its agent left the team, or it is suspected mail and another suspect was running
     LEFT = "left"  # a newer release started it
     PAUSED = "paused"  # calls wait for approval
     GIVEN_BACK = "given back"

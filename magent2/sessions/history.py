@@ -353,7 +353,7 @@ def _apply(run: RunRecord, kind: str, record: Record) -> None:
         run.begun.setdefault((payload["turn"], payload["call_id"], payload["place"]), cast(BegunRecord, payload))
     elif kind == "pause":
         run.returns += 1
-        run.end, run.ended = None, 0  # a failed run was retried
+        run.end, run.ended = None, 0  # it had failed, and its dead letter was retried
         run.asked.update({(payload["turn"], call["call_id"]): call for call in payload["calls"]})
     elif kind == "decision":
         run.decisions.setdefault((payload["turn"], payload["call_id"]), cast(DecisionRecord, payload))

@@ -26,7 +26,7 @@ from magent2.sessions.history import History, HistoryReader, RunRecord, read_his
 
 STEER_MAX_CHARS = 20_000
 STEERS_WAITING_MAX = 64  # steers that may wait for one run
-OTHERS_READ_MAX = 256  # messages read to count the waiting steers
+MESSAGES_READ_MAX = 256  # messages read to count the waiting steers
 
 NON_CHAT_KINDS = ("tool", "route")  # kinds of runs that call no model in turns
 
@@ -92,7 +92,8 @@ def check_steer(envelope: MessageEnvelope) -> Address:
 def active_runs(history: History, head: Mapping[str, object]) -> dict[str, RunRecord]:
     """The runs in progress that call a model, by agent.
 
-    A retried run has an `end` in the history although it is in progress again; only the head says so.
+    A failed run whose dead letter was retried has an `end` in the history although it is in progress again. Only the
+    head says so.
     """
     talk = [run for run in history.runs.values() if run.spec.get("kind") not in NON_CHAT_KINDS]
     again = (head.get(RUN_AGENT), head.get(RUN_ENVELOPE)) if head.get(RUN_STATUS) == RUNNING else None
@@ -157,7 +158,7 @@ async def _check_capacity(log: Log, conversation: str, run: RunRecord) -> None:
     """
     last = last_seen_message(run)
     try:
-        page = await log.read(chat_topic(conversation), last, OTHERS_READ_MAX)
+        page = await log.read(chat_topic(conversation), last, MESSAGES_READ_MAX)
     except UnknownCursor:  # retention removed it, or the run was not started by delivered mail
         return
     waiting = sum(is_waiting_steer(run.agent, record) for record in page.records)

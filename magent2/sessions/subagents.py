@@ -92,8 +92,8 @@ async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, ca
         if info.head.get(STARTER) != agent or (await _is_done(log, info)):
             continue
         child = info.topic.partition(":")[2]
-        for worker in _workers(info.head):
-            await deliver(log, _stop(agent, child, worker, command, cause), SendOptions(whole=True))
+        for recipient in _agents_with_mail(info.head):
+            await deliver(log, _stop(agent, child, recipient, command, cause), SendOptions(whole=True))
         told.append(child)
     return tuple(told)
 
@@ -111,19 +111,19 @@ async def _is_done(log: Log, info: TopicInfo) -> bool:
     return fate is None or (fate.status in DONE and not fate.waiting)
 
 
-def _workers(head: JsonMapping) -> Sequence[str]:
+def _agents_with_mail(head: JsonMapping) -> Sequence[str]:
     """The agents that may have mail there: after a handoff, the agent of the run and the active agent differ."""
     found = (head.get(ACTIVE_AGENT), head.get(RUN_AGENT) if head.get(RUN_STATUS) == RUNNING else None)
     return list(dict.fromkeys(agent for agent in found if isinstance(agent, str)))
 
 
-def _stop(agent: str, child: str, worker: str, command: str, cause: str) -> MessageEnvelope:
-    text = "\x1f".join((cause, child, worker))
+def _stop(agent: str, child: str, recipient: str, command: str, cause: str) -> MessageEnvelope:
+    text = "\x1f".join((cause, child, recipient))
     return MessageEnvelope(
         id="stop-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
         conversation_id=child,
         sender=f"agent:{agent}",
-        recipient=f"agent:{worker}",
+        recipient=f"agent:{recipient}",
         type="control",
         content=command,
     )

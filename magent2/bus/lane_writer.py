@@ -23,9 +23,9 @@ from magent2.bus.records import AppendResult, MailRef, NewRecord, Owner
 from magent2.bus.retry import retry_while_unavailable
 from magent2.errors import InvalidInput, Magent2Error, Refused, TopicDeleted, WriterClosed
 
-# Records that may wait behind the append in flight; then the run waits. This bounds the memory of a run: a token's
-# record takes about 5 kB. A lower bound splits appends while the store is slow. With 64, an answer of 500 tokens from a
-# fast model took 9 appends on SQLite; with 256 it takes 3.
+# Records that may wait behind the append in flight; then the run waits. This bounds the memory of what a run has not
+# written yet: a token's record takes about 5 kB. A lower bound splits appends while the store is slow. With 64, an
+# answer of 500 tokens from a fast model took 9 appends on SQLite; with 256 it takes 3.
 AHEAD_MAX = 256
 REFUSALS = (InvalidInput, Refused, TopicDeleted)  # nothing was changed, and the lane is still owned
 CLOSED = "the lane was given up; this run can write no more"

@@ -25,7 +25,7 @@ from magent2.runner.run_stream import Event, EventSink, RunStream
 
 log = logging.getLogger(__name__)
 
-QUEUE_MAX = 256
+QUEUE_MAX = 256  # events that a runner in a thread may be ahead of the worker's loop
 THREAD_NAME = "magent2-stream-run"
 
 

@@ -14,6 +14,7 @@ InputItem: TypeAlias = dict[str, object]  # an item of the input of a model, in 
 SteerFormat: TypeAlias = Callable[[str, str], str]  # formats a steer for the model, from its source and text
 
 REPLAYED_TYPES = frozenset({"message", "function_call", "reasoning"})
+# Shown to the model in place of the result of a call that has none when its run has ended
 STOPPED_CALL = "[no result: the run ended before this call was answered]"
 
 

@@ -2,10 +2,11 @@
 
 Each run writes a `start` (the message it answers and its agent's specification), an `answer` per turn (the model's
 response and the steers it has seen), a `tool` per call, and an `end`. A call that sends before it ends writes a `sent`;
-a call that must not run twice writes a `begun` before it runs. Calls that wait for a person write a `pause`, and each
-decision on them a `decision`. An attempt that failed and is tried again writes a `retry`, one whose worker shut down a
-`give_back`. A `settings` record replaces the settings of the conversation from there on. All records
-of this topic are built here.
+a call that must not run twice writes a `begun` before it runs. Nothing closes a call whose worker died: the next
+attempt runs it again and writes its `tool`, or, after a `begun`, writes that its outcome is unknown. Calls that wait
+for a person write a `pause`, and each decision on them a `decision`. An attempt that failed and is tried again writes a
+`retry`, one whose worker shut down a `give_back`. A `settings` record replaces the settings of the conversation from
+there on. All records of this topic are built here.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from magent2.sessions.store import Session
 from magent2.sessions.stream import stream_record
 
 DEAD_PAGES_MAX = 100  # of an agent's dead letters that a retry looks through
-COMMANDS = {"now": "stop", "after_turn": "stop_after_turn"}
+COMMAND_OF_MODE = {"now": "stop", "after_turn": "stop_after_turn"}
 RETRY_OF = "retry_of"
 
 
@@ -79,7 +79,7 @@ def _stop_route(routes: APIRouter, services: Services) -> None:
             sender=check_sender(principal, body.sender),
             recipient=f"agent:{agent}",
             type="control",
-            content=COMMANDS[body.mode],
+            content=COMMAND_OF_MODE[body.mode],
         )
         add_audit_ids(request.scope, agent=agent, envelope_id=command.id, sender=command.sender)
         delivered = await services.sessions.post(command, SendOptions(principal=principal.bound))

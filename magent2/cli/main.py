@@ -147,14 +147,8 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
     settings = {} if command is cli else dict(cli.context_settings)
     try:
         outcome = command.main(list(arguments), prog_name=program, standalone_mode=False, **settings)
-    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the help
-        error.show()
-        return BAD_INPUT
-    except click.UsageError as error:
-        hint = "" if error.ctx is None else f" (see '{error.ctx.command_path} --help')"
-        return _report(error.format_message() + hint, BAD_INPUT)
     except click.ClickException as error:
-        return _report(error.format_message(), error.exit_code)
+        return _report_click_error(error)
     except Magent2Error as error:
         return _report(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     except (click.Abort, KeyboardInterrupt):
@@ -167,6 +161,16 @@ def run(arguments: Sequence[str], command: click.Command = cli, program: str = "
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return outcome if isinstance(outcome, int) else 0
+
+
+def _report_click_error(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command: its message is the help
+        error.show()
+        return BAD_INPUT
+    if isinstance(error, click.UsageError):
+        hint = "" if error.ctx is None else f" (see '{error.ctx.command_path} --help')"
+        return _report(error.format_message() + hint, BAD_INPUT)
+    return _report(error.format_message(), error.exit_code)
 
 
 def _report(text: str, code: int) -> int:

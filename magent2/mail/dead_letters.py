@@ -108,8 +108,8 @@ async def list_dead_letters(log: Log, agent: str, after: int | None = None) -> t
     return tuple(DeadLetter.parse(record) for record in page.records if not record.erased)
 
 
-async def retry_dead_letter(log: Log, agent: str, seq: int, told: tuple[NewRecord, ...] = ()) -> AppendResult:
-    """Put the mail of a dead letter back into its inbox and remove the letter; `told` are records that report it.
+async def retry_dead_letter(log: Log, agent: str, seq: int, reports: tuple[NewRecord, ...] = ()) -> AppendResult:
+    """Put the mail of a dead letter back into its inbox and remove the letter; `reports` are appended with it.
 
     The mail gets an id made of the letter's, so that a retry which was cut short before the removal delivers it once.
     """
@@ -121,7 +121,7 @@ async def retry_dead_letter(log: Log, agent: str, seq: int, told: tuple[NewRecor
         id=f"retry:{seq}:{mail['id']}"[:ID_MAX_CHARS],
         headers={**mail["headers"], RETRY_OF: seq},
     )
-    appended = await log.append(Append(records=(again, *told)))
+    appended = await log.append(Append(records=(again, *reports)))
     await log.run(Erase(dead_topic(agent), (seq,)))
     return appended
 

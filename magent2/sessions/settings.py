@@ -125,14 +125,14 @@ def _append(
     conditions: tuple[Condition, ...] = (LastSeqIs(history_topic(session_id), history.last),)
     if owner is not None:
         event = SessionEvent(conversation_id=session_id, status="created", data=facts)
-        told = NewRecord(topic, event_payload(event), id=CREATED_ID, digest=owner)
+        change = NewRecord(topic, event_payload(event), id=CREATED_ID, digest=owner)
         conditions += (LastSeqIs(topic, 0), LastSeqIs(agent_topic(session_id), 0), HeadIs(topic, OWNER, None))
         fields[OWNER] = owner
     else:
-        told = NewRecord(topic, event_payload(SessionEvent(conversation_id=session_id, status="updated", data=facts)))
+        change = NewRecord(topic, event_payload(SessionEvent(conversation_id=session_id, status="updated", data=facts)))
         conditions += tuple(HeadIs(topic, name, head.get(name)) for name in (OWNER, ACTIVE_AGENT))
     return Append(
-        records=(told, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, fields),)
+        records=(change, settings_record(session_id, after)), conditions=conditions, heads=(SetHead(topic, fields),)
     )
 
 

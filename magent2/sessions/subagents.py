@@ -87,15 +87,15 @@ async def pass_on_stop(log: Log, agent: str, conversation: str, command: str, ca
     state = await log.describe(stream_topic(conversation))
     if started_field(agent) not in state[0].head:
         return ()
-    told: list[str] = []
+    reached: list[str] = []
     for info in await find_subagents(log, conversation):
         if info.head.get(STARTER) != agent or (await _is_done(log, info)):
             continue
         child = info.topic.partition(":")[2]
         for recipient in _agents_with_mail(info.head):
             await deliver(log, _stop(agent, child, recipient, command, cause), SendOptions(whole=True))
-        told.append(child)
-    return tuple(told)
+        reached.append(child)
+    return tuple(reached)
 
 
 async def _is_done(log: Log, info: TopicInfo) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 from urllib.parse import quote, unquote
@@ -34,7 +35,7 @@ CURSORS_MAX_CHARS = 100_000
 Cursors: TypeAlias = Mapping[str, int | None]
 
 
-class WaitingReader:
+class WaitingReader(ABC):
     """Base of readers. An idle reader is one future: it costs memory, but no timer and no task."""
 
     __slots__ = ("_end_reason", "_waiter", "beat", "gone", "identity", "slot")
@@ -79,8 +80,9 @@ class WaitingReader:
     def is_due(self) -> bool:
         return bool(self.gone or self.beat or self._end_reason or self._is_behind())
 
+    @abstractmethod
     def _is_behind(self) -> bool:
-        raise NotImplementedError
+        """Return whether there is something after the cursor of this reader."""
 
 
 class Reader(WaitingReader):
